@@ -1,0 +1,91 @@
+"""The event store's port: what is stored, and what a driver must do.
+
+An *event stream* is what one command did to one aggregate, one row. A row without a version is a stored refusal: the
+command was refused by a ``DomainException`` and must never take effect. A driver promises, whatever happens:
+
+* versions of an aggregate are 1, 2, 3 … without a gap, a pair (aggregate root id, version) is there once;
+* a pair (command id, aggregate root id) is there once, so success and refusal exclude each other;
+* a stream is stored only if everything sent before it for the same aggregate in the same call is stored too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class StreamRecord(NamedTuple):
+    """One row of the store. ``created_at`` is aware, in UTC; ``events`` and ``metadata`` are opaque to a store."""
+
+    aggregate_root_id: str
+    version: int | None
+    command_id: str
+    aggregate_root_type: str
+    command_type: str
+    created_at: datetime
+    events: bytes
+    metadata: bytes
+
+    @property
+    def command_key(self) -> CommandKey:
+        return (self.command_id, self.aggregate_root_id)
+
+
+CommandKey = tuple[str, str]
+"""(command id, aggregate root id): what makes a command's outcome unique."""
+
+
+class Outcome(Enum):
+    """What became of one record of an `EventStore.append`."""
+
+    STORED = "stored"
+    """It is durable: written now, or found to be stored already byte for byte (a lost acknowledgement)."""
+    REPEATED = "repeated"
+    """This command is stored with another outcome; `Appended.stored` is that row."""
+    CONFLICT = "conflict"
+    """The version is taken by another command."""
+    INVALID = "invalid"
+    """The database refuses the data itself; `Appended.error` says why. Sending it again is useless."""
+    DEPENDENT = "dependent"
+    """Not stored, because something sent before it for the same aggregate was not."""
+
+
+class Appended(NamedTuple):
+    outcome: Outcome
+    stored: StreamRecord | None = None
+    error: str = ""
+
+
+class EventStore(Protocol):
+    """All methods block. They may be called from any thread; one call's records are written by one connection.
+
+    Each raises `StoreUnavailable` (retriable) when the database cannot be asked; nothing is then known about the
+    outcome of an append, and the caller sends the same records again with ``doubtful=True``.
+    """
+
+    def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
+        """Store records; returns one `Appended` per record, in order.
+
+        Records of one aggregate must come in the order they arose. ``doubtful`` says that some of these records may
+        be stored already, or be on their way to the disk in a session that was lost.
+        """
+
+    def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> Iterator[StreamRecord]:
+        """The streams of an aggregate with after < version <= until, by version; refusals are left out."""
+
+    def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
+        """All streams of several aggregates, each by version; an id without any is left out."""
+
+    def find(self, keys: Iterable[CommandKey]) -> Mapping[CommandKey, StreamRecord]:
+        """The rows (refusals too) of these commands; a command without a row is left out."""
+
+    def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
+        """The newest stored version per aggregate; an id without any is left out."""
+
+    def end_sessions(self, owner: str) -> int:
+        """End the database sessions that a worker named ``owner`` holds; returns how many there were."""
+
+    def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:
+        """Delete up to ``limit`` refusals made before this time; returns how many were deleted."""

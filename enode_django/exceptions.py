@@ -1,0 +1,171 @@
+"""Every error of the package, on one page.
+
+EnodeError
+├── DomainException                  a business refusal (in ``enode_django.domain.refusals``: it has typed fields)
+├── MessageError                     a message that cannot be made, encoded or decoded
+│   ├── InvalidField                 a value that does not fit its field
+│   ├── InvalidId                    an id that is empty, too long, or holds a NUL
+│   ├── UnknownMessageType           no class is registered under this name (retriable: a deploy may be under way)
+│   ├── MalformedMessage             bytes that are no message of ours
+│   └── MessageTooLarge              an encoded value above the configured limit
+├── DefinitionError                  a class or function that is declared wrongly
+│   ├── DuplicateHandler             two handlers for one command
+│   └── TypeNameError                no type name can be given, or two classes share one
+├── AggregateError
+│   ├── AggregateNotFound
+│   ├── AggregateAlreadyExists
+│   ├── AggregateTypeMismatch        the id belongs to an aggregate of another type
+│   ├── ForeignAggregateChanged      a command changed or added an aggregate that is not its own
+│   ├── ApplierNotFound              an aggregate has no method for the event it applies
+│   └── BrokenHistory                stored versions do not join
+├── CommandError
+│   ├── HandlerNotFound
+│   ├── CommandFailed                what ``result.raise_for_status()`` raises
+│   ├── CommandTimeout               no answer in time; the command goes on
+│   ├── CommandKilledWorker          the command ended its worker process again and again
+│   └── ExecuteInsideHandler         ``execute_command`` was called by a handler
+├── StoreError
+│   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
+├── QueueError
+│   ├── TransportUnavailable         retriable: the queue cannot be reached
+│   ├── UnknownTopic
+│   └── QueueHeld                    retriable: another owner holds a valid lease
+└── ConfigurationError               a setting that cannot be used
+
+``retriable`` says whether the same call may succeed later without anybody changing anything. No retry ever looks at
+an error's text.
+"""
+
+from __future__ import annotations
+
+
+class EnodeError(Exception):
+    retriable = False
+
+
+class MessageError(EnodeError):
+    pass
+
+
+class InvalidField(MessageError, ValueError):
+    pass
+
+
+class InvalidId(MessageError, ValueError):
+    pass
+
+
+class UnknownMessageType(MessageError):
+    retriable = True
+
+
+class MalformedMessage(MessageError):
+    pass
+
+
+class MessageTooLarge(MessageError):
+    pass
+
+
+class DefinitionError(EnodeError, TypeError):
+    pass
+
+
+class DuplicateHandler(DefinitionError):
+    pass
+
+
+class TypeNameError(DefinitionError):
+    pass
+
+
+class AggregateError(EnodeError):
+    pass
+
+
+class AggregateNotFound(AggregateError):
+    pass
+
+
+class AggregateAlreadyExists(AggregateError):
+    pass
+
+
+class AggregateTypeMismatch(AggregateError):
+    pass
+
+
+class ForeignAggregateChanged(AggregateError):
+    pass
+
+
+class ApplierNotFound(AggregateError):
+    pass
+
+
+class BrokenHistory(AggregateError):
+    pass
+
+
+class CommandError(EnodeError):
+    pass
+
+
+class HandlerNotFound(CommandError):
+    pass
+
+
+class CommandFailed(CommandError):
+    """``error_type`` and ``error_fields`` are those of the exception the command failed with."""
+
+    def __init__(self, message: str, *, error_type: str = "", error_fields: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.error_type = error_type
+        self.error_fields = error_fields or {}
+
+
+class CommandTimeout(CommandError, TimeoutError):
+    pass
+
+
+class CommandKilledWorker(CommandError):
+    pass
+
+
+class ExecuteInsideHandler(CommandError):
+    pass
+
+
+class StoreError(EnodeError):
+    pass
+
+
+class StoreUnavailable(StoreError):
+    retriable = True
+
+
+class QueueError(EnodeError):
+    pass
+
+
+class TransportUnavailable(QueueError, ConnectionError):
+    retriable = True
+
+
+class UnknownTopic(QueueError):
+    pass
+
+
+class QueueHeld(QueueError):
+    """``owner`` holds the queue for another ``seconds`` unless it renews its lease."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, owner: str, seconds: float) -> None:
+        super().__init__(message)
+        self.owner = owner
+        self.seconds = seconds
+
+
+class ConfigurationError(EnodeError):
+    pass

@@ -1,0 +1,71 @@
+"""Ids of aggregates and commands: 1 to 255 characters of UTF-8 without NUL."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from enode_django.exceptions import InvalidId
+
+MAX_ID_LENGTH = 255
+
+
+class _Clock:
+    """Milliseconds that never go back within a process, and a counter within each (RFC 9562, method 1)."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.millisecond = 0
+        self.counter = 0
+
+    def tick(self) -> tuple[int, int]:
+        with self.lock:
+            now = time.time_ns() // 1_000_000
+            if now > self.millisecond:
+                self.millisecond = now
+                # The top bit stays free, so that a burst can count up before it borrows from the next millisecond.
+                self.counter = int.from_bytes(os.urandom(2), "big") & 0x7FF
+            else:
+                self.counter += 1
+                if self.counter > 0xFFF:
+                    self.millisecond += 1
+                    self.counter = 0
+            return self.millisecond, self.counter
+
+
+_clock = _Clock()
+os.register_at_fork(after_in_child=lambda: _clock.__init__())  # type: ignore[misc]
+
+
+def new_id() -> str:
+    """A UUIDv7 (RFC 9562) in its text form: ids made later sort later, which keeps index inserts local."""
+    millisecond, counter = _clock.tick()
+    rest = (int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF) | 0x8000_0000_0000_0000
+    digits = f"{(millisecond << 16) | 0x7000 | counter:016x}{rest:016x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def check_id(value: object, what: str = "id") -> str:
+    """Return ``value`` if it can be an id, else raise `InvalidId` naming ``what`` it was meant for."""
+    if type(value) is not str:
+        if not isinstance(value, str):
+            raise InvalidId(f"{what} must be a string, got {value!r}; pass str(value)")
+        value = str.__str__(value)
+    if value.isascii():
+        if 0 < len(value) <= MAX_ID_LENGTH and "\0" not in value:
+            return value
+    elif len(value) <= MAX_ID_LENGTH and "\0" not in value and _is_utf8(value):
+        return value
+    shown = value if len(value) <= 40 else value[:40] + "…"
+    raise InvalidId(
+        f"{what} {shown!r} has {len(value)} characters; it must have 1 to {MAX_ID_LENGTH}, of UTF-8 without NUL"
+    )
+
+
+def _is_utf8(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
