@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["tests.services"]
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(postgres_url: str, django_db_setup: None) -> None:
+    """Without a server, skip before Django tries to make its test database."""

@@ -1,0 +1,82 @@
+"""A pytest plugin that brings PostgreSQL and Redis up before Django reads its settings.
+
+A service that cannot be had skips the tests that ask for it; with ``ENODE_REQUIRE_SERVICES=1`` it fails the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import pytest
+from django.conf import settings
+
+from sample_project.embedded import Postgres, Redis, Server, ServerUnavailable, embedded_services
+
+_running = contextlib.ExitStack()
+_missing = ""
+
+
+def services_required() -> bool:
+    return os.environ.get("ENODE_REQUIRE_SERVICES") == "1"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    """Before pytest-django's own, which sets Django up if its settings are loaded by then."""
+    global _missing
+    try:
+        _running.enter_context(embedded_services())
+    except ServerUnavailable as error:
+        if services_required():
+            raise pytest.UsageError(str(error)) from error
+        _missing = str(error)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sample_project.settings")
+    assert settings.INSTALLED_APPS  # loads them
+
+
+def pytest_unconfigure() -> None:
+    _running.close()
+
+
+def _url(variable: str) -> str:
+    url = os.environ.get(variable)
+    if not url:
+        pytest.skip(f"{variable} is not set and no server could be started: {_missing}")
+    return url
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> str:
+    """Of the server that the run shares; the tests' own database is another one on it (fixture ``db``)."""
+    return _url("DATABASE_URL")
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> str:
+    """Of the server that the run shares; a test takes names of its own on it."""
+    return _url("REDIS_URL")
+
+
+def _private(kind: type[Server]) -> Iterator[Server]:
+    try:
+        server = kind().__enter__()
+    except ServerUnavailable as error:
+        if services_required():
+            raise
+        pytest.skip(str(error))
+    with contextlib.closing(server):
+        yield server
+
+
+@pytest.fixture
+def private_postgres() -> Iterator[Server]:
+    """A server of the test's own, to stop, kill, pause and restart."""
+    yield from _private(Postgres)
+
+
+@pytest.fixture
+def private_redis() -> Iterator[Server]:
+    """A server of the test's own, to stop, kill, pause and restart."""
+    yield from _private(Redis)
