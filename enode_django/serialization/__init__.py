@@ -1,0 +1,1 @@
+"""Bytes for messages and back: msgpack, readable without the classes."""

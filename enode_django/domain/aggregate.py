@@ -1,0 +1,155 @@
+"""Aggregate roots: in-memory state that changes by applying events, and only so."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Self, TypeVar
+
+from enode_django.domain.declarations import declare
+from enode_django.domain.fields import Schema
+from enode_django.domain.messages import DomainEvent, EventStamp, resolve_schema
+from enode_django.exceptions import ApplierNotFound, BrokenHistory, DefinitionError
+from enode_django.ids import check_id
+
+Applier = TypeVar("Applier", bound=Callable[..., None])
+
+_RESERVED = frozenset({"id", "version", "apply", "type_name"})
+
+
+def applies(*events: type[DomainEvent]) -> Callable[[Applier], Applier]:
+    """Mark a method of an aggregate root as the one that changes its state by these classes of events."""
+    for event in events:
+        if not (isinstance(event, type) and issubclass(event, DomainEvent)):
+            raise DefinitionError(f"applies() takes classes of domain events, got {event!r}")
+
+    def mark(method: Applier) -> Applier:
+        method._enode_applies = events  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class AggregateRoot:
+    """Declared fields are the state. A constructor takes the id only; mutable defaults are copied for each instance.
+
+    An aggregate is touched by one thread only, that of its command mailbox.
+    """
+
+    _appliers: ClassVar[dict[type[DomainEvent], str]] = {}
+    _schema: ClassVar[Schema | None] = None
+    _initial: ClassVar[tuple[tuple[str, Any], ...] | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        taken = sorted(_RESERVED & inspect.get_annotations(cls).keys() - {"type_name"})
+        if taken:
+            raise DefinitionError(
+                f"{cls.__qualname__} declares the field {taken[0]!r}, which every aggregate has already"
+            )
+        cls._appliers = _collect_appliers(cls)
+        cls._schema = cls._initial = None
+        declare(cls)
+
+    def __init__(self, id: str) -> None:
+        self._id = check_id(id, "aggregate root id")
+        self._version = 0
+        self._uncommitted: list[DomainEvent] = []
+        for name, default in self._initial if self._initial is not None else self._initial_state():
+            self.__dict__[name] = default() if callable(default) else default
+
+    @classmethod
+    def schema(cls) -> Schema:
+        """The declared state fields; raises `DefinitionError` naming what cannot be stored."""
+        schema = cls.__dict__.get("_schema")
+        if schema is None:
+            schema = cls._schema = resolve_schema(cls)
+        return schema
+
+    @classmethod
+    def _initial_state(cls) -> tuple[tuple[str, Any], ...]:
+        schema = cls.schema()
+        cls._initial = tuple((name, schema.defaults[name]) for name in schema.with_factory)
+        return cls._initial
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def version(self) -> int:
+        """How many commands have changed this aggregate, not counting the one being handled."""
+        return self._version
+
+    @property
+    def uncommitted_events(self) -> Sequence[DomainEvent]:
+        """What the command being handled has applied so far."""
+        return tuple(self._uncommitted)
+
+    def apply(self, event: DomainEvent) -> None:
+        """Let ``event`` happen: it changes the state now and is stored when the command is done.
+
+        Raises `ApplierNotFound`, before anything changes, for an event that no method applies.
+        """
+        applier = self._applier_of(type(event))
+        if event.is_stamped:
+            raise DefinitionError(f"{event!r} was applied already; make a new event for each apply()")
+        events = self._uncommitted
+        stamp = events[0]._stamp if events else EventStamp(self._id, self._version + 1, datetime.now(UTC))
+        event.stamp(stamp, len(events))
+        events.append(event)
+        getattr(self, applier)(event)
+
+    def _applier_of(self, event: type[DomainEvent]) -> str:
+        try:
+            return self._appliers[event]
+        except KeyError:
+            pass
+        for base in event.__mro__[1:]:
+            if base in self._appliers:
+                self._appliers[event] = self._appliers[base]
+                return self._appliers[event]
+        raise ApplierNotFound(
+            f"{type(self).__qualname__} has no method for {event.__qualname__}; "
+            f"add one marked with @applies({event.__qualname__})"
+        )
+
+    def accept(self) -> Sequence[DomainEvent]:
+        """Take the uncommitted events over as one event stream: the version moves on by one. Returns them."""
+        events = self._uncommitted
+        self._uncommitted = []
+        self._version += 1
+        return events
+
+    def replay(self, events: Sequence[DomainEvent], version: int) -> None:
+        """Apply one stored event stream; raises `BrokenHistory` unless it is the next one."""
+        if version != self._version + 1:
+            raise BrokenHistory(
+                f"aggregate {self._id!r} is at version {self._version}; version {version} does not follow"
+            )
+        for event in events:
+            getattr(self, self._applier_of(type(event)))(event)
+        self._version = version
+
+    @classmethod
+    def rebuild(cls, id: str, streams: Sequence[tuple[int, Sequence[DomainEvent]]]) -> Self:
+        """The aggregate after these (version, events) pairs, from version 1 on."""
+        aggregate = cls(id)
+        for version, events in streams:
+            aggregate.replay(events, version)
+        return aggregate
+
+
+def _collect_appliers(cls: type[AggregateRoot]) -> dict[type[DomainEvent], str]:
+    """Method names over the MRO: a method that a subclass overrides keeps the event it was marked for."""
+    appliers: dict[type[DomainEvent], str] = {}
+    for base in reversed(cls.__mro__):
+        for name, member in vars(base).items():
+            for event in getattr(member, "_enode_applies", ()):
+                other = appliers.setdefault(event, name)
+                if other != name:
+                    raise DefinitionError(
+                        f"{cls.__qualname__} has two methods for {event.__qualname__}: {other}() and {name}(); keep one"
+                    )
+    return appliers

@@ -1,0 +1,299 @@
+"""The types that a field of a command, event, refusal or aggregate may have.
+
+A `FieldType` does three things with a value: *check* it when a message is made (returning it, or its normal form),
+*encode* it to plain values, and *decode* it from them. Plain are None, bool, int, float, str, bytes, Decimal, aware
+datetime, date, UUID, list and dict of these: what the codec can write without knowing any class.
+
+Whatever passes the check decodes equal to itself. So NaN is refused (it equals nothing), a naive datetime too (it
+names no instant), and aware datetimes are turned to UTC, where no hour happens twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from enode_django.domain.scalars import (
+    SCALARS,
+    Checked,
+    Convert,
+    FieldType,
+    UnsupportedType,
+    enum_type,
+    is_enum,
+    mismatch,
+)
+from enode_django.exceptions import InvalidField
+
+SUPPORTED = (
+    "None, bool, int, float, str, bytes, Decimal, datetime, date, UUID, Enum, list, tuple, dict, set, frozenset, "
+    "frozen dataclasses, and X | None of these"
+)
+
+
+def field_type(annotation: Any) -> FieldType:
+    """The field type of a resolved annotation; raises `UnsupportedType` for one that cannot be stored."""
+    leaf = SCALARS.get(annotation)
+    if leaf is not None:
+        return leaf
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return field_type(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return _optional(annotation, arguments)
+    if origin in (list, set, frozenset):
+        return _collection(origin, field_type(arguments[0]), annotation)
+    if origin is tuple:
+        return _tuple(arguments)
+    if origin is dict:
+        return _dict(field_type(arguments[0]), field_type(arguments[1]), annotation)
+    if is_enum(annotation):
+        return enum_type(annotation)
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return _dataclass(annotation)
+    raise UnsupportedType(f"{_shown(annotation)} cannot be stored; use {SUPPORTED}")
+
+
+def _shown(annotation: Any) -> str:
+    if annotation in (list, set, frozenset, tuple, dict):
+        return f"{annotation.__name__} without item types"
+    return annotation.__name__ if isinstance(annotation, type) else repr(annotation)
+
+
+def _optional(annotation: Any, arguments: tuple[Any, ...]) -> FieldType:
+    others = [argument for argument in arguments if argument is not type(None)]
+    if len(others) != 1 or len(arguments) != 2:
+        raise UnsupportedType(f"{annotation!r} cannot be stored: only unions of one type with None can")
+    inner = field_type(others[0])
+    encode = inner.encode
+
+    def check(value: Any) -> Any:
+        return None if value is None else inner.check(value)
+
+    def encode_some(value: Any) -> Any:
+        return None if value is None else encode(value)  # type: ignore[misc]
+
+    def decode(value: Any) -> Any:
+        return None if value is None else inner.decode(value)
+
+    return FieldType(inner.exact, check, encode_some if encode else None, decode, inner.hashable)
+
+
+def _at(where: str, convert: Convert, value: Any) -> Any:
+    try:
+        return convert(value)
+    except InvalidField as error:
+        raise InvalidField(f"{where}: {error}") from error
+
+
+def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
+    if kind is not list and not item.hashable:
+        raise UnsupportedType(f"{annotation!r} cannot be stored: its items cannot be hashed")
+    encode_item = item.encode
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise mismatch(kind.__name__, value)
+        return kind(_at(f"item {index}", item.check, each) for index, each in enumerate(value))
+
+    def encode(value: Any) -> list[Any]:
+        return [encode_item(each) for each in value] if encode_item else list(value)
+
+    def decode(value: Any) -> Any:
+        if type(value) is not list:
+            raise mismatch("list", value)
+        return kind(_at(f"item {index}", item.decode, each) for index, each in enumerate(value))
+
+    plain = kind is list and encode_item is None
+    return FieldType(Checked, check, None if plain else encode, decode, hashable=kind is frozenset)
+
+
+def _tuple(arguments: tuple[Any, ...]) -> FieldType:
+    repeated = len(arguments) == 2 and arguments[1] is Ellipsis
+    items = [field_type(argument) for argument in (arguments[:1] if repeated else arguments)]
+
+    def types_for(value: Any) -> list[FieldType]:
+        if repeated:
+            return items * len(value)
+        if len(value) != len(items):
+            raise mismatch(f"{len(items)} items", value)
+        return items
+
+    def check(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, tuple):
+            raise mismatch("tuple", value)
+        pairs = zip(types_for(value), value, strict=True)
+        return tuple(_at(f"item {index}", item.check, each) for index, (item, each) in enumerate(pairs))
+
+    def encode(value: Any) -> list[Any]:
+        return [item.encode(each) if item.encode else each for item, each in zip(types_for(value), value, strict=True)]
+
+    def decode(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise mismatch("list", value)
+        pairs = zip(types_for(value), value, strict=True)
+        return tuple(_at(f"item {index}", item.decode, each) for index, (item, each) in enumerate(pairs))
+
+    return FieldType(Checked, check, encode, decode, hashable=all(item.hashable for item in items))
+
+
+def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
+    if key is not SCALARS.get(typing.get_args(annotation)[0]) and not is_enum(typing.get_args(annotation)[0]):
+        raise UnsupportedType(f"{annotation!r} cannot be stored: its keys must be of a simple type")
+    encode_key, encode_item = key.encode, item.encode
+
+    def check(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise mismatch("dict", value)
+        return {_at("key", key.check, k): _at(f"[{k!r}]", item.check, v) for k, v in value.items()}
+
+    def encode(value: Any) -> dict[Any, Any]:
+        return {encode_key(k) if encode_key else k: encode_item(v) if encode_item else v for k, v in value.items()}
+
+    def decode(value: Any) -> dict[Any, Any]:
+        if type(value) is not dict:
+            raise mismatch("dict", value)
+        return {_at("key", key.decode, k): _at(f"[{k!r}]", item.decode, v) for k, v in value.items()}
+
+    plain = encode_key is None and encode_item is None
+    return FieldType(Checked, check, None if plain else encode, decode, hashable=False)
+
+
+def _dataclass(kind: type) -> FieldType:
+    if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise UnsupportedType(f"{kind.__name__} cannot be stored: declare it with @dataclass(frozen=True)")
+    schema = Schema(kind)
+
+    def check(value: Any) -> Any:
+        if type(value) is not kind:
+            raise mismatch(kind.__name__, value)
+        values = {name: getattr(value, name) for name in schema.names}
+        checked = schema.checked(values)
+        return value if all(checked[name] is values[name] for name in values) else dataclasses.replace(value, **checked)
+
+    def encode(value: Any) -> dict[str, Any]:
+        return schema.encode({name: getattr(value, name) for name in schema.names})
+
+    def decode(value: Any) -> Any:
+        if type(value) is not dict:
+            raise mismatch("dict", value)
+        return kind(**schema.decode(value))
+
+    return FieldType(Checked, check, encode, decode, hashable=kind.__hash__ is not None)
+
+
+MISSING: Any = dataclasses.MISSING
+
+
+class Schema:
+    """The declared fields of one class, by name, with their types and defaults.
+
+    Raises `UnsupportedType` naming class and field, or NameError while an annotation cannot be resolved yet.
+    """
+
+    def __init__(self, cls: type, without: frozenset[str] = frozenset()) -> None:
+        self.owner = cls
+        annotations = typing.get_type_hints(cls, include_extras=True)
+        self.defaults = {name: default for name, default in _defaults(cls, annotations) if name not in without}
+        self.names = tuple(self.defaults)
+        self.with_factory = tuple(name for name, default in self.defaults.items() if isinstance(default, _Factory))
+        self.types = {name: self._type(name, annotations[name]) for name in self.names}
+        self._checks = tuple((name, kind.exact, kind.check) for name, kind in self.types.items())
+        self._encoders = tuple((name, kind.encode) for name, kind in self.types.items() if kind.encode)
+        self._decoders = tuple((name, kind.exact, kind.decode) for name, kind in self.types.items())
+
+    def _type(self, name: str, annotation: Any) -> FieldType:
+        try:
+            return field_type(annotation)
+        except UnsupportedType as error:
+            raise UnsupportedType(f"{self.owner.__qualname__}.{name}: {error}") from error
+
+    def check(self, values: dict[str, Any]) -> None:
+        """Check the fields in ``values`` in place, putting normal forms where they differ; raises `InvalidField`."""
+        for name, exact, check in self._checks:
+            value = values[name]
+            if type(value) is not exact:
+                try:
+                    normal = check(value)
+                except InvalidField as error:
+                    raise self._invalid(name, error) from error
+                if normal is not value:
+                    values[name] = normal
+
+    def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        copy = dict(values)
+        self.check(copy)
+        return copy
+
+    def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """``values`` with defaults where one is missing, checked; raises `InvalidField`."""
+        unknown = values.keys() - self.defaults.keys()
+        if unknown:
+            raise InvalidField(f"{self.owner.__qualname__} has no field {sorted(unknown)[0]!r}; it has {self.names}")
+        return self.checked({name: values[name] if name in values else self._default(name) for name in self.names})
+
+    def encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Plain values of the declared fields; ``values`` may hold more."""
+        plain = {name: values[name] for name in self.names}
+        for name, encode in self._encoders:
+            plain[name] = encode(plain[name])
+        return plain
+
+    def decode(self, plain: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields from plain values: unknown ones are left out, missing ones get their default."""
+        values = {}
+        for name, exact, decode in self._decoders:
+            try:
+                value = plain[name]
+            except KeyError:
+                value = self._default(name)
+            else:
+                if type(value) is not exact:
+                    try:
+                        value = decode(value)
+                    except InvalidField as error:
+                        raise self._invalid(name, error) from error
+            values[name] = value
+        return values
+
+    def _default(self, name: str) -> Any:
+        default = self.defaults[name]
+        if default is MISSING:
+            raise InvalidField(f"{self.owner.__qualname__}.{name} is missing")
+        return default() if isinstance(default, _Factory) else default
+
+    def _invalid(self, name: str, error: InvalidField) -> InvalidField:
+        return InvalidField(f"{self.owner.__qualname__}.{name}: {error}")
+
+
+class _Factory:
+    __slots__ = ("make",)
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def __call__(self) -> Any:
+        return self.make()
+
+
+def _defaults(cls: type, annotations: Mapping[str, Any]) -> typing.Iterator[tuple[str, Any]]:
+    if dataclasses.is_dataclass(cls):
+        for field in dataclasses.fields(cls):
+            if field.default_factory is not MISSING:
+                yield field.name, _Factory(field.default_factory)
+            else:
+                yield field.name, field.default
+        return
+    for name, annotation in annotations.items():
+        if typing.get_origin(annotation) is ClassVar or annotation is ClassVar or name.startswith("_"):
+            continue
+        default = getattr(cls, name, MISSING)
+        if isinstance(default, dataclasses.Field):
+            default = _Factory(default.default_factory) if default.default_factory is not MISSING else default.default
+        elif isinstance(default, (list, dict, set)):
+            default = _Factory(default.copy)
+        yield name, default

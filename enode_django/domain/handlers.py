@@ -1,0 +1,80 @@
+"""Which function handles which command."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from enode_django.domain.messages import Command
+from enode_django.exceptions import DefinitionError, DuplicateHandler, HandlerNotFound
+
+Handler = Callable[[Any, Any], None]
+AnyHandler = TypeVar("AnyHandler", bound=Handler)
+
+
+class HandlerTable:
+    """Functions by command class. A class without a handler of its own is handled by that of its nearest base."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[type[Command], list[Handler]] = {}
+        self._found: dict[type[Command], Handler] = {}
+
+    def add(self, command: type[Command], handler: Handler) -> None:
+        handlers = self._handlers.setdefault(command, [])
+        if handler not in handlers:
+            handlers.append(handler)
+        self._found.clear()
+
+    def remove(self, command: type[Command], handler: Handler) -> None:
+        self._handlers[command].remove(handler)
+        self._found.clear()
+
+    def find(self, command: type[Command]) -> Handler:
+        """Raises `HandlerNotFound`, or `DuplicateHandler` where two would do."""
+        handler = self._found.get(command)
+        if handler is None:
+            handler = self._found[command] = self._look_up(command)
+        return handler
+
+    def _look_up(self, command: type[Command]) -> Handler:
+        for base in command.__mro__:
+            handlers = self._handlers.get(base)
+            if not handlers:
+                continue
+            if len(handlers) > 1:
+                raise DuplicateHandler(
+                    f"{base.__qualname__} has {len(handlers)} handlers: {_names(handlers)}; keep one"
+                )
+            return handlers[0]
+        raise HandlerNotFound(
+            f"no handler for {command.__qualname__}; write a function marked with @command_handler({command.__name__})"
+        )
+
+    def duplicates(self) -> Iterator[tuple[type[Command], str]]:
+        for command, handlers in self._handlers.items():
+            if len(handlers) > 1:
+                yield command, _names(handlers)
+
+
+def _names(handlers: list[Handler]) -> str:
+    return ", ".join(f"{handler.__module__}.{handler.__qualname__}" for handler in handlers)
+
+
+command_handlers = HandlerTable()
+
+
+def command_handler(*commands: type[Command]) -> Callable[[AnyHandler], AnyHandler]:
+    """Mark a function ``(command, context) -> None`` as the handler of these commands and their subclasses."""
+    for command in commands:
+        if not (isinstance(command, type) and issubclass(command, Command)):
+            raise DefinitionError(f"command_handler() takes classes of commands, got {command!r}")
+
+    def register(handler: AnyHandler) -> AnyHandler:
+        if inspect.iscoroutinefunction(handler):
+            raise DefinitionError(f"{handler.__qualname__} is async; a command handler is a plain function")
+        for command in commands:
+            command_handlers.add(command, handler)
+        return handler
+
+    return register

@@ -1,0 +1,173 @@
+"""Commands and domain events: frozen, keyword-only values whose fields are checked when they are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
+
+from enode_django.domain.declarations import declare
+from enode_django.domain.fields import Schema
+from enode_django.domain.metadata import EMPTY, Metadata
+from enode_django.exceptions import DefinitionError, InvalidField
+from enode_django.ids import check_id, new_id
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
+class Message:
+    """Subclasses become frozen dataclasses.
+
+    ``type_name`` may be given in a class body; by default it is ``"<app_label>.<ClassName>"``.
+    """
+
+    schema_version: ClassVar[int] = 1
+    _reserved: ClassVar[frozenset[str]] = frozenset()
+    _envelope: ClassVar[frozenset[str]] = frozenset()
+    _schema: ClassVar[Schema | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        taken = sorted(cls._reserved & inspect.get_annotations(cls).keys())
+        if taken:
+            raise DefinitionError(
+                f"{cls.__qualname__} declares the field {taken[0]!r}, which every message has already"
+            )
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        cls._schema = None
+        declare(cls)
+
+    def __post_init__(self) -> None:
+        (self._schema or self.schema()).check(self.__dict__)
+
+    @classmethod
+    def schema(cls) -> Schema:
+        """The declared fields, resolved at first use; raises `DefinitionError` naming what cannot be stored."""
+        schema = cls.__dict__.get("_schema")
+        if schema is None:
+            schema = cls._schema = resolve_schema(cls, cls._envelope)
+        return schema
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Self:
+        """A message from plain field values; raises `InvalidField`. ``__post_init__`` does not run: what was accepted
+        once stays readable when the rules of making change."""
+        message = object.__new__(cls)
+        message.__dict__.update((cls._schema or cls.schema()).decode(plain))
+        return message
+
+    def to_plain(self) -> dict[str, Any]:
+        return (self._schema or self.schema()).encode(self.__dict__)
+
+
+def resolve_schema(cls: type, without: frozenset[str] = frozenset()) -> Schema:
+    try:
+        return Schema(cls, without)
+    except NameError as error:
+        raise DefinitionError(f"{cls.__qualname__}: an annotation cannot be resolved: {error}") from error
+
+
+class Command(Message):
+    """What somebody wants done to one aggregate. ``id`` is generated unless given; the same id takes effect once."""
+
+    _envelope: ClassVar[frozenset[str]] = frozenset({"id", "aggregate_root_id"})
+
+    aggregate_root_id: str
+    id: str = dataclasses.field(default_factory=new_id)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        values = self.__dict__
+        values["aggregate_root_id"] = check_id(values["aggregate_root_id"], "aggregate_root_id")
+        values["id"] = check_id(values["id"], "command id")
+
+    @classmethod
+    def restore(cls, id: str, aggregate_root_id: str, plain: dict[str, Any]) -> Self:
+        """The command that was sent, from checked ids and plain fields; raises `InvalidField`, for unknown ones too."""
+        known = (cls._schema or cls.schema()).defaults
+        if not plain.keys() <= known.keys():
+            unknown = sorted(plain.keys() - known.keys(), key=str)[0]
+            raise InvalidField(f"{cls.__qualname__} has no field {unknown!r}; it has {tuple(known)}")
+        command = cls.from_plain(plain)
+        values = command.__dict__
+        values["aggregate_root_id"] = aggregate_root_id
+        values["id"] = id
+        return command
+
+
+Command._reserved = frozenset({"id", "aggregate_root_id", "type_name", "schema_version"})
+
+
+class EventStamp:
+    """What all events of one stream share. ``apply`` makes it; the commit fills in the command's part."""
+
+    __slots__ = ("aggregate_root_id", "command_id", "metadata", "timestamp", "version")
+
+    def __init__(
+        self,
+        aggregate_root_id: str,
+        version: int,
+        timestamp: datetime,
+        command_id: str = "",
+        metadata: Metadata = EMPTY,
+    ) -> None:
+        self.aggregate_root_id = aggregate_root_id
+        self.version = version
+        self.timestamp = timestamp
+        self.command_id = command_id
+        self.metadata = metadata
+
+
+class DomainEvent(Message):
+    """What happened to an aggregate. Two events are equal if their class and declared fields are.
+
+    The attributes below are there once the event was applied; ``timestamp`` is in UTC.
+    """
+
+    _reserved: ClassVar[frozenset[str]] = frozenset(
+        {"id", "aggregate_root_id", "version", "timestamp", "command_id", "metadata", "type_name", "schema_version"}
+    )
+
+    if TYPE_CHECKING:
+        # Plain instance state, not fields: equality, repr and the constructor leave them out.
+        _stamp: ClassVar[EventStamp]
+        _index: ClassVar[int]
+
+    def stamp(self, stamp: EventStamp, index: int) -> None:
+        self.__dict__["_stamp"] = stamp
+        self.__dict__["_index"] = index
+
+    @property
+    def is_stamped(self) -> bool:
+        return "_stamp" in self.__dict__
+
+    @property
+    def id(self) -> str:
+        """Derived from the event's place in the store, so it is the same however often the event is read."""
+        return f"{self._stamp.aggregate_root_id}/{self._stamp.version}/{self._index}"
+
+    @property
+    def aggregate_root_id(self) -> str:
+        return self._stamp.aggregate_root_id
+
+    @property
+    def version(self) -> int:
+        return self._stamp.version
+
+    @property
+    def timestamp(self) -> datetime:
+        return self._stamp.timestamp
+
+    @property
+    def command_id(self) -> str:
+        return self._stamp.command_id
+
+    @property
+    def metadata(self) -> Metadata:
+        """That of the event's command, with the command as its cause."""
+        stamp = self._stamp
+        return dataclasses.replace(
+            stamp.metadata,
+            causation_id=stamp.command_id or None,
+            correlation_id=stamp.metadata.correlation_id or stamp.command_id or None,
+        )

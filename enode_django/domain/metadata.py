@@ -1,0 +1,80 @@
+"""Who and what a command comes from: user, request, correlation and causation ids.
+
+Metadata is ambient: a context manager (or the middleware) sets it, every command sent inside carries it, and every
+event carries that of its command.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """``correlation_id`` names the whole conversation, ``causation_id`` the message that led to this one directly.
+
+    ``extra`` holds what the application adds; its values must be plain (strings, numbers, None, lists, dicts).
+    """
+
+    user: str | None = None
+    request: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def as_map(self) -> dict[str, Any]:
+        """The fields that are set, as they are stored."""
+        named = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
+        return {**self.extra, **named}
+
+    @classmethod
+    def from_map(cls, stored: Mapping[str, Any]) -> Metadata:
+        known = {name: stored[name] for name in _NAMES if name in stored}
+        return cls(**known, extra={name: value for name, value in stored.items() if name not in _NAMES})
+
+
+_NAMES = ("user", "request", "correlation_id", "causation_id")
+EMPTY = Metadata()
+
+_ambient: ContextVar[Metadata | Callable[[], Metadata]] = ContextVar("enode_metadata", default=EMPTY)
+
+
+def current_metadata() -> Metadata:
+    ambient = _ambient.get()
+    return ambient() if callable(ambient) else ambient
+
+
+@contextmanager
+def metadata(
+    *,
+    user: str | None = None,
+    request: str | None = None,
+    correlation_id: str | None = None,
+    causation_id: str | None = None,
+    **extra: Any,
+) -> Iterator[Metadata]:
+    """Commands sent inside carry these values, and those of an enclosing block where one is not given."""
+    outer = current_metadata()
+    inner = Metadata(
+        user=outer.user if user is None else user,
+        request=outer.request if request is None else request,
+        correlation_id=outer.correlation_id if correlation_id is None else correlation_id,
+        causation_id=outer.causation_id if causation_id is None else causation_id,
+        extra={**outer.extra, **extra},
+    )
+    with ambient_metadata(inner):
+        yield inner
+
+
+@contextmanager
+def ambient_metadata(source: Metadata | Callable[[], Metadata]) -> Iterator[None]:
+    """Make ``source`` ambient; a callable is asked when a command is sent (a request's user may be known late)."""
+    token = _ambient.set(source)
+    try:
+        yield
+    finally:
+        _ambient.reset(token)

@@ -1,0 +1,140 @@
+"""The simple types of fields: those whose values are plain, and enums, which are stored by their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from enode_django.exceptions import DefinitionError, InvalidField
+
+Convert = Callable[[Any], Any]
+
+
+class FieldType(NamedTuple):
+    """``exact``: a value of exactly this type needs no further check (`Checked` where every value needs one).
+    ``encode`` is None where a checked value is plain already."""
+
+    exact: type
+    check: Convert
+    encode: Convert | None
+    decode: Convert
+    hashable: bool = True
+
+
+class Checked:
+    """No value is of this type: it marks field types whose every value must be looked at."""
+
+
+class UnsupportedType(DefinitionError):
+    """An annotation that no field can have."""
+
+
+def mismatch(expected: str, value: object) -> InvalidField:
+    return InvalidField(f"expected {expected}, got {value!r} ({type(value).__name__})")
+
+
+def _leaf(kind: type, *, never: tuple[type, ...] = ()) -> FieldType:
+    """A type whose values are plain. Subclasses are narrowed, so that what decodes has the type that was checked."""
+
+    def check(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if not isinstance(value, kind) or isinstance(value, (Enum, *never)):
+            raise mismatch(kind.__name__, value)
+        return kind.__str__(value) if kind is str else kind(value)  # type: ignore[call-arg]
+
+    return FieldType(kind, check, None, check)
+
+
+def _check_float(value: Any) -> float:
+    if type(value) is int and float(value) == value:
+        return float(value)
+    if not isinstance(value, float) or isinstance(value, Enum):
+        raise mismatch("float", value)
+    if value != value:
+        raise InvalidField("nan is not a number that can be stored; use None for an unknown value")
+    return float(value)
+
+
+def _check_decimal(value: Any) -> Decimal:
+    if not isinstance(value, Decimal):
+        raise mismatch("Decimal", value)
+    if value.is_nan():
+        raise InvalidField(f"{value!r} is not a number that can be stored; use None for an unknown value")
+    return value if type(value) is Decimal else Decimal(value)
+
+
+def _check_datetime(value: Any) -> datetime:
+    if not isinstance(value, datetime):
+        raise mismatch("datetime", value)
+    if value.tzinfo is None:
+        raise InvalidField(f"{value!r} has no time zone; use django.utils.timezone.now() or make_aware()")
+    try:
+        utc = value.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidField(f"{value!r} is outside the years 1 to 9999 in UTC") from error
+    return datetime(*utc.timetuple()[:6], utc.microsecond, UTC) if type(utc) is not datetime else utc
+
+
+def _check_date(value: Any) -> date:
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise mismatch("date", value)
+    return value if type(value) is date else date(value.year, value.month, value.day)
+
+
+def _check_uuid(value: Any) -> UUID:
+    if not isinstance(value, UUID):
+        raise mismatch("UUID", value)
+    return value if type(value) is UUID else UUID(int=value.int)
+
+
+def _check_none(value: Any) -> None:
+    if value is not None:
+        raise mismatch("None", value)
+
+
+SCALARS: dict[Any, FieldType] = {
+    bool: _leaf(bool),
+    int: _leaf(int, never=(bool,)),
+    str: _leaf(str),
+    bytes: _leaf(bytes),
+    float: FieldType(Checked, _check_float, None, _check_float),
+    Decimal: FieldType(Checked, _check_decimal, None, _check_decimal),
+    datetime: FieldType(Checked, _check_datetime, None, _check_datetime),
+    date: FieldType(date, _check_date, None, _check_date),
+    UUID: FieldType(UUID, _check_uuid, None, _check_uuid),
+    type(None): FieldType(type(None), _check_none, None, _check_none),
+}
+
+
+def is_enum(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Enum)
+
+
+def enum_type(kind: type[Enum]) -> FieldType:
+    """An enum is stored by its members' values, which must be plain and simple (as those of Django's choices are)."""
+    for member in kind:
+        if type(member.value) not in (bool, int, str, bytes, type(None)):
+            raise UnsupportedType(
+                f"{kind.__name__}.{member.name} has the value {member.value!r}, which cannot be stored"
+            )
+
+    def check(value: Any) -> Enum:
+        if not isinstance(value, kind):
+            raise mismatch(kind.__name__, value)
+        return value
+
+    def encode(value: Enum) -> Any:
+        return value.value
+
+    def decode(value: Any) -> Enum:
+        try:
+            return kind(value)
+        except ValueError as error:
+            raise mismatch(f"a value of {kind.__name__}", value) from error
+
+    return FieldType(kind, check, encode, decode)

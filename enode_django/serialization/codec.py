@@ -1,0 +1,175 @@
+"""Event streams, refusals and commands as bytes.
+
+The events value of a stored row begins with a format byte, then comes msgpack:
+
+=============  =====================================================================
+STREAM (1)     ``[[[type name, schema version, {field: value}], …], result]``
+REFUSAL (2)    ``[type name, schema version, message, {field: value}]``
+=============  =====================================================================
+
+A command on its way is ``[1, type name, id, aggregate root id, {field: value}, metadata, reply address]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from enode_django.domain.messages import Command, DomainEvent, EventStamp
+from enode_django.domain.metadata import EMPTY, Metadata
+from enode_django.domain.refusals import DomainException
+from enode_django.exceptions import InvalidField, MalformedMessage, UnknownMessageType
+from enode_django.ids import check_id
+from enode_django.serialization.plain import pack, unpack
+from enode_django.serialization.registry import types
+
+STREAM = b"\x01"
+REFUSAL = b"\x02"
+COMMAND_FORMAT = 1
+
+
+class StoredEvent(NamedTuple):
+    """An event as it is stored, readable without its class."""
+
+    type_name: str
+    schema_version: int
+    fields: dict[str, Any]
+
+
+class StoredStream(NamedTuple):
+    events: Sequence[StoredEvent]
+    result: Any
+
+
+class StoredRefusal(NamedTuple):
+    type_name: str
+    schema_version: int
+    message: str
+    fields: dict[str, Any]
+
+
+def encode_stream(events: Sequence[DomainEvent], result: Any = None) -> bytes:
+    """Raises `InvalidField` for what cannot be stored, `TypeNameError` for a class without a name."""
+    name_of = types.name_of
+    return STREAM + pack(([(name_of(type(event)), event.schema_version, event.to_plain()) for event in events], result))
+
+
+def encode_refusal(refusal: DomainException) -> bytes:
+    return REFUSAL + pack((types.name_of(type(refusal)), refusal.schema_version, refusal.message, refusal.to_plain()))
+
+
+def read_stored(stored: bytes) -> StoredStream | StoredRefusal:
+    """The events value of a row, without needing its classes; raises `MalformedMessage`."""
+    kind, value = stored[:1], unpack(stored[1:])
+    try:
+        if kind == STREAM:
+            events, result = value
+            return StoredStream([StoredEvent(*event) for event in events], result)
+        if kind == REFUSAL:
+            return StoredRefusal(*value)
+    except (TypeError, ValueError) as error:
+        raise MalformedMessage(f"an events value of {len(stored)} bytes has another shape than ours") from error
+    raise MalformedMessage(f"an events value begins with {kind!r}, which is no format of ours")
+
+
+def decode_events(stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
+    """The stamped events of a stored stream (none for a refusal).
+
+    Raises `UnknownMessageType` (also for an event newer than its class here), `InvalidField`, `MalformedMessage`.
+    """
+    stream = read_stored(stored)
+    if isinstance(stream, StoredRefusal):
+        return []
+    events = []
+    for index, (name, schema_version, fields) in enumerate(stream.events):
+        cls = types.class_of(DomainEvent, name)
+        _check_schema_version(cls, name, schema_version)
+        event = cls.from_plain(fields)
+        event.stamp(stamp, index)
+        events.append(event)
+    return events
+
+
+def decode_refusal(refusal: StoredRefusal) -> DomainException:
+    """Raises as `decode_events`."""
+    cls = types.class_of(DomainException, refusal.type_name)
+    _check_schema_version(cls, refusal.type_name, refusal.schema_version)
+    return cls.restore(refusal.message, refusal.fields)
+
+
+def _check_schema_version(cls: type[DomainEvent] | type[DomainException], name: str, stored: int) -> None:
+    if stored > cls.schema_version:
+        raise UnknownMessageType(
+            f"{name!r} is stored with schema version {stored}, this process knows {cls.schema_version}; deploy newer code"
+        )
+
+
+_EMPTY_BYTES = b""
+
+
+def encode_metadata(metadata: Metadata) -> bytes:
+    return pack(metadata.as_map()) if metadata is not EMPTY and metadata != EMPTY else _EMPTY_BYTES
+
+
+def decode_metadata(stored: bytes) -> Metadata:
+    """Raises `MalformedMessage`."""
+    if not stored:
+        return EMPTY
+    fields = unpack(stored)
+    if type(fields) is not dict:
+        raise MalformedMessage(f"metadata is {fields!r}, not a map")
+    return Metadata.from_map(fields)
+
+
+class WireCommand(NamedTuple):
+    """A command as it travels: ids checked, fields plain, metadata still encoded."""
+
+    type_name: str
+    id: str
+    aggregate_root_id: str
+    fields: dict[str, Any]
+    metadata: bytes
+    reply_to: str
+
+
+def encode_command(command: Command, metadata: bytes, reply_to: str = "") -> bytes:
+    """``reply_to`` is the address of an inbox, or empty where nobody waits for an answer."""
+    return pack(
+        (
+            COMMAND_FORMAT,
+            types.name_of(type(command)),
+            command.id,
+            command.aggregate_root_id,
+            command.to_plain(),
+            metadata,
+            reply_to,
+        )
+    )
+
+
+def decode_command(body: bytes) -> WireCommand:
+    """Raises `MalformedMessage` or `InvalidId`; the fields are not looked at yet."""
+    try:
+        form, type_name, id, aggregate_root_id, fields, metadata, reply_to = unpack(body)
+    except (TypeError, ValueError) as error:
+        raise MalformedMessage(f"{len(body)} bytes are no command of ours: {error}") from error
+    if (
+        form != COMMAND_FORMAT
+        or type(type_name) is not str
+        or type(fields) is not dict
+        or type(metadata) is not bytes
+        or type(reply_to) is not str
+    ):
+        raise MalformedMessage(f"a command of format {form!r} has another shape than ours")
+    check_id(id, "command id")
+    check_id(aggregate_root_id, "aggregate_root_id")
+    return WireCommand(type_name, id, aggregate_root_id, fields, metadata, reply_to)
+
+
+def restore_command(wire: WireCommand) -> Command:
+    """Raises `UnknownMessageType` (retriable) or `InvalidField`."""
+    cls = types.class_of(Command, wire.type_name)
+    try:
+        return cls.restore(wire.id, wire.aggregate_root_id, wire.fields)
+    except TypeError as error:
+        raise InvalidField(f"{wire.type_name} cannot be made of {wire.fields!r}: {error}") from error

@@ -1,0 +1,75 @@
+"""Plain values to msgpack and back.
+
+What msgpack has no type for travels in extension types, so that it is readable without any class of ours: aware
+datetimes as msgpack timestamps, Decimal, UUID, date and integers beyond 64 bits under the codes below.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgpack
+
+from enode_django.exceptions import InvalidField, MalformedMessage
+
+DECIMAL, UNIQUE_ID, DATE, BIG_INTEGER = 1, 2, 3, 4
+
+
+def _to_extension(value: Any) -> msgpack.ExtType:
+    kind = type(value)
+    if kind is Decimal:
+        return msgpack.ExtType(DECIMAL, str(value).encode())
+    if kind is UUID:
+        return msgpack.ExtType(UNIQUE_ID, value.bytes)
+    if kind is date:
+        return msgpack.ExtType(DATE, value.isoformat().encode())
+    if kind is int:
+        return msgpack.ExtType(BIG_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    raise InvalidField(f"{value!r} ({kind.__name__}) cannot be stored")
+
+
+def _from_extension(code: int, data: bytes) -> Any:
+    if code == DECIMAL:
+        return Decimal(data.decode())
+    if code == UNIQUE_ID:
+        return UUID(bytes=bytes(data))
+    if code == DATE:
+        return date.fromisoformat(data.decode())
+    if code == BIG_INTEGER:
+        return int.from_bytes(data, "big", signed=True)
+    raise MalformedMessage(f"unknown extension type {code}")
+
+
+class _ThreadPacker(threading.local):
+    """A packer keeps its buffer between calls, which is worth a third of the time of packing a small value."""
+
+    def __init__(self) -> None:
+        self.pack: Callable[[Any], bytes] = msgpack.Packer(default=_to_extension, datetime=True).pack
+
+
+_packer = _ThreadPacker()
+
+
+def pack(value: Any) -> bytes:
+    """Raises `InvalidField` for what cannot be stored: other classes, text with lone surrogates, values too deep."""
+    try:
+        return _packer.pack(value)
+    except InvalidField:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidField(f"the value cannot be stored: {error}") from error
+
+
+def unpack(data: bytes) -> Any:
+    """Raises `MalformedMessage` for bytes that `pack` cannot have made."""
+    try:
+        return msgpack.unpackb(data, ext_hook=_from_extension, timestamp=3, strict_map_key=False)
+    except MalformedMessage:
+        raise
+    except (ValueError, TypeError, ArithmeticError, msgpack.UnpackException) as error:
+        raise MalformedMessage(f"{len(data)} bytes are no message of ours: {error}") from error

@@ -1,0 +1,111 @@
+"""Stable names for classes, and classes for names.
+
+A name is ``"<app_label>.<ClassName>"``, or the ``type_name`` of the class body; outside an app it must be given.
+Commands, events, refusals and aggregates have a space of names each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.declarations import declared
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.refusals import DomainException
+from enode_django.exceptions import TypeNameError, UnknownMessageType
+
+Kind = TypeVar("Kind", Command, DomainEvent, DomainException, AggregateRoot)
+KINDS: tuple[type, ...] = (Command, DomainEvent, DomainException, AggregateRoot)
+
+LabelOf = Callable[[str], str | None]
+"""From the dotted name of a module to the label of the app that holds it."""
+
+
+class TypeRegistry:
+    def __init__(self, label_of: LabelOf = lambda module: None) -> None:
+        self.label_of = label_of
+        self._names: dict[type, str] = {}
+        self._classes: dict[type, dict[str, type]] = {kind: {} for kind in KINDS}
+        self._duplicates: dict[str, tuple[type, type]] = {}
+        self._indexed = 0
+        self._unnamed: list[type] = []
+        self._lock = threading.Lock()
+
+    def name_of(self, cls: type) -> str:
+        """Raises `TypeNameError` where no name can be given."""
+        name = self._names.get(cls)
+        if name is None:
+            name = self._names[cls] = self._make_name(cls)
+            self.index()
+        return name
+
+    def class_of(self, kind: type[Kind], name: str) -> type[Kind]:
+        """Raises `UnknownMessageType` (retriable: this process may be older than the message)."""
+        classes = self._classes[kind]
+        cls = classes.get(name)
+        if cls is None:
+            self.index()
+            cls = classes.get(name)
+            if cls is None:
+                raise UnknownMessageType(
+                    f"no {kind.__name__} is named {name!r}; is its module imported, and its app in INSTALLED_APPS?"
+                )
+        return cls
+
+    def index(self) -> None:
+        """Name the classes that were declared since the last call, as far as they can be named."""
+        with self._lock:
+            fresh = self._unnamed + declared(self._indexed)
+            self._indexed += len(fresh) - len(self._unnamed)
+            self._unnamed = [cls for cls in fresh if not self._try_to_index(cls)]
+
+    def _try_to_index(self, cls: type) -> bool:
+        try:
+            name = self._names.get(cls) or self._make_name(cls)
+        except TypeNameError:
+            return False
+        self._names[cls] = name
+        kind = next(kind for kind in KINDS if issubclass(cls, kind))
+        other = self._classes[kind].get(name)
+        if other is not None and _place(other) != _place(cls):
+            self._duplicates[name] = (other, cls)
+        self._classes[kind][name] = cls
+        return True
+
+    def _make_name(self, cls: type) -> str:
+        given = cls.__dict__.get("type_name")
+        if given:
+            return str(given)
+        if cls.__module__.startswith("enode_django."):
+            return f"enode.{cls.__name__}"
+        label = self.label_of(cls.__module__)
+        if label is None:
+            raise TypeNameError(
+                f"{cls.__module__}.{cls.__qualname__} belongs to no installed app; "
+                f'give it a name: type_name = "some_label.{cls.__name__}" in its body'
+            )
+        return f"{label}.{cls.__name__}"
+
+    def duplicates(self) -> Iterator[tuple[str, type, type]]:
+        self.index()
+        for name, (one, other) in self._duplicates.items():
+            yield name, one, other
+
+    def unnamed(self) -> list[type]:
+        """Classes that cannot be named: they cannot be sent or stored."""
+        self.index()
+        return list(self._unnamed)
+
+    def names(self) -> dict[type, str]:
+        self.index()
+        return dict(self._names)
+
+
+def _place(cls: type) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
+
+
+types = TypeRegistry()
+"""The registry of this process; `enode_django.apps` tells it how modules belong to apps."""
