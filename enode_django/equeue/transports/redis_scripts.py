@@ -1,0 +1,96 @@
+"""The Lua scripts of the Redis driver: each is one atomic step on the keys of one queue (or one inbox).
+
+A write that the server may refuse as a whole (out of memory, read-only) comes first and through ``pcall``, so that the
+client gets the server's own error code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    text: str
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+
+SEND = Script("""
+-- KEYS: log, next offset. ARGV: bodies. Returns the offset of the first; offset n is the entry 'n+1-0'.
+local last = redis.pcall('INCRBY', KEYS[2], #ARGV)
+if type(last) == 'table' then return last end
+local first = last - #ARGV
+for i, body in ipairs(ARGV) do
+  redis.call('XADD', KEYS[1], string.format('%d-0', first + i), 'b', body)
+end
+return first
+""")
+
+REPLY = Script("""
+-- KEYS: inbox. ARGV: how many answers it may hold, seconds until it is forgotten, bodies.
+local result = redis.pcall('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'b', ARGV[3])
+if type(result) == 'table' then return result end
+for i = 4, #ARGV do
+  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'b', ARGV[i])
+end
+return redis.call('EXPIRE', KEYS[1], ARGV[2])
+""")
+
+_NOW = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+
+ACQUIRE = Script(
+    _NOW
+    + """
+-- KEYS: claim, next offset. ARGV: owner, lease in ms.
+-- Returns {1, epoch, committed, end, previous owner or ''} or {0, owner, ms left}.
+local claim = redis.call('HMGET', KEYS[1], 'owner', 'until', 'epoch', 'offset')
+local previous = claim[1]
+if previous == ARGV[1] then previous = false end
+if previous and tonumber(claim[2]) > now then
+  return {0, previous, tonumber(claim[2]) - now}
+end
+local epoch = redis.pcall('HINCRBY', KEYS[1], 'epoch', 1)
+if type(epoch) == 'table' then return epoch end
+redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'until', string.format('%d', now + ARGV[2]))
+return {1, epoch, tonumber(claim[4] or 0), tonumber(redis.call('GET', KEYS[2]) or 0), previous or ''}
+"""
+)
+
+RENEW = Script(
+    _NOW
+    + """
+-- KEYS: claim. ARGV: owner, epoch, lease in ms. Returns 1, or 0 when the queue was lost.
+local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
+if claim[1] ~= ARGV[1] or claim[2] ~= ARGV[2] then return 0 end
+local result = redis.pcall('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[3]))
+if type(result) == 'table' then return result end
+return 1
+"""
+)
+
+RELEASE = Script("""
+-- KEYS: claim. ARGV: owner, epoch.
+local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
+if claim[1] == ARGV[1] and claim[2] == ARGV[2] then
+  return redis.pcall('HDEL', KEYS[1], 'owner', 'until')
+end
+return 0
+""")
+
+COMMIT = Script("""
+-- KEYS: claim. ARGV: epoch, offset. Returns 1, or 0 when the epoch is stale.
+local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset')
+if claim[1] ~= ARGV[1] then return 0 end
+if tonumber(ARGV[2]) > tonumber(claim[2] or 0) then
+  local result = redis.pcall('HSET', KEYS[1], 'offset', ARGV[2])
+  if type(result) == 'table' then return result end
+end
+return 1
+""")
