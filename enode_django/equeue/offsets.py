@@ -1,0 +1,88 @@
+"""How far a queue may be committed while its messages finish in any order.
+
+A window is one lease of one queue: when the queue is acquired anew, it gets a new window, and the old one is closed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+
+class OffsetWindow:
+    """The messages pulled and not finished. No I/O.
+
+    The pulling thread calls `add`, the publishing thread `finish` and `finish_many`; each call takes one short lock
+    and costs a constant time per message. ``committable``, ``unfinished``, ``closed`` and ``deadline`` may be read
+    by any thread without a lock. ``deadline`` (seconds of `time.monotonic`) is until when the lease is ours for
+    certain; the thread that renews leases sets it. Whoever finds that the queue was lost or gives it back calls
+    `close`.
+
+    With offsets 5 to 8 added, and 6 and 7 finished, ``committable`` is 5; with 5 finished too it is 8; with all
+    finished it is 9.
+    """
+
+    def __init__(self, topic: str, queue: int, *, epoch: int, committed: int, deadline: float) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.epoch = epoch
+        self.deadline = deadline
+        self.closed = False
+        self.committable = committed
+        """The lowest unfinished offset, or, when all are finished, the one expected next."""
+        self._next = committed
+        self._in_order: deque[int] = deque()
+        self._unfinished: set[int] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._unfinished)
+
+    @property
+    def next_offset(self) -> int:
+        """Where to pull from."""
+        return self._next
+
+    def add(self, offsets: Sequence[int]) -> bool:
+        """Take note of pulled messages; returns False, and takes none, when the window is closed.
+
+        Raises `ValueError` for offsets that do not ascend or lie before `next_offset`.
+        """
+        if not offsets:
+            return not self.closed
+        with self._lock:
+            if self.closed:
+                return False
+            if offsets[0] < self._next or not _ascending(offsets):
+                raise ValueError(f"offsets must ascend from {self._next}, got {offsets[0]!r} to {offsets[-1]!r}")
+            self._in_order.extend(offsets)
+            self._unfinished.update(offsets)
+            self._next = offsets[-1] + 1
+            self.committable = self._in_order[0]
+            return True
+
+    def finish(self, offset: int) -> None:
+        self.finish_many((offset,))
+
+    def finish_many(self, offsets: Sequence[int]) -> None:
+        """Take messages as done. What is done already, or was never added, changes nothing."""
+        with self._lock:
+            unfinished, in_order = self._unfinished, self._in_order
+            unfinished.difference_update(offsets)
+            while in_order and in_order[0] not in unfinished:
+                in_order.popleft()
+            self.committable = in_order[0] if in_order else self._next
+
+    def close(self) -> None:
+        """No message is taken any more. Safe to call twice."""
+        with self._lock:
+            self.closed = True
+
+
+def _ascending(offsets: Sequence[int]) -> bool:
+    if isinstance(offsets, range):
+        return offsets.step > 0
+    return all(a < b for a, b in itertools.pairwise(offsets))
