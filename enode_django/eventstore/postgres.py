@@ -1,0 +1,125 @@
+"""The event store in PostgreSQL: binary COPY when all is well, `postgres_slow` when the database refuses something."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import psycopg
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from enode_django.databases import discard_if_lost, healthy_connection, in_transaction
+from enode_django.eventstore import sqlstates, statements
+from enode_django.eventstore.base import Appended, CommandKey, Outcome, StreamRecord
+from enode_django.eventstore.copy_format import encode
+from enode_django.eventstore.limits import holds
+from enode_django.eventstore.postgres_slow import SlowAppend
+from enode_django.eventstore.rows import execute, find, record_of
+from enode_django.exceptions import StoreUnavailable
+
+_STORED = Appended(Outcome.STORED)
+_aggregate_root_id = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
+
+_LOAD_CHUNK = 1_000
+_NO_LIMIT = 2**63 - 1
+_END_SESSION_WAIT_MS = 5_000
+_APPLICATION_NAME_BYTES = 63
+
+
+class PostgresEventStore:
+    """The streams in one database of ``DATABASES``, over the calling thread's Django connection.
+
+    Inside an atomic block a call works in a savepoint and what it stored is durable when the block has committed;
+    outside, when the call returns. A connection found broken is closed, and the next call makes a new one, except
+    inside an atomic block, where it is left to the block's owner.
+    """
+
+    def __init__(self, alias: str = "default") -> None:
+        self.alias = alias
+
+    def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
+        if not records:
+            return []
+        with self._connected() as connection:
+            if not doubtful and _copied(connection, records):
+                return [_STORED] * len(records)
+            return SlowAppend(connection, records).run()
+
+    def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> Iterator[StreamRecord]:
+        """In chunks, each a query of its own, so that neither a long history nor a slow reader costs memory or locks.
+
+        Asks the database when iterated, in the thread that iterates.
+        """
+        if not holds(aggregate_root_id):
+            return
+        until = _NO_LIMIT if until is None else until
+        while True:
+            parameters = (aggregate_root_id, after, until, _LOAD_CHUNK)
+            with self._connected() as connection:
+                chunk = [record_of(row) for row in execute(connection, statements.LOAD, parameters)]
+            yield from chunk
+            if len(chunk) < _LOAD_CHUNK:
+                return
+            after = chunk[-1].version or 0
+
+    def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
+        rows = self._ask(statements.LOAD_MANY, (list(filter(holds, aggregate_root_ids)),))
+        return {root_id: list(streams) for root_id, streams in groupby(map(record_of, rows), _aggregate_root_id)}
+
+    def find(self, keys: Iterable[CommandKey]) -> Mapping[CommandKey, StreamRecord]:
+        with self._connected() as connection:
+            return find(connection, keys)
+
+    def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
+        return dict(self._ask(statements.HEADS, (list(filter(holds, aggregate_root_ids)),)))
+
+    def end_sessions(self, owner: str) -> int:
+        """As the port says; ``owner`` is the sessions' ``application_name``. Blocks up to 5 seconds for each to end."""
+        name = owner.encode()[:_APPLICATION_NAME_BYTES].decode(errors="ignore")
+        ((ended,),) = self._ask(statements.END_SESSIONS, (_END_SESSION_WAIT_MS, name))
+        return int(ended)
+
+    def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:
+        with self._connected() as connection, psycopg.Cursor[Any](connection.connection) as cursor:
+            return cursor.execute(statements.PRUNE_REFUSALS, (before, limit), prepare=False).rowcount
+
+    def _ask(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._connected() as connection:
+            return execute(connection, statement, parameters)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[BaseDatabaseWrapper]:
+        try:
+            yield healthy_connection(self.alias)
+        except sqlstates.DATABASE_ERRORS as error:
+            discard_if_lost(connections[self.alias])
+            if sqlstates.is_unavailable(error):
+                raise StoreUnavailable(f"the event store in database {self.alias!r} is unavailable: {error}") from error
+            raise
+
+
+def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord]) -> bool:
+    """Write all records, or none if the database refuses any."""
+    try:
+        rows = encode(sorted(records, key=_aggregate_root_id))
+    except (ValueError, struct.error):
+        return False
+    try:
+        with _savepoint(connection), psycopg.Cursor(connection.connection).copy(statements.COPY) as copy:
+            copy.write(rows)
+    except psycopg.Error as error:
+        if sqlstates.is_data_error(error):
+            return False
+        raise
+    return True
+
+
+def _savepoint(connection: BaseDatabaseWrapper) -> contextlib.AbstractContextManager[None]:
+    """Outside a transaction none is needed: a COPY alone is one."""
+    return transaction.atomic(using=connection.alias) if in_transaction(connection) else contextlib.nullcontext()

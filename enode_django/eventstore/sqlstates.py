@@ -1,0 +1,48 @@
+"""What a database error means to the event store, by its SQLSTATE and never by its text."""
+
+from __future__ import annotations
+
+import django.db
+import psycopg
+
+DATABASE_ERRORS = (psycopg.Error, django.db.Error)
+
+UNIQUE_VIOLATION = "23505"
+
+# Data exceptions, integrity constraints, limits of the program.
+_DATA_CLASSES = ("22", "23", "54")
+
+# Deadlock and serialization failure, lock not available, cancelled (statement timeout), shut down or not yet up,
+# connection, resources, a session ended for idling, a server that has become a standby.
+_UNAVAILABLE = ("40001", "40P01", "55P03", "57014", "57P0", "08", "53", "25P03", "25P04", "25006")
+
+
+def sqlstate(error: BaseException) -> str:
+    """Of the driver's error, which Django may have wrapped; empty if the server did not speak."""
+    driver_error = _driver_error(error)
+    return (driver_error.sqlstate or "") if isinstance(driver_error, psycopg.Error) else ""
+
+
+def is_data_error(error: BaseException) -> bool:
+    """Whether the database refuses what one of the rows holds: no use in sending it again."""
+    return sqlstate(error).startswith(_DATA_CLASSES)
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether the same call may succeed later."""
+    state = sqlstate(error)
+    if state:
+        return state.startswith(_UNAVAILABLE)
+    lost = (psycopg.OperationalError, psycopg.InterfaceError, django.db.OperationalError, django.db.InterfaceError)
+    return isinstance(_driver_error(error), lost)
+
+
+def message(error: BaseException) -> str:
+    """The server's own words, in one line."""
+    driver_error = _driver_error(error)
+    primary = driver_error.diag.message_primary if isinstance(driver_error, psycopg.Error) else None
+    return f"{primary or error} (SQLSTATE {sqlstate(error)})"
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    return error.__cause__ if isinstance(error.__cause__, psycopg.Error) else error

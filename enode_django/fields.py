@@ -1,0 +1,32 @@
+"""Database types that Django has no field for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+class TransactionIdField(models.BigIntegerField):
+    """PostgreSQL's ``xid8``: a 64-bit transaction id that never wraps around. In Python an int."""
+
+    description = "transaction id (xid8)"
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        return "xid8"
+
+    def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> int | None:
+        return None if value is None else int(value)
+
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+        """As text, because xid8 has no operators for numbers; an expression stays itself."""
+        return str(value) if isinstance(value, int) else value
+
+
+class CurrentTransactionId(models.Func):
+    """The id of the transaction that evaluates it."""
+
+    function = "pg_current_xact_id"
+    arity = 0
+    output_field = TransactionIdField()
