@@ -1,0 +1,207 @@
+"""The part of the transport contract about leases, commits and trimming, and what both parts need."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+
+from enode_django.equeue.messages import Commit, Lease
+from enode_django.equeue.transports.base import Transport
+from enode_django.exceptions import QueueHeld
+
+QUEUES = 4
+DEADLINE = 20.0
+"""Seconds after which something that should happen at once counts as not happening."""
+
+T = TypeVar("T")
+
+
+def eventually(attempt: Callable[[], T | None]) -> T:
+    """The first answer of ``attempt`` that is not None; fails after `DEADLINE`."""
+    deadline = time.monotonic() + DEADLINE
+    while (answer := attempt()) is None:
+        assert time.monotonic() < deadline, f"did not happen within {DEADLINE} seconds"
+        time.sleep(0.005)
+    return answer
+
+
+def messages(transport: Transport, topic: str, queue: int, offset: int = 0) -> list[tuple[int, bytes]]:
+    """All (offset, body) pairs of a queue from an offset on, in as many pulls as it takes."""
+    found: list[tuple[int, bytes]] = []
+    while batches := transport.pull(topic, {queue: offset}, limit=1_000, wait=0):
+        found += zip(batches[0].offsets, batches[0].bodies, strict=True)
+        offset = found[-1][0] + 1
+    return found
+
+
+def acquired(transport: Transport, group: str, topic: str, owner: str) -> Lease | None:
+    try:
+        return transport.acquire(group, topic, 0, owner, 60)
+    except QueueHeld:
+        return None
+
+
+class TransportLeaseContract:
+    trim_keeps_at_most = 1_000
+    """How many committed messages of a queue a `trim` may leave."""
+
+    @pytest.fixture
+    def transport(self) -> Iterator[Transport]:
+        raise NotImplementedError("give a fixture `transport`")
+
+    @pytest.fixture
+    def another(self, transport: Transport) -> Transport:
+        """A second transport to the same queues, as another process has it; a driver within one process has none."""
+        return transport
+
+    @pytest.fixture
+    def topic(self, transport: Transport) -> str:
+        name = f"topic-{uuid.uuid4().hex}"
+        transport.create_topic(name, QUEUES)
+        return name
+
+    # Leases
+
+    def test_first_lease_starts_at_zero(self, transport: Transport, topic: str) -> None:
+        transport.send(topic, {0: [b"a", b"b"]})
+        lease = transport.acquire("group", topic, 0, "one", 60)
+        assert lease.epoch > 0
+        assert lease[1:] == (0, 2, None)
+
+    def test_held_queue_names_its_owner(self, transport: Transport, another: Transport, topic: str) -> None:
+        transport.acquire("group", topic, 0, "one", 60)
+        with pytest.raises(QueueHeld, match="'one'") as held:
+            another.acquire("group", topic, 0, "two", 60)
+        assert held.value.owner == "one"
+        assert 0 < held.value.seconds <= 60
+
+    def test_groups_and_queues_are_leased_apart(self, transport: Transport, topic: str) -> None:
+        transport.acquire("group", topic, 0, "one", 60)
+        assert transport.acquire("group", topic, 1, "two", 60).previous_owner is None
+        assert transport.acquire("other group", topic, 0, "two", 60).previous_owner is None
+
+    def test_expired_lease_goes_to_another_owner_who_is_told(
+        self, transport: Transport, another: Transport, topic: str
+    ) -> None:
+        first = transport.acquire("group", topic, 0, "one", 0.02)
+        second = eventually(lambda: acquired(another, "group", topic, "two"))
+        assert second.epoch > first.epoch
+        assert second.previous_owner == "one"
+        assert transport.renew("group", topic, "one", {0: first.epoch}, 60) == {0}
+
+    def test_released_queue_goes_to_another_owner_at_once(self, transport: Transport, topic: str) -> None:
+        first = transport.acquire("group", topic, 0, "one", 60)
+        transport.commit("group", topic, {0: Commit(first.epoch, 5)})
+        transport.release("group", topic, "one", {0: first.epoch})
+        second = transport.acquire("group", topic, 0, "two", 60)
+        assert second.epoch > first.epoch
+        assert (second.committed, second.previous_owner) == (5, None)
+
+    def test_acquiring_again_raises_the_epoch(self, transport: Transport, topic: str) -> None:
+        first = transport.acquire("group", topic, 0, "one", 60)
+        second = transport.acquire("group", topic, 0, "one", 60)
+        assert second.epoch > first.epoch
+        assert second.previous_owner is None
+        assert transport.renew("group", topic, "one", {0: first.epoch}, 60) == {0}
+        assert transport.renew("group", topic, "one", {0: second.epoch}, 60) == set()
+
+    def test_renewing_prolongs_also_a_lease_that_ran_out(self, transport: Transport, topic: str) -> None:
+        lease = transport.acquire("group", topic, 0, "one", 0.001)
+        assert transport.renew("group", topic, "one", {0: lease.epoch}, 60) == set()
+        with pytest.raises(QueueHeld) as held:
+            transport.acquire("group", topic, 0, "two", 60)
+        assert held.value.seconds > 1
+
+    def test_released_queue_is_not_renewed(self, transport: Transport, topic: str) -> None:
+        lease = transport.acquire("group", topic, 0, "one", 60)
+        transport.release("group", topic, "one", {0: lease.epoch})
+        assert transport.renew("group", topic, "one", {0: lease.epoch, 1: 1}, 60) == {0, 1}
+        assert transport.acquire("group", topic, 0, "two", 60).previous_owner is None
+
+    def test_late_release_leaves_the_next_owner_alone(self, transport: Transport, topic: str) -> None:
+        first = transport.acquire("group", topic, 0, "one", 60)
+        transport.acquire("group", topic, 0, "one", 60)
+        transport.release("group", topic, "one", {0: first.epoch})
+        with pytest.raises(QueueHeld):
+            transport.acquire("group", topic, 0, "two", 60)
+
+    def test_only_one_of_many_gets_a_queue(self, transport: Transport, another: Transport, topic: str) -> None:
+        start = threading.Barrier(8)
+
+        def take(number: int) -> Lease | None:
+            start.wait()
+            return acquired((transport, another)[number % 2], "group", topic, f"owner-{number}")
+
+        with ThreadPoolExecutor(8) as pool:
+            leases = list(pool.map(take, range(8)))
+        assert len([lease for lease in leases if lease is not None]) == 1
+
+    # Commits
+
+    def test_commit_is_kept_per_group_and_queue(self, transport: Transport, another: Transport, topic: str) -> None:
+        epochs = [transport.acquire("group", topic, queue, "one", 60).epoch for queue in (0, 1)]
+        assert transport.commit("group", topic, {0: Commit(epochs[0], 3), 1: Commit(epochs[1], 4)}) == set()
+        assert another.committed("group", topic) == {0: 3, 1: 4, 2: 0, 3: 0}
+        assert another.committed("other group", topic) == dict.fromkeys(range(QUEUES), 0)
+
+    def test_commit_never_goes_back(self, transport: Transport, topic: str) -> None:
+        epoch = transport.acquire("group", topic, 0, "one", 60).epoch
+        for offset in (10, 9):  # as numbers: "9" sorts after "10"
+            assert transport.commit("group", topic, {0: Commit(epoch, offset)}) == set()
+        assert transport.committed("group", topic)[0] == 10
+
+    def test_stale_epoch_commits_nothing(self, transport: Transport, topic: str) -> None:
+        stale = transport.acquire("group", topic, 0, "one", 0.001).epoch
+        fresh = eventually(lambda: acquired(transport, "group", topic, "two")).epoch
+        other = transport.acquire("group", topic, 1, "one", 60).epoch
+        assert transport.commit("group", topic, {0: Commit(stale, 7), 1: Commit(other, 8)}) == {0}
+        assert transport.commit("group", topic, {2: Commit(1, 9)}) == {2}  # never acquired
+        assert transport.committed("group", topic) == {0: 0, 1: 8, 2: 0, 3: 0}
+        assert transport.commit("group", topic, {0: Commit(fresh, 2)}) == set()
+
+    def test_commit_after_the_lease_ended_counts_while_nobody_took_the_queue(
+        self, transport: Transport, topic: str
+    ) -> None:
+        epoch = transport.acquire("group", topic, 0, "one", 60).epoch
+        transport.release("group", topic, "one", {0: epoch})
+        assert transport.commit("group", topic, {0: Commit(epoch, 3)}) == set()
+        assert transport.acquire("group", topic, 0, "two", 60).committed == 3
+
+    # Trimming
+
+    def test_trim_deletes_only_what_every_group_committed(self, transport: Transport, topic: str) -> None:
+        count = 2 * self.trim_keeps_at_most + 500
+        for queue in (0, 1):
+            transport.send(topic, {queue: [b"x" * 200] * count})
+        for group, offset in (("fast", count), ("slow", count - 400)):
+            epoch = transport.acquire(group, topic, 0, "one", 60).epoch
+            transport.commit(group, topic, {0: Commit(epoch, offset)})
+        transport.trim(topic)
+        left = [offset for offset, _ in messages(transport, topic, 0)]
+        assert count - 400 - self.trim_keeps_at_most <= left[0] <= count - 400
+        assert left == list(range(left[0], count))
+        assert len(messages(transport, topic, 1)) == count  # nobody committed anything here
+
+    def test_topic_without_groups_keeps_everything(self, transport: Transport, topic: str) -> None:
+        transport.send(topic, {0: [b"x" * 200] * 2_000})
+        transport.trim(topic)
+        assert len(messages(transport, topic, 0)) == 2_000
+
+    def test_offsets_epochs_and_waiting_go_on_after_a_trim(self, transport: Transport, topic: str) -> None:
+        transport.send(topic, {0: [b"x"] * 2_000})
+        first = transport.acquire("group", topic, 0, "one", 60)
+        transport.commit("group", topic, {0: Commit(first.epoch, 2_000)})
+        transport.trim(topic)
+        kept = messages(transport, topic, 0)
+        assert transport.pull(topic, {0: 0}, limit=1, wait=0.01) or not kept
+        assert transport.send(topic, {0: [b"new"]}) == {0: 2_000}
+        assert messages(transport, topic, 0)[-1] == (2_000, b"new")
+        second = transport.acquire("group", topic, 0, "one", 60)
+        assert second.epoch > first.epoch
+        assert (second.committed, second.end) == (2_000, 2_001)
