@@ -11,6 +11,8 @@ import os
 import shutil
 import signal
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -29,19 +31,33 @@ def processes_working_in(directory: Path) -> list[psutil.Process]:
     return found
 
 
-def end(processes: list[psutil.Process]) -> None:
+def wait_for_end(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Returns those that still run then. A zombie has ended: in a container its parent may never collect it."""
+    deadline = time.monotonic() + seconds
+    while (alive := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return alive
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.resume()
             process.send_signal(signal.SIGQUIT)
-    _, alive = psutil.wait_procs(processes, timeout=GRACE_SECONDS)
-    for process in alive:
+    for process in wait_for_end(processes, GRACE_SECONDS):
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(alive, timeout=GRACE_SECONDS)
+    wait_for_end(processes, GRACE_SECONDS)
 
 
-def wait_for_end_of(pid: int) -> None:
+def wait_for_owner(pid: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         owner = psutil.Process(pid)
         if os.getppid() == pid:  # else the owner died before we looked, and the pid may be another process by now
@@ -49,7 +65,7 @@ def wait_for_end_of(pid: int) -> None:
 
 
 def main(owner_pid: str, directory: str) -> None:
-    wait_for_end_of(int(owner_pid))
+    wait_for_owner(int(owner_pid))
     end(processes_working_in(Path(directory)))
     shutil.rmtree(directory, ignore_errors=True)
 

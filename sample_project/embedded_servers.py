@@ -27,6 +27,8 @@ from typing import ClassVar, Self
 
 import psutil
 
+from sample_project.embedded_guard import wait_for_end
+
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 PORTS = range(15_000, 32_000)
@@ -86,6 +88,11 @@ class Server(ABC):
     def _answers(self) -> bool: ...
 
     @property
+    def _account(self) -> pwd.struct_passwd | None:
+        """The user to run as; None: the one who asks."""
+        return None
+
+    @property
     def directory(self) -> Path:
         if self._directory is None:
             raise ServerUnavailable(f"{type(self).__name__} was never started; call start() first")
@@ -129,7 +136,7 @@ class Server(ABC):
         except subprocess.TimeoutExpired:
             self.kill()
             return
-        psutil.wait_procs(family, timeout=STOP_SECONDS)
+        wait_for_end(family, STOP_SECONDS)
         self._process = None
 
     def restart(self) -> None:
@@ -145,7 +152,7 @@ class Server(ABC):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
-        psutil.wait_procs(family, timeout=STOP_SECONDS)
+        wait_for_end(family, STOP_SECONDS)
         self._process = None
 
     def pause(self) -> None:
@@ -193,7 +200,15 @@ class Server(ABC):
 
     def _spawn(self, command: Sequence[str | Path], log: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            user=self._account and self._account.pw_uid,
+            group=self._account and self._account.pw_gid,
+            extra_groups=[] if self._account else None,
         )
 
     def _family(self) -> list[psutil.Process]:
@@ -253,21 +268,6 @@ class Postgres(Server):
             return False
         # A server that was killed leaves its file behind, with its own pid in it.
         return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].startswith("ready")
-
-    def _spawn(self, command: Sequence[str | Path], log: int) -> subprocess.Popen[bytes]:
-        if self._account is None:
-            return super()._spawn(command, log)
-        return subprocess.Popen(
-            command,
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            user=self._account.pw_uid,
-            group=self._account.pw_gid,
-            extra_groups=[],
-        )
 
     @property
     def _account(self) -> pwd.struct_passwd | None:
