@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+if TYPE_CHECKING:
+    BigIntegerField = models.BigIntegerField[int | str, int]
+else:
+    BigIntegerField = models.BigIntegerField
 
-class TransactionIdField(models.BigIntegerField):
+
+class TransactionIdField(BigIntegerField):
     """PostgreSQL's ``xid8``: a 64-bit transaction id that never wraps around. In Python an int."""
 
     description = "transaction id (xid8)"

@@ -7,13 +7,13 @@ anything from each aggregate's first refused record on: a later version of a sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.eventstore import sqlstates, statements
-from enode_django.eventstore.base import Appended, Outcome, StreamRecord
+from enode_django.eventstore.base import Appended, CommandKey, Outcome, StreamRecord
 from enode_django.eventstore.limits import unstorable
 from enode_django.eventstore.rows import execute, find
 
@@ -74,19 +74,20 @@ class SlowAppend:
         """Whether the rows now stored are a prefix per aggregate; if not, the cuts say what to leave out next time."""
         columns = tuple(map(list, zip(*(self._records[position] for position in pending), strict=True)))
         inserted = set(execute(self._connection, statements.INSERT, columns))
-        stored, missing = [], []
+        stored: dict[CommandKey, int] = {}
+        missing = []
         for position in pending:
             record = self._records[position]
             key = (record.aggregate_root_id, record.version, record.command_id)
             if key in inserted:
                 # Of equal records in one batch the first is the one that was inserted.
                 inserted.remove(key)
-                stored.append(position)
+                stored[record.command_key] = position
             else:
                 missing.append(position)
-        return self._explain(missing) and not any(self._is_cut(position) for position in stored)
+        return self._explain(missing, stored) and not any(self._is_cut(position) for position in stored.values())
 
-    def _explain(self, missing: Sequence[int]) -> bool:
+    def _explain(self, missing: Sequence[int], inserted: Mapping[CommandKey, int]) -> bool:
         """Cut at what was refused for good; False if a row vanished in between, so that the same is worth a retry."""
         if not missing:
             return True
@@ -95,6 +96,9 @@ class SlowAppend:
         for position in missing:
             record = self._records[position]
             stored = repeated.get(record.command_key)
+            if inserted.get(record.command_key, -1) > position:
+                # The same command once more, further on in this batch: it went in because this one did not.
+                stored = None
             if stored == record or self._is_cut(position):
                 continue
             if stored is not None:
