@@ -13,7 +13,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from sample_project.embedded_servers import Postgres, Redis, Server, ServerUnavailable
+from sample_project.embedded_process import Server, ServerUnavailable
+from sample_project.embedded_servers import Postgres, Redis
 
 __all__ = ["Postgres", "Redis", "Server", "ServerUnavailable", "embedded_services"]
 

@@ -1,7 +1,4 @@
-"""PostgreSQL and Redis from wheels, each on a private directory and a loopback port.
-
-A server ends with the process that started it, also when that is killed hard (see `embedded_guard`).
-"""
+"""PostgreSQL and Redis from wheels, each on a private directory and a loopback port."""
 
 from __future__ import annotations
 
@@ -9,30 +6,14 @@ import contextlib
 import importlib.util
 import os
 import pwd
-import random
-import secrets
 import shutil
 import signal
 import socket
 import stat
-import subprocess
-import sys
-import tempfile
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, Self
 
-import psutil
-
-from sample_project.embedded_guard import wait_for_end
-
-START_SECONDS = 60.0
-STOP_SECONDS = 60.0
-PORTS = range(15_000, 32_000)
-"""Below the ephemeral ports: a client that reconnects to a stopped server there can end up connected to itself."""
+from sample_project.embedded_process import START_SECONDS, Server, ServerUnavailable
 
 POSTGRES_SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
@@ -49,176 +30,6 @@ REDIS_SETTINGS: Mapping[str, str] = {
     "appendfsync": "everysec",
     "save": '""',
 }
-
-
-class ServerUnavailable(Exception):
-    """An embedded server is not installed or did not start; the message says what to do."""
-
-
-class Server(ABC):
-    """One server process. Directory, port and password stay the same over restarts; `close` removes the directory.
-
-    All methods block; a server belongs to the thread that uses it.
-    """
-
-    package: ClassVar[str]
-    variable: ClassVar[str]
-    stop_signal: ClassVar[signal.Signals]
-
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        self.settings = dict(settings or {})
-        self.port = free_port()
-        self.password = secrets.token_hex(16)
-        self._directory: Path | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    @abstractmethod
-    def url(self) -> str: ...
-
-    @abstractmethod
-    def _prepare(self) -> None:
-        """Fill the new directory."""
-
-    @abstractmethod
-    def _command(self) -> Sequence[str | Path]: ...
-
-    @abstractmethod
-    def _answers(self) -> bool: ...
-
-    @property
-    def _account(self) -> pwd.struct_passwd | None:
-        """The user to run as; None: the one who asks."""
-        return None
-
-    @property
-    def directory(self) -> Path:
-        if self._directory is None:
-            raise ServerUnavailable(f"{type(self).__name__} was never started; call start() first")
-        return self._directory
-
-    @property
-    def pid(self) -> int:
-        """Of the main process; raises `ServerUnavailable` when none runs."""
-        if self._process is None:
-            raise ServerUnavailable(f"{type(self).__name__} is not running; call start() first")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def start(self) -> None:
-        """Returns when the server answers. Does nothing when it runs already."""
-        if self.running:
-            return
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix=f"enode-{type(self).__name__.lower()}-")).resolve()
-            self._guard = _start_guard(self._directory)
-            self._prepare()
-        with (self.directory / "server.log").open("ab") as log:
-            self._process = self._spawn(self._command(), log.fileno())
-        wait_until(self._answers_or_ended, START_SECONDS)
-        if not self.running or not self._answers():
-            self.kill()
-            raise ServerUnavailable(f"{type(self).__name__} did not start; its log ends with:\n{self.log_tail()}")
-
-    def stop(self) -> None:
-        """End it as an operator would: sessions are cut, everything is flushed. Safe to call twice."""
-        if self._process is None:
-            return
-        self.resume()
-        family = self._family()
-        self._process.send_signal(self.stop_signal)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return
-        wait_for_end(family, STOP_SECONDS)
-        self._process = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def kill(self) -> None:
-        """As a power cut of the process: SIGKILL to it and all its children. Safe to call twice."""
-        if self._process is None:
-            return
-        family = self._family()
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self._process.wait()
-        wait_for_end(family, STOP_SECONDS)
-        self._process = None
-
-    def pause(self) -> None:
-        """Freeze it (SIGSTOP) with all its sessions; connections stay open and unanswered."""
-        for process in self._family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.suspend()
-
-    def resume(self) -> None:
-        for process in self._family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
-
-    def close(self) -> None:
-        """Stop it and remove its data. Safe to call twice."""
-        self.stop()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
-        if self._guard is not None:
-            self._guard.kill()
-            self._guard.wait()
-            self._guard = None
-
-    def log_tail(self) -> str:
-        with contextlib.suppress(OSError):
-            return (self.directory / "server.log").read_text(errors="replace")[-2_000:]
-        return "(no log)"
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _answers_or_ended(self) -> bool:
-        return not self.running or self._answers()
-
-    def _spawn(self, command: Sequence[str | Path], log: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            command,
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            user=self._account and self._account.pw_uid,
-            group=self._account and self._account.pw_gid,
-            extra_groups=[] if self._account else None,
-        )
-
-    def _family(self) -> list[psutil.Process]:
-        """The main process first, so that freezing it keeps it from making more children."""
-        if not self.running:
-            return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            main = psutil.Process(self.pid)
-            return [main, *main.children(recursive=True)]
-        return []
 
 
 class Postgres(Server):
@@ -319,33 +130,6 @@ class Redis(Server):
                 answer += part
             return answer.endswith(b"+PONG\r\n")  # while it still reads its log, it answers -LOADING
         return False
-
-
-def free_port() -> int:
-    """A loopback port that nobody listened on a moment ago."""
-    for port in random.sample(PORTS, 100):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise ServerUnavailable(f"no free port among 100 tried in {PORTS!r}; close some servers")
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    """Returns when the condition holds or the time is over; which of the two, the caller asks again."""
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-
-
-def _start_guard(directory: Path) -> subprocess.Popen[bytes]:
-    guard = Path(__file__).with_name("embedded_guard.py")
-    return subprocess.Popen(
-        [sys.executable, guard, str(os.getpid()), directory],
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 def _package_directory(package: str) -> Path:

@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from sample_project.embedded import Postgres, Redis
 from sample_project.embedded_guard import processes_working_in
-from sample_project.embedded_servers import wait_until
+from sample_project.embedded_process import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = """
