@@ -1,0 +1,24 @@
+"""The project's own files, for tests about the tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("enode_django", "sample_project", "tests", "benchmarks", "docs", ".ci")
+SUFFIXES = (".py", ".md", ".toml", ".txt", ".lua", ".html", ".sql", "")
+
+
+def text_files() -> list[Path]:
+    found = [path for path in ROOT.iterdir() if path.is_file()]
+    for folder in FOLDERS:
+        found += (path for path in (ROOT / folder).rglob("*") if path.is_file())
+    return sorted(path for path in found if path.suffix in SUFFIXES and "__pycache__" not in path.parts)
+
+
+def modules(*folders: str) -> list[Path]:
+    return [path for path in text_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders]
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
