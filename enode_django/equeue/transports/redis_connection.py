@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ _LATER = ("redis+sentinel", "redis+cluster")
 _REFUSED = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError, NoPermissionError)
 _PASSING = (ConnectionError, TimeoutError, OutOfMemoryError, ReadOnlyError, TryAgainError)
 _PASSING_CODES = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY"})
+_SCRIPT_ERROR = re.compile(r"@user_script: ?\d+: -([A-Z]+) ")
 
 
 class ScriptCall(NamedTuple):
@@ -158,7 +160,10 @@ class RedisConnection:
 
 
 def _code(error: RedisError) -> str:
-    return error.status_code or str(error).partition(" ")[0]
+    """The server's error code, also of an error within a script (where servers before 7 put it behind a place)."""
+    text = str(error)
+    within_script = _SCRIPT_ERROR.search(text)
+    return within_script[1] if within_script else text.partition(" ")[0]
 
 
 def _parse(location: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The Lua scripts of the Redis driver: each is one atomic step on the keys of one queue (or one inbox).
 
-A write that the server may refuse as a whole (out of memory, read-only) comes first and through ``pcall``, so that the
-client gets the server's own error code.
+A server that cannot write (out of memory, read-only) refuses a script's first write and none after it, so nothing is
+left half done.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ class Script:
 
 SEND = Script("""
 -- KEYS: log, next offset. ARGV: bodies. Returns the offset of the first; offset n is the entry 'n+1-0'.
-local last = redis.pcall('INCRBY', KEYS[2], #ARGV)
-if type(last) == 'table' then return last end
+local last = redis.call('INCRBY', KEYS[2], #ARGV)
 local first = last - #ARGV
 for i, body in ipairs(ARGV) do
   redis.call('XADD', KEYS[1], string.format('%d-0', first + i), 'b', body)
@@ -32,9 +31,7 @@ return first
 
 REPLY = Script("""
 -- KEYS: inbox. ARGV: how many answers it may hold, seconds until it is forgotten, bodies.
-local result = redis.pcall('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'b', ARGV[3])
-if type(result) == 'table' then return result end
-for i = 4, #ARGV do
+for i = 3, #ARGV do
   redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'b', ARGV[i])
 end
 return redis.call('EXPIRE', KEYS[1], ARGV[2])
@@ -56,8 +53,7 @@ if previous == ARGV[1] then previous = false end
 if previous and tonumber(claim[2]) > now then
   return {0, previous, tonumber(claim[2]) - now}
 end
-local epoch = redis.pcall('HINCRBY', KEYS[1], 'epoch', 1)
-if type(epoch) == 'table' then return epoch end
+local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
 redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'until', string.format('%d', now + ARGV[2]))
 return {1, epoch, tonumber(claim[4] or 0), tonumber(redis.call('GET', KEYS[2]) or 0), previous or ''}
 """
@@ -69,8 +65,7 @@ RENEW = Script(
 -- KEYS: claim. ARGV: owner, epoch, lease in ms. Returns 1, or 0 when the queue was lost.
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
 if claim[1] ~= ARGV[1] or claim[2] ~= ARGV[2] then return 0 end
-local result = redis.pcall('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[3]))
-if type(result) == 'table' then return result end
+redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[3]))
 return 1
 """
 )
@@ -79,7 +74,7 @@ RELEASE = Script("""
 -- KEYS: claim. ARGV: owner, epoch.
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
 if claim[1] == ARGV[1] and claim[2] == ARGV[2] then
-  return redis.pcall('HDEL', KEYS[1], 'owner', 'until')
+  return redis.call('HDEL', KEYS[1], 'owner', 'until')
 end
 return 0
 """)
@@ -89,8 +84,7 @@ COMMIT = Script("""
 local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset')
 if claim[1] ~= ARGV[1] then return 0 end
 if tonumber(ARGV[2]) > tonumber(claim[2] or 0) then
-  local result = redis.pcall('HSET', KEYS[1], 'offset', ARGV[2])
-  if type(result) == 'table' then return result end
+  redis.call('HSET', KEYS[1], 'offset', ARGV[2])
 end
 return 1
 """)

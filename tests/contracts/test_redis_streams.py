@@ -1,0 +1,255 @@
+"""What only a real Redis can show: faults of the server, and what is left behind in it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+
+from enode_django.equeue.messages import Commit
+from enode_django.equeue.transports import redis_streams
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.exceptions import ConfigurationError, QueueHeld, TransportUnavailable
+from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
+from sample_project.embedded_servers import Redis
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Redis]:
+    with Redis({"appendfsync": "always"}) as server:
+        yield server
+
+
+@pytest.fixture
+def running(server: Redis) -> Iterator[Redis]:
+    """The module's server, which a test may stop, and whose settings it may change."""
+    server.start()
+    yield server
+    server.restart()
+
+
+@pytest.fixture
+def client(server: Redis) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def transport(server: Redis, prefix: str) -> Iterator[RedisStreamsTransport]:
+    transport = RedisStreamsTransport(server.url, prefix=prefix)
+    transport.create_topic("topic", 4)
+    yield transport
+    transport.close()
+
+
+def test_killed_server_loses_no_acknowledged_message(running: Redis, transport: RedisStreamsTransport) -> None:
+    acknowledged: list[tuple[int, bytes]] = []
+    failures: list[TransportUnavailable] = []
+    stop = threading.Event()
+
+    def send_all_the_time() -> None:
+        number = 0
+        while not stop.is_set():
+            bodies = [b"%d" % (number + index) for index in range(20)]
+            try:
+                first = transport.send("topic", {0: bodies})[0]
+            except TransportUnavailable as error:
+                failures.append(error)
+                stop.wait(0.01)
+            else:
+                acknowledged.extend(enumerate(bodies, first))
+                number += 20
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send_all_the_time)
+        try:
+            eventually(lambda: len(acknowledged) >= 200 or None)
+            running.kill()
+            eventually(lambda: failures or None)
+            running.start()
+            reached = len(acknowledged)
+            eventually(lambda: len(acknowledged) >= reached + 200 or None)
+        finally:
+            stop.set()
+        sending.result()
+    stored = messages(transport, "topic", 0)
+    assert set(acknowledged) <= set(stored)
+    assert [offset for offset, _ in stored] == list(range(len(stored)))
+    assert all(isinstance(failure.__cause__, redis.RedisError) for failure in failures)
+
+
+def test_waiting_pull_ends_with_the_server_and_goes_on_with_the_next(
+    running: Redis, client: redis.Redis, transport: RedisStreamsTransport
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pulling = pool.submit(transport.pull, "topic", {0: 0}, limit=1, wait=3 * DEADLINE)
+        eventually(lambda: _someone_waits(client))
+        running.kill()
+        with pytest.raises(TransportUnavailable):
+            pulling.result(DEADLINE)
+    running.start()
+    transport.send("topic", {0: [b"x"]})
+    assert messages(transport, "topic", 0) == [(0, b"x")]
+
+
+def test_leases_epochs_and_commits_survive_a_restart(running: Redis, transport: RedisStreamsTransport) -> None:
+    lease = transport.acquire("group", "topic", 0, "one", 60)
+    transport.commit("group", "topic", {0: Commit(lease.epoch, 7)})
+    running.restart()
+    with pytest.raises(QueueHeld):
+        transport.acquire("group", "topic", 0, "two", 60)
+    again = transport.acquire("group", "topic", 0, "one", 60)
+    assert again.epoch > lease.epoch
+    assert again.committed == 7
+
+
+def test_frozen_server_is_given_up_after_the_timeout(running: Redis, transport: RedisStreamsTransport) -> None:
+    impatient = RedisStreamsTransport(running.url, prefix="impatient", timeout=0.2)
+    impatient.create_topic("topic", 1)
+    running.pause()
+    try:
+        with pytest.raises(TransportUnavailable):
+            impatient.send("topic", {0: [b"x"]})
+    finally:
+        running.resume()
+    impatient.send("topic", {0: [b"y"]})
+    assert messages(impatient, "topic", 0)[-1][1] == b"y"
+    impatient.close()
+
+
+@pytest.mark.parametrize(
+    ("hinder", "help"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    ],
+    ids=["out of memory", "read-only replica"],
+)
+def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
+    running: Redis, client: redis.Redis, transport: RedisStreamsTransport, hinder: tuple[str], help: tuple[str]
+) -> None:
+    inbox = transport.open_inbox()
+    epoch = transport.acquire("group", "topic", 0, "one", 60).epoch
+    client.execute_command(*hinder)
+    for write in (
+        lambda: transport.send("topic", {0: [b"x"]}),
+        lambda: transport.send("topic", {0: [b"x"] * 1_000, 1: [b"x"]}),
+        lambda: transport.reply([(inbox.address, b"x")]),
+        lambda: transport.acquire("group", "topic", 0, "one", 60),
+        lambda: transport.commit("group", "topic", {0: Commit(epoch, 1)}),
+        lambda: transport.renew("group", "topic", "one", {0: epoch}, 60),
+    ):
+        with pytest.raises(TransportUnavailable):
+            write()
+    client.execute_command(*help)
+    assert transport.send("topic", {0: [b"y"]}) == {0: 0}
+    assert transport.commit("group", "topic", {0: Commit(epoch, 1)}) == set()
+
+
+def test_forgotten_scripts_are_loaded_again(client: redis.Redis, transport: RedisStreamsTransport) -> None:
+    client.script_flush()
+    assert transport.send("topic", {0: [b"x"]}) == {0: 0}
+    client.script_flush()
+    assert transport.send("topic", {0: [b"x"], 1: [b"x"], 2: [b"x"]}) == {0: 1, 1: 0, 2: 0}
+    client.script_flush()
+    assert transport.send("topic", {0: [b"x"] * 1_200, 1: [b"x"]}) == {0: 2, 1: 1}
+    client.script_flush()
+    assert transport.acquire("group", "topic", 0, "one", 60).end == 1_202
+
+
+def test_wait_longer_than_one_block_goes_on_waiting(
+    monkeypatch: pytest.MonkeyPatch, client: redis.Redis, transport: RedisStreamsTransport
+) -> None:
+    monkeypatch.setattr(redis_streams, "LONGEST_BLOCK", 0.02)
+    client.config_resetstat()
+    with ThreadPoolExecutor(1) as pool:
+        pulling = pool.submit(transport.pull, "topic", {0: 0}, limit=1, wait=DEADLINE)
+        eventually(lambda: client.info("commandstats").get("cmdstat_xread", {}).get("calls", 0) >= 3 or None)
+        transport.send("topic", {0: [b"x"]})
+        assert list(pulling.result()[0].bodies) == [b"x"]
+
+
+def test_close_ends_a_waiting_pull(client: redis.Redis, transport: RedisStreamsTransport) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pulling = pool.submit(transport.pull, "topic", {0: 0}, limit=1, wait=3 * DEADLINE)
+        eventually(lambda: _someone_waits(client))
+        transport.close()
+        with pytest.raises(TransportUnavailable):
+            pulling.result(DEADLINE)
+
+
+def test_forked_process_uses_connections_of_its_own(transport: RedisStreamsTransport) -> None:
+    def send_and_pull(queue: int) -> None:
+        for number in range(100):
+            assert transport.send("topic", {queue: [b"%d" % number]}) == {queue: number}
+            (batch,) = transport.pull("topic", {queue: number}, limit=1, wait=DEADLINE)
+            assert list(batch.bodies) == [b"%d" % number]
+
+    transport.send("topic", {3: [b"x"]})
+    transport.pull("topic", {3: 0}, limit=1, wait=1)  # so that both pools hold a connection
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            send_and_pull(1)
+            code = 0
+        finally:
+            os._exit(code)
+    send_and_pull(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_wrong_password_is_a_configuration_error_that_does_not_tell_it(server: Redis) -> None:
+    transport = RedisStreamsTransport(f"redis://:open-sesame@127.0.0.1:{server.port}")
+    with pytest.raises(ConfigurationError, match=f"127.0.0.1:{server.port}") as refused:
+        transport.create_topic("topic", 1)
+    assert "open-sesame" not in str(refused.value)
+    with pytest.raises(ConfigurationError):
+        RedisStreamsTransport(f"redis://127.0.0.1:{server.port}").create_topic("topic", 1)
+
+
+def test_answers_to_nobody_expire_and_name_no_other_key(
+    client: redis.Redis, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    keys = set(client.keys(f"{prefix}:*"))
+    inbox = transport.open_inbox()
+    inbox.close()
+    transport.reply([(inbox.address, b"x"), ("{topic:0}:log", b"x")])
+    (left,) = set(client.keys(f"{prefix}:*")) - keys
+    assert 0 < client.ttl(left) <= 600
+
+
+def test_received_answers_are_deleted(client: redis.Redis, prefix: str, transport: RedisStreamsTransport) -> None:
+    inbox = transport.open_inbox()
+    transport.reply([(inbox.address, b"x")] * 1_500)
+    received = 0
+    while more := inbox.receive(0):
+        received += len(more)
+    (key,) = client.keys(f"{prefix}:inbox:*")
+    assert received == 1_500
+    assert client.xlen(key) == 0
+
+
+def test_topic_without_groups_is_cut_to_its_greatest_length(server: Redis, prefix: str) -> None:
+    transport = RedisStreamsTransport(server.url, prefix=prefix, max_length=500)
+    transport.create_topic("topic", 1)
+    transport.send("topic", {0: [b"x" * 200] * 2_000})
+    transport.trim("topic")
+    left = [offset for offset, _ in messages(transport, "topic", 0)]
+    assert 500 <= len(left) < 700
+    assert left[-1] == 1_999
+    transport.close()
+
+
+def _someone_waits(client: redis.Redis) -> bool | None:
+    return any("b" in other["flags"] for other in client.client_list()) or None
