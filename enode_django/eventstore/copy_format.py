@@ -6,8 +6,8 @@ trailer; everything in network order. See "Binary Format" in PostgreSQL's page o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from struct import Struct
 
 from enode_django.eventstore.base import StreamRecord
@@ -34,27 +34,39 @@ _refusal_head = Struct("!hiiqi").pack
 _length = Struct("!i").pack
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_DAY = 86_400_000_000
-_SECOND = 1_000_000
+_MICROSECOND = timedelta(microseconds=1)
 
 _types: dict[tuple[str, str], bytes] = {}
 _TYPES_LIMIT = 10_000
 
 
-def encode(records: Iterable[StreamRecord]) -> bytes:
-    """The bytes that ``COPY … FROM STDIN (FORMAT BINARY)`` takes for these records and `COLUMNS`.
+def encode(records: Sequence[StreamRecord]) -> bytes:
+    """What ``COPY … FROM STDIN (FORMAT BINARY)`` takes for these records and `COLUMNS`.
 
     Raises ValueError for text that is not UTF-8 or longer than its column (which would cut off spaces without a
     word), struct.error for a version that needs more than 64 bits. The rest is left to the database to judge.
     """
+    return b"".join(chunks(records, max(len(records), 1)))
+
+
+def chunks(records: Sequence[StreamRecord], size: int) -> Iterator[bytes]:
+    """The same in pieces of ``size`` records, so that a server can work on one while the next is encoded."""
     parts = [HEADER]
+    for start in range(0, len(records), size):
+        _encode_rows(records[start : start + size], parts)
+        yield b"".join(parts)
+        parts.clear()
+    parts.append(TRAILER)
+    yield b"".join(parts)
+
+
+def _encode_rows(records: Iterable[StreamRecord], parts: list[bytes]) -> None:
     add = parts.extend
     known_types = _types
     for root_id, version, command_id, root_type, command_type, created_at, events, metadata in records:
         if len(root_id) > MAX_ID_LENGTH or len(command_id) > MAX_ID_LENGTH:
             raise ValueError(f"ids {root_id!r} and {command_id!r} must have up to {MAX_ID_LENGTH} characters")
-        since = created_at - _EPOCH
-        microseconds = since.days * _DAY + since.seconds * _SECOND + since.microseconds
+        microseconds = (created_at - _EPOCH) // _MICROSECOND
         root = root_id.encode()
         command = command_id.encode()
         if version is None:
@@ -62,21 +74,8 @@ def encode(records: Iterable[StreamRecord]) -> bytes:
         else:
             head = _stream_head(8, 8, version, 8, microseconds, len(root))
         types = known_types.get((root_type, command_type)) or _encode_types(root_type, command_type)
-        add(
-            (
-                head,
-                root,
-                _length(len(command)),
-                command,
-                types,
-                _length(len(events)),
-                events,
-                _length(len(metadata)),
-                metadata,
-            )
-        )
-    parts.append(TRAILER)
-    return b"".join(parts)
+        events_length, metadata_length = _length(len(events)), _length(len(metadata))
+        add((head, root, _length(len(command)), command, types, events_length, events, metadata_length, metadata))
 
 
 def _encode_types(root_type: str, command_type: str) -> bytes:

@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from enode_django.databases import discard_if_lost, healthy_connection, in_transaction
 from enode_django.eventstore import sqlstates, statements
 from enode_django.eventstore.base import Appended, CommandKey, Outcome, StreamRecord
-from enode_django.eventstore.copy_format import encode
+from enode_django.eventstore.copy_format import chunks
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.postgres_slow import SlowAppend
 from enode_django.eventstore.rows import execute, find, record_of
@@ -26,6 +26,7 @@ from enode_django.exceptions import StoreUnavailable
 _STORED = Appended(Outcome.STORED)
 _aggregate_root_id = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 
+_COPY_CHUNK = 100
 _LOAD_CHUNK = 1_000
 _NO_LIMIT = 2**63 - 1
 _END_SESSION_WAIT_MS = 5_000
@@ -105,18 +106,18 @@ class PostgresEventStore:
 
 
 def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord]) -> bool:
-    """Write all records, or none if the database refuses any."""
-    try:
-        rows = encode(sorted(records, key=_aggregate_root_id))
-    except (ValueError, struct.error):
-        return False
+    """Write all records, or none if the database, or its column widths, refuse any."""
+    in_order = sorted(records, key=_aggregate_root_id)
     try:
         with _savepoint(connection), psycopg.Cursor(connection.connection).copy(statements.COPY) as copy:
-            copy.write(rows)
+            for chunk in chunks(in_order, _COPY_CHUNK):
+                copy.write(chunk)
     except psycopg.Error as error:
         if sqlstates.is_data_error(error):
             return False
         raise
+    except (ValueError, struct.error):
+        return False
     return True
 
 
