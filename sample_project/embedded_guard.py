@@ -47,10 +47,12 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def end(processes: Sequence[psutil.Process]) -> None:
+    pids = {process.pid for process in processes}
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.resume()
-            process.send_signal(signal.SIGQUIT)
+            if process.ppid() not in pids:  # a server ends its children itself; to it their sudden end is a crash
+                process.send_signal(signal.SIGQUIT)
     for process in wait_for_end(processes, GRACE_SECONDS):
         with contextlib.suppress(psutil.Error):
             process.kill()
