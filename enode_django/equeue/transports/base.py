@@ -53,7 +53,8 @@ class Transport(Protocol):
 
         With nothing to deliver it blocks up to ``wait`` seconds (long polling) and is answered the moment a message
         arrives in any of the queues. Queues without messages are left out. An offset whose message was deleted
-        stands for the next one that is left. With no queues at all it returns at once.
+        stands for the next one that is left. With no queues at all it returns at once. Raises `ValueError` for a
+        ``limit`` below 1.
         """
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:

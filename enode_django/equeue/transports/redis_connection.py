@@ -60,13 +60,15 @@ class RedisConnection:
     def __init__(self, location: str, *, timeout: float, client: Mapping[str, Any]) -> None:
         options = {**client, **_parse(location)}
         self.name = _name(options)
-        self._quick = self._client(options, timeout)
-        self._blocking = self._client(options, LONGEST_BLOCK + timeout)
+        self._quick = self._client(options, timeout, timeout)
+        self._blocking = self._client(options, timeout, LONGEST_BLOCK + timeout)
 
-    def _client(self, options: Mapping[str, Any], timeout: float) -> Any:  # redis-py leaves execute_command untyped
+    def _client(self, options: Mapping[str, Any], connect_timeout: float, timeout: float) -> Any:
+        # Any, because redis-py leaves execute_command untyped.
         fixed: dict[str, Any] = {
             "max_connections": 10_000,
             "socket_timeout": timeout,
+            "socket_connect_timeout": connect_timeout,
             "retry": Retry(NoBackoff(), 0),
             "health_check_interval": 30,
             "protocol": 2,
@@ -74,7 +76,7 @@ class RedisConnection:
         }
         if "path" not in options:
             fixed["socket_keepalive"] = True
-        client = redis.Redis(connection_pool=ConnectionPool(**{**options, **fixed}))
+        client = redis.Redis(connection_pool=_pool({**options, **fixed}))
         # redis-py would turn every entry into a dictionary; what comes from the wire is all we need.
         client.set_response_callback("XREAD", lambda response, **_: response)
         return client
@@ -192,6 +194,15 @@ def _parse(location: str) -> dict[str, Any]:
             f"the path of a {scheme}:// location is the database's number, like 'redis://localhost:6379/0'"
         )
     return options
+
+
+def _pool(options: Mapping[str, Any]) -> ConnectionPool:
+    try:
+        pool = ConnectionPool(**options)
+        pool.connection_class(**pool.connection_kwargs)  # takes all options, and does not connect yet
+    except (TypeError, ValueError, RedisError) as error:
+        raise ConfigurationError(f"redis-py cannot use the options given for {_name(options)}: {error}") from None
+    return pool
 
 
 def _name(options: Mapping[str, Any]) -> str:

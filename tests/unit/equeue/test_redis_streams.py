@@ -48,6 +48,7 @@ def test_sentinel_and_cluster_are_announced_for_later(scheme: str) -> None:
         "redis://:secret@[::1/0",
         "redis://:secret@localhost/first",
         "redis://:secret@localhost?socket_timeout=soon",
+        "redis://:secret@localhost?no_such_option=1",
         "unix://:secret@",
     ],
 )
@@ -56,6 +57,11 @@ def test_unusable_location_is_refused_without_telling_the_password(location: str
         RedisStreamsTransport(location)
     assert "secret" not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+def test_option_that_redis_py_does_not_take_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="no_such_option"):
+        RedisStreamsTransport("redis://localhost", client={"no_such_option": 1})
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "a{b}"])
