@@ -135,10 +135,12 @@ class Server(ABC):
         self._process = None
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP) with all its sessions; connections stay open and unanswered."""
-        for process in self._family():
+        """Freeze it (SIGSTOP) with all its sessions; connections stay open and unanswered. Returns when all stand."""
+        family = self._family()
+        for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
+        wait_until(lambda: all(_stands(process) for process in family), STOP_SECONDS)
 
     def resume(self) -> None:
         for process in self._family():
@@ -214,6 +216,13 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
+
+
+def _stands(process: psutil.Process) -> bool:
+    try:
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _start_guard(directory: Path) -> subprocess.Popen[bytes]:
