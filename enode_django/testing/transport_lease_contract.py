@@ -95,6 +95,15 @@ class TransportLeaseContract:
         assert second.previous_owner == "one"
         assert transport.renew("group", topic, "one", {0: first.epoch}, 60) == {0}
 
+    def test_dead_owner_is_replaced_at_once(self, transport: Transport, another: Transport, topic: str) -> None:
+        first = transport.acquire("group", topic, 0, "one", 60)
+        with pytest.raises(QueueHeld):
+            another.acquire("group", topic, 0, "two", 60, replaces={"three"})
+        second = another.acquire("group", topic, 0, "two", 60, replaces={"three", "one"})
+        assert second.epoch > first.epoch
+        assert second.previous_owner == "one"
+        assert transport.renew("group", topic, "one", {0: first.epoch}, 60) == {0}
+
     def test_released_queue_goes_to_another_owner_at_once(self, transport: Transport, topic: str) -> None:
         first = transport.acquire("group", topic, 0, "one", 60)
         transport.commit("group", topic, {0: Commit(first.epoch, 5)})

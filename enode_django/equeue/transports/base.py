@@ -60,11 +60,14 @@ class Transport(Protocol):
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Per queue the offset that the next message will get."""
 
-    def acquire(self, group: str, topic: str, queue: int, owner: str, lease: float) -> Lease:
+    def acquire(
+        self, group: str, topic: str, queue: int, owner: str, lease: float, *, replaces: Collection[str] = ()
+    ) -> Lease:
         """Take a queue for ``lease`` seconds, raising its epoch; raises `QueueHeld` while another owner's lease runs.
 
         An owner that acquires what it holds itself, or held until its lease ran out, gets a new epoch too (and no
-        ``previous_owner``: that was itself).
+        ``previous_owner``: that was itself). Owners in ``replaces`` are known to be dead: what they hold is taken at
+        once, and they are named as ``previous_owner``.
         """
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:

@@ -156,13 +156,15 @@ class MemoryTransport:
         with source.changed:
             return {number: queue.end for number, queue in enumerate(source.queues)}
 
-    def acquire(self, group: str, topic: str, queue: int, owner: str, lease: float) -> Lease:
+    def acquire(
+        self, group: str, topic: str, queue: int, owner: str, lease: float, *, replaces: Collection[str] = ()
+    ) -> Lease:
         source = self._topic(topic, (queue,))
         with source.changed:
             claim = source.claim(group, queue)
             now = self._clock()
             previous = claim.owner if claim.owner != owner else None
-            if previous is not None and claim.until > now:
+            if previous is not None and previous not in replaces and claim.until > now:
                 raise QueueHeld(
                     f"queue {queue} of topic {topic!r} is held by {previous!r}; try again when its lease has ended",
                     owner=previous,

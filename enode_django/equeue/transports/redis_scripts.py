@@ -45,12 +45,16 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 ACQUIRE = Script(
     _NOW
     + """
--- KEYS: claim, next offset. ARGV: owner, lease in ms.
+-- KEYS: claim, next offset. ARGV: owner, lease in ms, owners known to be dead.
 -- Returns {1, epoch, committed, end, previous owner or ''} or {0, owner, ms left}.
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'until', 'epoch', 'offset')
 local previous = claim[1]
 if previous == ARGV[1] then previous = false end
-if previous and tonumber(claim[2]) > now then
+local held = previous and tonumber(claim[2]) > now
+for i = 3, #ARGV do
+  if previous == ARGV[i] then held = false end
+end
+if held then
   return {0, previous, tonumber(claim[2]) - now}
 end
 local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)

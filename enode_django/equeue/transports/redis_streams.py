@@ -163,12 +163,14 @@ class RedisStreamsTransport:
         answers = self._connection.execute_all([("GET", self._keys.next(topic, queue)) for queue in queues])
         return {queue: int(answer or 0) for queue, answer in zip(queues, answers, strict=True)}
 
-    def acquire(self, group: str, topic: str, queue: int, owner: str, lease: float) -> Lease:
+    def acquire(
+        self, group: str, topic: str, queue: int, owner: str, lease: float, *, replaces: Collection[str] = ()
+    ) -> Lease:
         self._check(topic, (queue,))
         # First of all, so that no trim can overlook a group that has begun to read.
         self._connection.execute("SADD", self._keys.groups(topic), group)
         keys = (self._keys.claim(topic, queue, group), self._keys.next(topic, queue))
-        answer = self._connection.run(ScriptCall(ACQUIRE, keys, (owner, _milliseconds(lease))))
+        answer = self._connection.run(ScriptCall(ACQUIRE, keys, (owner, _milliseconds(lease), *replaces)))
         if answer[0] == 0:
             holder = answer[1].decode()
             raise QueueHeld(
