@@ -1,10 +1,26 @@
 from __future__ import annotations
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
+from django.utils.module_loading import autodiscover_modules
 
 
-class EnodeDjangoConfig(AppConfig):
+class EnodeConfig(AppConfig):
     name = "enode_django"
     label = "enode_django"
-    verbose_name = "ENode"
+    verbose_name = "Event sourcing"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from enode_django import checks  # noqa: F401  (registers them)
+        from enode_django.conf import conf
+        from enode_django.serialization.registry import types
+
+        types.label_of = _label_of
+        autodiscover_modules(*conf().AUTODISCOVER_MODULES)
+
+
+def _label_of(module: str) -> str | None:
+    if not apps.ready and not apps.apps_ready:
+        return None
+    config = apps.get_containing_app_config(module)
+    return config.label if config is not None else None

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from enode_django.domain.declarations import declare
 from enode_django.domain.fields import Schema
 from enode_django.domain.messages import DomainEvent, EventStamp, resolve_schema
+from enode_django.domain.origin import NO_ORIGIN, handled_command
 from enode_django.exceptions import ApplierNotFound, BrokenHistory, DefinitionError
 from enode_django.ids import check_id
 
@@ -96,10 +97,13 @@ class AggregateRoot:
         if event.is_stamped:
             raise DefinitionError(f"{event!r} was applied already; make a new event for each apply()")
         events = self._uncommitted
-        stamp = events[0]._stamp if events else EventStamp(self._id, self._version + 1, datetime.now(UTC))
+        stamp = events[0]._stamp if events else self._new_stamp()
         event.stamp(stamp, len(events))
         events.append(event)
         getattr(self, applier)(event)
+
+    def _new_stamp(self) -> EventStamp:
+        return EventStamp(self._id, self._version + 1, datetime.now(UTC), handled_command.get() or NO_ORIGIN)
 
     def _applier_of(self, event: type[DomainEvent]) -> str:
         try:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 from enode_django.domain.declarations import declare
 from enode_django.domain.fields import Schema
-from enode_django.domain.metadata import EMPTY, Metadata
+from enode_django.domain.metadata import Metadata
+from enode_django.domain.origin import NO_ORIGIN, Origin
 from enode_django.exceptions import DefinitionError, InvalidField
 from enode_django.ids import check_id, new_id
 
@@ -99,23 +100,15 @@ Command._reserved = frozenset({"id", "aggregate_root_id", "type_name", "schema_v
 
 
 class EventStamp:
-    """What all events of one stream share. ``apply`` makes it; the commit fills in the command's part."""
+    """What all events of one stream share."""
 
-    __slots__ = ("aggregate_root_id", "command_id", "metadata", "timestamp", "version")
+    __slots__ = ("aggregate_root_id", "origin", "timestamp", "version")
 
-    def __init__(
-        self,
-        aggregate_root_id: str,
-        version: int,
-        timestamp: datetime,
-        command_id: str = "",
-        metadata: Metadata = EMPTY,
-    ) -> None:
+    def __init__(self, aggregate_root_id: str, version: int, timestamp: datetime, origin: Origin = NO_ORIGIN) -> None:
         self.aggregate_root_id = aggregate_root_id
         self.version = version
         self.timestamp = timestamp
-        self.command_id = command_id
-        self.metadata = metadata
+        self.origin = origin
 
 
 class DomainEvent(Message):
@@ -160,14 +153,14 @@ class DomainEvent(Message):
 
     @property
     def command_id(self) -> str:
-        return self._stamp.command_id
+        return self._stamp.origin.command_id
 
     @property
     def metadata(self) -> Metadata:
         """That of the event's command, with the command as its cause."""
-        stamp = self._stamp
+        origin = self._stamp.origin
         return dataclasses.replace(
-            stamp.metadata,
-            causation_id=stamp.command_id or None,
-            correlation_id=stamp.metadata.correlation_id or stamp.command_id or None,
+            origin.metadata,
+            causation_id=origin.command_id or None,
+            correlation_id=origin.metadata.correlation_id or origin.command_id or None,
         )

@@ -24,12 +24,18 @@ class OffsetWindow:
     finished it is 9.
     """
 
-    def __init__(self, topic: str, queue: int, *, epoch: int, committed: int, deadline: float) -> None:
+    def __init__(
+        self, topic: str, queue: int, *, epoch: int, committed: int, deadline: float, backlog_end: int = 0
+    ) -> None:
         self.topic = topic
         self.queue = queue
         self.epoch = epoch
         self.deadline = deadline
         self.closed = False
+        self.backlog_end = backlog_end
+        """Messages below this offset stood in the queue when it was acquired: somebody may have worked on them."""
+        self.committed = committed
+        """What the transport has accepted; the thread that commits sets it."""
         self.committable = committed
         """The lowest unfinished offset, or, when all are finished, the one expected next."""
         self._next = committed

@@ -1,0 +1,1 @@
+"""Stored event streams on their way to whoever follows them."""

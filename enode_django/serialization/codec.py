@@ -100,7 +100,7 @@ def decode_refusal(refusal: StoredRefusal) -> DomainException:
 def _check_schema_version(cls: type[DomainEvent] | type[DomainException], name: str, stored: int) -> None:
     if stored > cls.schema_version:
         raise UnknownMessageType(
-            f"{name!r} is stored with schema version {stored}, this process knows {cls.schema_version}; deploy newer code"
+            f"{name!r} is stored with schema version {stored}, known here is {cls.schema_version}; deploy newer code"
         )
 
 

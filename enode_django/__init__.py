@@ -1,0 +1,44 @@
+"""CQRS and event sourcing for Django: aggregates in memory, events stored in batches, commands that take effect once.
+
+Everything an application imports is here, except what needs Django's models (``enode_django.models``) and the testing
+kit (``enode_django.testing``).
+"""
+
+from enode_django.client import (
+    aexecute_command,
+    asend_command,
+    execute_command,
+    send_command,
+    send_command_on_commit,
+    send_commands,
+)
+from enode_django.commanding.context import CommandContext
+from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
+from enode_django.domain.aggregate import AggregateRoot, applies
+from enode_django.domain.handlers import command_handler
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.metadata import Metadata, metadata
+from enode_django.domain.refusals import DomainException
+
+__all__ = [
+    "AggregateRoot",
+    "Command",
+    "CommandContext",
+    "CommandResult",
+    "CommandStatus",
+    "DomainEvent",
+    "DomainException",
+    "Metadata",
+    "WaitFor",
+    "aexecute_command",
+    "applies",
+    "asend_command",
+    "command_handler",
+    "execute_command",
+    "metadata",
+    "send_command",
+    "send_command_on_commit",
+    "send_commands",
+]
+
+__version__ = "0.1.0"

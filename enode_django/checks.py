@@ -1,0 +1,102 @@
+"""System checks. Every id is documented in ``docs/reference/checks.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+
+from enode_django import conf as settings
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.declarations import declared
+from enode_django.domain.handlers import command_handlers
+from enode_django.domain.messages import Message
+from enode_django.domain.refusals import DomainException
+from enode_django.exceptions import ConfigurationError, DefinitionError
+from enode_django.serialization.registry import types
+
+
+@register(Tags.compatibility)
+def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    return [*_settings()]
+
+
+@register(Tags.models)
+def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    return [*_handlers(), *_names(), *_fields()]
+
+
+def _settings() -> Iterator[CheckMessage]:
+    try:
+        given = settings.given()
+    except ConfigurationError as error:
+        yield Error(str(error), id="enode_django.E001")
+        return
+    for key in sorted(given.keys() - settings.KEYS, key=str):
+        yield Error(
+            f"ENODE has the unknown key {key!r}.",
+            hint=f"Known are {', '.join(sorted(settings.KEYS))}.",
+            id="enode_django.E002",
+        )
+    yield from _counts()
+
+
+_COUNTS = (
+    "QUEUES_PER_TOPIC",
+    "COMMAND_MAILBOXES",
+    "EVENT_MAILBOXES",
+    "COPY_MAX_BATCH",
+    "PULL_MAX_BATCH",
+    "MAX_UNFINISHED",
+)
+
+
+def _counts() -> Iterator[CheckMessage]:
+    current = settings.conf()
+    for key in _COUNTS:
+        value = getattr(current, key)
+        if type(value) is not int or value < 1:
+            yield Error(f"ENODE[{key!r}] is {value!r}; it must be a whole number above 0.", id="enode_django.E003")
+    if len(current.event_databases) != 1:
+        yield Error(
+            f"ENODE['EVENT_STORE']['DATABASES'] is {current.event_databases!r}; it must name one database.",
+            id="enode_django.E004",
+        )
+    if current.COMMAND_TOPIC == current.EVENT_TOPIC:
+        yield Error(f"ENODE uses the topic {current.COMMAND_TOPIC!r} for commands and events.", id="enode_django.E005")
+
+
+def _handlers() -> Iterator[CheckMessage]:
+    for command, names in command_handlers.duplicates():
+        yield Error(
+            f"{command.__qualname__} has several handlers: {names}.",
+            hint="Keep one.",
+            obj=command,
+            id="enode_django.E010",
+        )
+
+
+def _names() -> Iterator[CheckMessage]:
+    for name, one, other in types.duplicates():
+        yield Error(
+            f"{one.__module__}.{one.__qualname__} and {other.__module__}.{other.__qualname__} are both named {name!r}.",
+            hint="Give one of them another type_name in its body.",
+            id="enode_django.E011",
+        )
+    for cls in types.unnamed():
+        yield Warning(
+            f"{cls.__module__}.{cls.__qualname__} belongs to no installed app: it cannot be sent or stored.",
+            hint='Give it a type_name = "label.Name" in its body, or install its app.',
+            id="enode_django.W012",
+        )
+
+
+def _fields() -> Iterator[CheckMessage]:
+    for cls in declared():
+        if issubclass(cls, (Message, DomainException, AggregateRoot)):
+            try:
+                cls.schema()
+            except DefinitionError as error:
+                yield Error(f"{cls.__module__}: {error}", obj=cls, id="enode_django.E013")

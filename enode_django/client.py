@@ -1,0 +1,87 @@
+"""Sending commands, from anywhere in a Django project."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterable
+
+from django.db import connections, transaction
+
+from enode_django.commanding.results import CommandResult, WaitFor
+from enode_django.conf import conf
+from enode_django.domain.messages import Command
+from enode_django.domain.origin import handled_command
+from enode_django.exceptions import DefinitionError, ExecuteInsideHandler
+from enode_django.runtime import current_bus
+
+
+def send_command(command: Command) -> None:
+    """Returns when the queue has stored the command; raises `TransportUnavailable` (retriable: with the same command,
+    which takes effect once however often it arrives) if the queue cannot be reached."""
+    current_bus().send([_checked(command)])
+
+
+def send_commands(commands: Iterable[Command]) -> None:
+    """As `send_command`, for many at once; those of one aggregate arrive in this order."""
+    batch = [_checked(command) for command in commands]
+    if batch:
+        current_bus().send(batch)
+
+
+def send_command_on_commit(command: Command, using: str | None = None) -> None:
+    """Send when the surrounding transaction of the database ``using`` commits (now, if there is none)."""
+    _checked(command)
+    transaction.on_commit(lambda: send_command(command), using=using)
+
+
+async def asend_command(command: Command) -> None:
+    await asyncio.to_thread(current_bus().send, [_checked(command)])
+
+
+def execute_command(
+    command: Command, *, wait_for: WaitFor = WaitFor.EXECUTED, timeout: float | None = None
+) -> CommandResult:
+    """Send a command and block until its outcome is durable.
+
+    Raises `CommandTimeout` after ``timeout`` seconds (``EXECUTE_TIMEOUT`` of the settings): the command goes on.
+    Raises `ExecuteInsideHandler` in a command handler, which would wait for itself.
+    """
+    _check_surroundings(command, wait_for)
+    return current_bus().execute(command, _timeout(timeout))
+
+
+async def aexecute_command(
+    command: Command, *, wait_for: WaitFor = WaitFor.EXECUTED, timeout: float | None = None
+) -> CommandResult:
+    """As `execute_command`, waiting without a thread."""
+    _check_surroundings(command, wait_for)
+    return await current_bus().aexecute(command, _timeout(timeout))
+
+
+def _timeout(timeout: float | None) -> float:
+    return conf().EXECUTE_TIMEOUT if timeout is None else timeout
+
+
+def _checked(command: Command) -> Command:
+    if not isinstance(command, Command):
+        raise DefinitionError(f"{command!r} is no command; derive its class from enode_django.Command")
+    return command
+
+
+def _check_surroundings(command: Command, wait_for: WaitFor) -> None:
+    _checked(command)
+    if not isinstance(wait_for, WaitFor):
+        raise DefinitionError(f"wait_for={wait_for!r} is no WaitFor; use WaitFor.EXECUTED")
+    if handled_command.get() is not None:
+        raise ExecuteInsideHandler(
+            f"{type(command).__qualname__} cannot be executed by a command handler, which would wait for its own mailbox; "
+            "send it, or let a process manager send it"
+        )
+    if any(connection.in_atomic_block for connection in connections.all(initialized_only=True)):
+        warnings.warn(
+            f"{type(command).__qualname__} is executed inside an atomic block: a rollback will not undo it, and its "
+            "handler does not see what the block has written; use send_command_on_commit",
+            RuntimeWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,70 @@
+"""The aggregates that one command mailbox holds in memory. One thread touches it: no locks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+from enode_django.commanding.entries import Entry
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.exceptions import EnodeError
+
+
+class Slot:
+    """One aggregate (None: it does not exist) and its unfinished entries, in order.
+
+    ``epoch`` is that of the in-memory state: raised when the state is thrown away. ``error`` is set where the stored
+    history cannot be read; every command then fails with it.
+    """
+
+    __slots__ = ("aggregate", "epoch", "error", "queue", "unfinished")
+
+    def __init__(
+        self, aggregate: AggregateRoot | None, epoch: int, queue: int, error: EnodeError | None = None
+    ) -> None:
+        self.aggregate = aggregate
+        self.epoch = epoch
+        self.queue = queue
+        self.error = error
+        self.unfinished: deque[Entry] = deque()
+
+
+class AggregateCache:
+    """Keeps up to ``limit`` slots, the least recently used one leaving first; one with unfinished entries is pinned.
+
+    So there may be more than ``limit`` slots, but never more than ``limit`` plus the unfinished commands.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.slots: dict[str, Slot] = {}
+        self._idle: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def get(self, id: str) -> Slot | None:
+        return self.slots.get(id)
+
+    def put(self, id: str, slot: Slot) -> None:
+        """Hold a slot; the caller pins it with an entry or calls `settle`."""
+        self.slots[id] = slot
+        self._idle.pop(id, None)
+
+    def pin(self, id: str, slot: Slot, entry: Entry) -> None:
+        if not slot.unfinished:
+            self._idle.pop(id, None)
+        slot.unfinished.append(entry)
+
+    def settle(self, id: str, slot: Slot) -> None:
+        """To be called when a slot has no unfinished entry any more."""
+        if slot.aggregate is None:
+            self.drop(id)
+            return
+        self._idle[id] = None
+        while len(self.slots) > self.limit and self._idle:
+            oldest, _ = self._idle.popitem(last=False)
+            del self.slots[oldest]
+
+    def drop(self, id: str) -> None:
+        self.slots.pop(id, None)
+        self._idle.pop(id, None)

@@ -1,0 +1,202 @@
+"""An event mailbox without its thread: entries in, final outcomes out.
+
+What the store refuses is not failed but decided again: the aggregate's later entries of that epoch are dropped, here
+and as they arrive, and a `Recovery` tells the command mailbox to start anew. No thread waits for another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from enode_django.commanding.entries import Entry, EntryKind, Finished, Recovery
+from enode_django.commanding.results import failure
+from enode_django.concurrency.backoff import Persist
+from enode_django.eventstore.base import Appended, CommandKey, EventStore, Outcome, StreamRecord
+from enode_django.exceptions import MessageError, StoreUnavailable
+
+logger = logging.getLogger("enode_django.store")
+
+UNSTORED = (EntryKind.VERDICT, EntryKind.REPEAT)
+
+
+class Committed(NamedTuple):
+    """What one batch came to.
+
+    ``finished`` is for the publisher, in order. ``released`` are entries the command mailbox can let go of, and
+    ``recoveries`` what it must do after that.
+    """
+
+    finished: Sequence[Finished]
+    released: Sequence[Entry]
+    recoveries: Sequence[Recovery]
+
+
+class Committer:
+    """All methods are called by one thread. ``commit`` blocks until the store has decided."""
+
+    def __init__(self, store: EventStore, *, persist: Persist, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._persist = persist
+        self._clock = clock
+        self._refused: dict[str, int] = {}
+        self.conflicts = 0
+
+    @property
+    def awaiting(self) -> Mapping[str, int]:
+        """Aggregates whose entries are dropped, up to an epoch, until the command mailbox has recovered them."""
+        return self._refused
+
+    def commit(self, entries: Sequence[Entry]) -> Committed:
+        batch = _Batch(self._refused)
+        live = [entry for entry in entries if self._belongs(entry, batch)]
+        records = [entry for entry in live if entry.kind in (EntryKind.STREAM, EntryKind.REFUSAL)]
+        outcomes = dict(zip(map(id, records), self._append(records), strict=True)) if records else {}
+        unstored = [entry for entry in live if entry.kind in UNSTORED]
+        facts = self._look_up(unstored) if unstored else _NO_FACTS
+        heads = _own_heads(records, outcomes)
+        for entry in live:
+            if entry.aggregate_root_id in batch.refused_now and entry.kind is not EntryKind.STORED:
+                continue  # it rests on what was refused; it will be handled again
+            if entry.kind in UNSTORED:
+                self._settle_unstored(entry, facts, heads, batch)
+            elif entry.kind is EntryKind.STORED:
+                batch.finish(entry, entry.record)
+            else:
+                self._settle_record(entry, outcomes[id(entry)], batch)
+        self.conflicts += len(batch.recoveries)
+        return Committed(batch.finished, batch.released, batch.recoveries)
+
+    # -- what may be stored at all --------------------------------------------------------------------------------
+
+    def _belongs(self, entry: Entry, batch: _Batch) -> bool:
+        refused = self._refused.get(entry.aggregate_root_id)
+        dropped = refused is not None and entry.epoch <= refused and entry.kind is not EntryKind.STORED
+        if refused is not None and entry.epoch > refused:
+            del self._refused[entry.aggregate_root_id]
+        if entry.kind is EntryKind.RESUMED:
+            return False
+        if not self._is_ours(entry):
+            # The queue went to another worker, which gets the command again and decides it.
+            batch.released.append(entry)
+            if not dropped and entry.kind is not EntryKind.STORED:
+                batch.refuse(entry)
+            return False
+        return not dropped
+
+    def _is_ours(self, entry: Entry) -> bool:
+        window = entry.envelope.window if entry.envelope is not None else None
+        if window is None:
+            return True
+        if not window.closed and self._clock() >= window.deadline:
+            logger.warning(
+                "the lease of %s/%d ran out: whoever takes it handles its commands", window.topic, window.queue
+            )
+            window.close()
+        return not window.closed
+
+    # -- asking the store -----------------------------------------------------------------------------------------
+
+    def _append(self, entries: Sequence[Entry]) -> Sequence[Appended]:
+        records = [entry.record for entry in entries if entry.record is not None]
+        doubtful = False
+
+        def append() -> Sequence[Appended]:
+            nonlocal doubtful
+            try:
+                return self._store.append(records, doubtful=doubtful)
+            except StoreUnavailable:
+                doubtful = True
+                raise
+
+        return self._persist(append)
+
+    def _look_up(self, entries: Sequence[Entry]) -> _Facts:
+        keys = [_key(entry) for entry in entries]
+        resting = {entry.aggregate_root_id for entry in entries if entry.rests_on is not None}
+        found = self._persist(lambda: self._store.find(keys))
+        heads = self._persist(lambda: self._store.heads(resting)) if resting else {}
+        return _Facts(found, heads)
+
+    # -- deciding -------------------------------------------------------------------------------------------------
+
+    def _settle_record(self, entry: Entry, appended: Appended, batch: _Batch) -> None:
+        if appended.outcome is Outcome.STORED:
+            batch.finish(entry, entry.record)
+        elif appended.outcome is Outcome.REPEATED:
+            batch.finish(entry, appended.stored)
+            batch.refuse(entry)
+        elif appended.outcome is Outcome.INVALID:
+            error = MessageError(f"the database refuses the events: {appended.error}")
+            logger.error("command %r on aggregate %r: %s", _key(entry)[0], entry.aggregate_root_id, error)
+            batch.fail(entry, error)
+            batch.refuse(entry)
+        else:
+            batch.refuse(entry)
+
+    def _settle_unstored(self, entry: Entry, facts: _Facts, own_heads: Mapping[str, int], batch: _Batch) -> None:
+        stored = facts.found.get(_key(entry))
+        if stored is not None:
+            batch.finish(entry, stored)
+            if entry.kind is EntryKind.VERDICT and entry.rests_on is not None:
+                batch.refuse(entry)  # the state that gave another verdict knows nothing of what is stored
+        elif entry.kind is EntryKind.REPEAT or self._is_stale(entry, facts, own_heads):
+            batch.refuse(entry)
+        else:
+            batch.finish(entry, None)
+
+    @staticmethod
+    def _is_stale(entry: Entry, facts: _Facts, own_heads: Mapping[str, int]) -> bool:
+        if entry.rests_on is None:
+            return False
+        expected = own_heads.get(entry.aggregate_root_id, entry.rests_on)
+        return facts.heads.get(entry.aggregate_root_id, 0) != expected
+
+
+class _Facts(NamedTuple):
+    found: Mapping[CommandKey, StreamRecord]
+    heads: Mapping[str, int]
+
+
+_NO_FACTS = _Facts({}, {})
+
+
+class _Batch:
+    def __init__(self, refused: dict[str, int]) -> None:
+        self.finished: list[Finished] = []
+        self.released: list[Entry] = []
+        self.recoveries: list[Recovery] = []
+        self.refused_now: set[str] = set()
+        self._refused = refused
+
+    def finish(self, entry: Entry, record: StreamRecord | None) -> None:
+        if entry.envelope is not None:
+            self.finished.append(Finished(entry.envelope, record, None if record is not None else entry.result))
+            self.released.append(entry)
+
+    def fail(self, entry: Entry, error: Exception) -> None:
+        if entry.envelope is not None:
+            result = failure(entry.envelope.id, entry.aggregate_root_id, error)
+            self.finished.append(Finished(entry.envelope, None, result))
+            self.released.append(entry)
+
+    def refuse(self, entry: Entry) -> None:
+        self.refused_now.add(entry.aggregate_root_id)
+        self._refused[entry.aggregate_root_id] = entry.epoch
+        self.recoveries.append(Recovery(entry.aggregate_root_id, entry.epoch))
+
+
+def _key(entry: Entry) -> CommandKey:
+    assert entry.envelope is not None
+    return (entry.envelope.id, entry.aggregate_root_id)
+
+
+def _own_heads(records: Iterable[Entry], outcomes: Mapping[int, Appended]) -> dict[str, int]:
+    """The newest version per aggregate that this batch has stored itself."""
+    heads: dict[str, int] = {}
+    for entry in records:
+        version = entry.record.version if entry.record is not None else None
+        if version is not None and outcomes[id(entry)].outcome is Outcome.STORED:
+            heads[entry.aggregate_root_id] = version
+    return heads

@@ -1,0 +1,107 @@
+"""What a command handler works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.messages import Command
+from enode_django.domain.metadata import Metadata
+from enode_django.exceptions import (
+    AggregateAlreadyExists,
+    AggregateNotFound,
+    AggregateTypeMismatch,
+    ForeignAggregateChanged,
+)
+from enode_django.serialization.codec import decode_metadata
+
+Root = TypeVar("Root", bound=AggregateRoot)
+Load = Callable[[str], AggregateRoot | None]
+
+
+class CommandContext:
+    """Gives the command's own aggregate to change, and private copies of others to read.
+
+    It lives for one call of a handler and belongs to that handler's thread.
+    """
+
+    __slots__ = ("_aggregate", "_foreign", "_is_new", "_load", "_metadata", "command", "result")
+
+    def __init__(self, command: Command, aggregate: AggregateRoot | None, load: Load, metadata: bytes = b"") -> None:
+        self.command = command
+        self.result: Any = None
+        self._aggregate = aggregate
+        self._is_new = False
+        self._foreign: dict[str, AggregateRoot | None] = {}
+        self._load = load
+        self._metadata = metadata
+
+    @property
+    def command_id(self) -> str:
+        return self.command.id
+
+    @property
+    def metadata(self) -> Metadata:
+        return decode_metadata(self._metadata)
+
+    def get(self, cls: type[Root], id: str | None = None) -> Root:
+        """The command's aggregate, or a private read-only copy of another one from the store (this blocks).
+
+        Raises `AggregateNotFound`, or `AggregateTypeMismatch` if the id is that of another type.
+        """
+        aggregate = self.find(cls, id)
+        if aggregate is None:
+            raise AggregateNotFound(f"there is no {cls.__qualname__} with the id {self._own_or(id)!r}")
+        return aggregate
+
+    def find(self, cls: type[Root], id: str | None = None) -> Root | None:
+        """As `get`, but None for an id that does not exist."""
+        if id is None or id == self.command.aggregate_root_id:
+            aggregate = self._aggregate
+        else:
+            if id not in self._foreign:
+                self._foreign[id] = self._load(id)
+            aggregate = self._foreign[id]
+        if aggregate is not None and not isinstance(aggregate, cls):
+            raise AggregateTypeMismatch(
+                f"{self._own_or(id)!r} is the id of a {type(aggregate).__qualname__}, not of a {cls.__qualname__}"
+            )
+        return aggregate
+
+    def add(self, aggregate: AggregateRoot) -> None:
+        """Hand in the aggregate that the command creates.
+
+        Raises `AggregateAlreadyExists`, or `ForeignAggregateChanged` for an id that is not the command's.
+        """
+        if aggregate.id != self.command.aggregate_root_id:
+            raise ForeignAggregateChanged(
+                f"a command for {self.command.aggregate_root_id!r} cannot add {aggregate.id!r}; send it a command"
+            )
+        if self._aggregate is not None and self._aggregate is not aggregate:
+            raise AggregateAlreadyExists(
+                f"there is a {type(self._aggregate).__qualname__} with the id {aggregate.id!r}"
+            )
+        self._is_new = self._is_new or self._aggregate is None
+        self._aggregate = aggregate
+
+    def set_result(self, value: Any) -> None:
+        """What the caller of ``execute_command`` gets as ``result.value``: plain values, lists and dicts of them."""
+        self.result = value
+
+    def _own_or(self, id: str | None) -> str:
+        return self.command.aggregate_root_id if id is None else id
+
+    def changed_aggregate(self) -> AggregateRoot | None:
+        """The command's aggregate if it has uncommitted events; raises `ForeignAggregateChanged` if another has."""
+        for foreign in self._foreign.values():
+            if foreign is not None and foreign.uncommitted_events:
+                raise ForeignAggregateChanged(
+                    f"a command for {self.command.aggregate_root_id!r} cannot change {foreign.id!r}; send it a command"
+                )
+        return self._aggregate if self._aggregate is not None and self._aggregate.uncommitted_events else None
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the command's stored aggregate (not a new one) has applied events."""
+        return not self._is_new and self._aggregate is not None and bool(self._aggregate.uncommitted_events)

@@ -1,0 +1,146 @@
+"""What travels between the mailboxes of a worker.
+
+intake ── Envelope ──► command mailbox ── Entry ──► event mailbox ── Finished ──► publisher
+                              ▲                        │
+                              └── finished entries, Recovery
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from enode_django.commanding.results import CommandResult
+from enode_django.domain.messages import Command
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.eventstore.base import StreamRecord
+
+
+class Envelope:
+    """A command that was pulled, with all that is known of it; never changed once it left the intake.
+
+    Exactly one of ``command`` (to be handled) and ``failed`` (it cannot be: the error) is set. ``window`` is None
+    where no queue stands behind the command (in a user's test). ``position`` names queue and offset in one integer
+    above 0. ``body`` is kept only of a command that goes to the dead letters.
+    """
+
+    __slots__ = (
+        "aggregate_root_id",
+        "body",
+        "command",
+        "command_mailbox",
+        "event_mailbox",
+        "failed",
+        "id",
+        "metadata",
+        "offset",
+        "position",
+        "reply_to",
+        "suspect",
+        "type_name",
+        "window",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        aggregate_root_id: str,
+        type_name: str,
+        command: Command | None,
+        *,
+        failed: Exception | None = None,
+        metadata: bytes = b"",
+        reply_to: str = "",
+        window: OffsetWindow | None = None,
+        offset: int = 0,
+        body: bytes | None = None,
+        suspect: bool = False,
+        command_mailbox: int = 0,
+        event_mailbox: int = 0,
+    ) -> None:
+        self.id = id
+        self.aggregate_root_id = aggregate_root_id
+        self.type_name = type_name
+        self.command = command
+        self.failed = failed
+        self.metadata = metadata
+        self.reply_to = reply_to
+        self.window = window
+        self.offset = offset
+        self.position = position_of(window.queue, offset) if window is not None else 1
+        self.body = body
+        self.suspect = suspect
+        self.command_mailbox = command_mailbox
+        self.event_mailbox = event_mailbox
+
+
+def position_of(queue: int, offset: int) -> int:
+    """Queue and offset in one number above 0 that fits eight bytes: 15 bits of queue, 48 of offset.
+
+    >>> position_of(0, 0), queue_and_offset(position_of(3, 41))
+    (1, (3, 41))
+    """
+    return ((queue << 48) | offset) + 1
+
+
+def queue_and_offset(position: int) -> tuple[int, int]:
+    return (position - 1) >> 48, (position - 1) & 0xFFFF_FFFF_FFFF
+
+
+class EntryKind(Enum):
+    STREAM = "stream"
+    """Events to be stored (``record``, with a version)."""
+    REFUSAL = "refusal"
+    """A durable refusal to be stored (``record``, without a version)."""
+    VERDICT = "verdict"
+    """Nothing to be stored: ``result`` is the answer if the store agrees with what it rests on."""
+    REPEAT = "repeat"
+    """The command was seen before: its outcome should be in the store."""
+    STORED = "stored"
+    """The outcome was found in the store (``record``) before the command was handled."""
+    RESUMED = "resumed"
+    """No command: entries of this aggregate with an older epoch will not come any more."""
+
+
+class Entry:
+    """What a command mailbox made of one command. ``rests_on`` is the version it was decided on
+    (None: the decision did not look at the aggregate)."""
+
+    __slots__ = ("aggregate_root_id", "envelope", "epoch", "kind", "record", "rests_on", "result")
+
+    def __init__(
+        self,
+        kind: EntryKind,
+        aggregate_root_id: str,
+        epoch: int,
+        envelope: Envelope | None,
+        rests_on: int | None,
+        record: StreamRecord | None = None,
+        result: CommandResult | None = None,
+    ) -> None:
+        self.kind = kind
+        self.aggregate_root_id = aggregate_root_id
+        self.epoch = epoch
+        self.envelope = envelope
+        self.rests_on = rests_on
+        self.record = record
+        self.result = result
+
+
+class Finished(NamedTuple):
+    """A command whose outcome is final: a stored ``record`` to answer from and to publish, or else a ``result``.
+
+    Neither is set for a body that is no command. ``result`` is answered once the consume offset has moved past the
+    command: nothing in the store would keep a redelivery from being decided otherwise.
+    """
+
+    envelope: Envelope
+    record: StreamRecord | None
+    result: CommandResult | None
+
+
+class Recovery(NamedTuple):
+    """The store refused a stream of this aggregate: what was handled since in this epoch is lost."""
+
+    aggregate_root_id: str
+    epoch: int

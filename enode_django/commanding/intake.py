@@ -1,0 +1,199 @@
+"""From pulled bytes to envelopes: decoding, what was stored before a takeover, and what cannot be decoded (yet)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from enode_django.commanding.entries import Entry, EntryKind, Envelope, Finished, position_of
+from enode_django.commanding.results import failure
+from enode_django.commanding.routing import MailboxRouter
+from enode_django.concurrency.backoff import Persist
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.eventstore.base import EventStore
+from enode_django.exceptions import CommandKilledWorker, EnodeError, MessageError, UnknownMessageType
+from enode_django.serialization.codec import WireCommand, decode_command, restore_command
+from enode_django.serialization.plain import unpack
+
+logger = logging.getLogger("enode_django.commands")
+
+
+class Received(NamedTuple):
+    """``commands`` go to command mailboxes, ``stored`` to event mailboxes, ``broken`` to the publisher; in order."""
+
+    commands: list[Envelope]
+    stored: list[Entry]
+    broken: list[Finished]
+
+
+class _Pulled(NamedTuple):
+    window: OffsetWindow
+    offset: int
+    body: bytes
+    wire: WireCommand
+
+
+class _Delayed:
+    """A command of an unknown type, and whatever came after it for the same aggregate."""
+
+    __slots__ = ("attempts", "due", "waiting")
+
+    def __init__(self, first: _Pulled, due: float) -> None:
+        self.waiting: deque[_Pulled] = deque([first])
+        self.attempts = 1
+        self.due = due
+
+
+class Intake:
+    """All methods are called by the pulling thread; they block on the store for what stood in a queue at a takeover.
+
+    ``delays`` are the seconds after which a command of an unknown type is looked at again (a rolling deploy may bring
+    a worker that knows it); after the last it fails. ``suspects`` and ``condemned`` are positions of commands that
+    were being handled when a worker died.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        router: MailboxRouter,
+        *,
+        persist: Persist,
+        delays: Sequence[float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._router = router
+        self._persist = persist
+        self._delays = delays
+        self._clock = clock
+        self._delayed: dict[str, _Delayed] = {}
+        self.suspects: Collection[int] = frozenset()
+        self.condemned: Collection[int] = frozenset()
+
+    @property
+    def delayed(self) -> int:
+        return sum(len(delayed.waiting) for delayed in self._delayed.values())
+
+    def receive(self, window: OffsetWindow, offsets: Sequence[int], bodies: Sequence[bytes]) -> Received:
+        received = Received([], [], [])
+        pulled = []
+        for offset, body in zip(offsets, bodies, strict=True):
+            try:
+                pulled.append(_Pulled(window, offset, body, decode_command(body)))
+            except EnodeError as error:
+                received.broken.append(self._broken(window, offset, body, error))
+        if offsets and offsets[0] < window.backlog_end:
+            pulled = self._take_stored(pulled, received)
+        for one in pulled:
+            delayed = self._delayed.get(one.wire.aggregate_root_id)
+            if delayed is not None:
+                delayed.waiting.append(one)
+            else:
+                self._take(one, received)
+        return received
+
+    def retry(self) -> Received:
+        """What waited for a type that is known by now, or has waited long enough."""
+        received = Received([], [], [])
+        if self._delayed:
+            now = self._clock()
+            for id in [id for id, delayed in self._delayed.items() if delayed.due <= now]:
+                self._retry(id, self._delayed.pop(id), received)
+        return received
+
+    def _retry(self, id: str, delayed: _Delayed, received: Received) -> None:
+        while delayed.waiting:
+            one = delayed.waiting.popleft()
+            if one.window.closed:
+                continue
+            self._take(one, received, delayed.attempts)
+            again = self._delayed.get(id)
+            if again is not None:
+                again.waiting.extend(delayed.waiting)
+                return
+            delayed.attempts = 0
+
+    def _take_stored(self, pulled: list[_Pulled], received: Received) -> list[_Pulled]:
+        """Commands that were in the queue when it was taken over may be stored already: finish those from the store."""
+        keys = [(one.wire.id, one.wire.aggregate_root_id) for one in pulled if one.offset < one.window.backlog_end]
+        found = self._persist(lambda: self._store.find(keys)) if keys else {}
+        rest = []
+        for one in pulled:
+            record = found.get((one.wire.id, one.wire.aggregate_root_id))
+            if record is None:
+                rest.append(one)
+            else:
+                envelope = self._envelope(one, None)
+                received.stored.append(Entry(EntryKind.STORED, one.wire.aggregate_root_id, 0, envelope, None, record))
+        return rest
+
+    def _take(self, one: _Pulled, received: Received, attempts: int = 0) -> None:
+        position = position_of(one.window.queue, one.offset)
+        if position in self.condemned:
+            error: EnodeError = CommandKilledWorker(
+                f"the worker that handled {one.wire.type_name} {one.wire.id!r} died or hung, again and again"
+            )
+        else:
+            try:
+                command = restore_command(one.wire)
+            except UnknownMessageType as unknown:
+                if attempts < len(self._delays):
+                    self._delay(one, unknown, attempts)
+                    return
+                error = unknown
+            except EnodeError as invalid:
+                error = invalid
+            else:
+                received.commands.append(self._envelope(one, command, suspect=position in self.suspects))
+                return
+        logger.error("%s: %s", _place(one.window, one.offset), error)
+        received.commands.append(self._envelope(one, None, failed=error, body=one.body))
+
+    def _delay(self, one: _Pulled, error: UnknownMessageType, attempts: int) -> None:
+        delay = self._delays[attempts]
+        logger.warning("%s: %s; trying again in %.1f s", _place(one.window, one.offset), error, delay)
+        delayed = self._delayed[one.wire.aggregate_root_id] = _Delayed(one, self._clock() + delay)
+        delayed.attempts = attempts + 1
+
+    def _envelope(self, one: _Pulled, command: Any, **more: Any) -> Envelope:
+        wire = one.wire
+        command_mailbox, event_mailbox = self._router.mailboxes(wire.aggregate_root_id)
+        return Envelope(
+            wire.id,
+            wire.aggregate_root_id,
+            wire.type_name,
+            command,
+            metadata=wire.metadata,
+            reply_to=wire.reply_to,
+            window=one.window,
+            offset=one.offset,
+            command_mailbox=command_mailbox,
+            event_mailbox=event_mailbox,
+            **more,
+        )
+
+    def _broken(self, window: OffsetWindow, offset: int, body: bytes, error: EnodeError) -> Finished:
+        logger.error("%s: %s", _place(window, offset), error)
+        id, aggregate_root_id, reply_to = _salvage(body)
+        envelope = Envelope(
+            id, aggregate_root_id, "", None, failed=error, reply_to=reply_to, window=window, offset=offset, body=body
+        )
+        return Finished(envelope, None, failure(id, aggregate_root_id, error))
+
+
+def _place(window: OffsetWindow, offset: int) -> str:
+    return f"message at {window.topic}/{window.queue}, offset {offset}"
+
+
+def _salvage(body: bytes) -> tuple[str, str, str]:
+    """Command id, aggregate root id and reply address, as far as they can be made out, so that nobody waits in vain."""
+    try:
+        value = unpack(body)
+    except MessageError:
+        return "", "", ""
+    parts = value if isinstance(value, list) and len(value) == 7 else [None] * 7
+    id, aggregate_root_id, reply_to = (part if isinstance(part, str) else "" for part in (parts[2], parts[3], parts[6]))
+    return id, aggregate_root_id, reply_to

@@ -1,0 +1,90 @@
+"""Aggregates from stored streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.messages import DomainEvent, EventStamp
+from enode_django.domain.metadata import Metadata
+from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.exceptions import AggregateError, AggregateTypeMismatch, BrokenHistory, EnodeError
+from enode_django.serialization.codec import decode_events, decode_metadata
+from enode_django.serialization.registry import types
+
+
+def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
+    """The stamped events of a stored stream; raises as `enode_django.serialization.codec.decode_events`."""
+    stamp = EventStamp(record.aggregate_root_id, record.version or 0, record.created_at, _RecordOrigin(record))
+    return decode_events(record.events, stamp)
+
+
+class _RecordOrigin:
+    """Metadata is decoded when somebody asks: a replay rarely does."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: StreamRecord) -> None:
+        self._record = record
+
+    @property
+    def command_id(self) -> str:
+        return self._record.command_id
+
+    @property
+    def metadata(self) -> Metadata:
+        return decode_metadata(self._record.metadata)
+
+
+def replay_record(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateRoot:
+    """The aggregate after one more stream (None: the first one makes it).
+
+    Raises `BrokenHistory` if the stream does not follow, or what its events cannot be decoded or applied for.
+    """
+    if aggregate is None:
+        aggregate = types.class_of(AggregateRoot, record.aggregate_root_type)(record.aggregate_root_id)
+    elif types.name_of(type(aggregate)) != record.aggregate_root_type:
+        raise AggregateTypeMismatch(
+            f"version {record.version} of {record.aggregate_root_id!r} is that of a {record.aggregate_root_type}"
+        )
+    events = events_of(record)
+    try:
+        aggregate.replay(events, record.version or 0)
+    except EnodeError:
+        raise
+    except Exception as error:
+        raise BrokenHistory(
+            f"version {record.version} of {record.aggregate_root_id!r} cannot be applied: {error!r}"
+        ) from error
+    return aggregate
+
+
+class AggregateLoader:
+    """Blocks on the store; raises its `StoreUnavailable`."""
+
+    def __init__(self, store: EventStore) -> None:
+        self.store = store
+
+    def load(self, aggregate_root_id: str) -> AggregateRoot | None:
+        """A fresh instance, or None if there are no streams; raises as `replay_record`."""
+        aggregate = None
+        for record in self.store.load(aggregate_root_id):
+            aggregate = replay_record(aggregate, record)
+        return aggregate
+
+    def load_many(self, aggregate_root_ids: Iterable[str]) -> dict[str, AggregateRoot | EnodeError]:
+        """Fresh instances by id, in one query; what cannot be rebuilt comes as the error."""
+        loaded: dict[str, AggregateRoot | EnodeError] = {}
+        for id, records in self.store.load_many(aggregate_root_ids).items():
+            loaded[id] = _rebuilt(records)
+        return loaded
+
+
+def _rebuilt(records: Sequence[StreamRecord]) -> AggregateRoot | EnodeError:
+    aggregate = None
+    try:
+        for record in records:
+            aggregate = replay_record(aggregate, record)
+    except EnodeError as error:
+        return error
+    return aggregate if aggregate is not None else AggregateError("no stream at all")

@@ -1,0 +1,318 @@
+"""A command mailbox without its thread: commands in, entries out.
+
+The aggregates of a mailbox live here, in memory. A command is handled without waiting until the one before is stored;
+what was handled and is not yet durable is remembered, so that it can be handled again when the store refuses it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from enode_django.commanding.cache import AggregateCache, Slot
+from enode_django.commanding.context import CommandContext
+from enode_django.commanding.entries import Entry, EntryKind, Envelope, Recovery
+from enode_django.commanding.loading import AggregateLoader, replay_record
+from enode_django.commanding.recent import RecentCommands
+from enode_django.commanding.results import CommandResult, CommandStatus, failure
+from enode_django.concurrency.backoff import Persist
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.handlers import HandlerTable
+from enode_django.domain.origin import handled_command
+from enode_django.domain.refusals import DomainException
+from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import AggregateAlreadyExists, EnodeError, MessageTooLarge
+from enode_django.serialization.codec import encode_refusal, encode_stream
+from enode_django.serialization.plain import pack
+from enode_django.serialization.registry import types
+
+logger = logging.getLogger("enode_django.commands")
+
+IDLE = 0
+
+
+class Note(Protocol):
+    """One integer in memory that outlives the process, at index 0."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def __setitem__(self, index: int, position: int, /) -> None: ...
+
+
+class CommandProcessor:
+    """All methods are called by one thread. They block on the store only to load aggregates.
+
+    ``note[0]`` says which position is being handled (`IDLE`: none), for whoever looks at a worker that died.
+    ``suspects`` lets commands that may have ended a worker run one at a time in this process.
+    """
+
+    def __init__(
+        self,
+        loader: AggregateLoader,
+        handlers: HandlerTable,
+        *,
+        persist: Persist,
+        max_aggregates: int,
+        max_recent: int,
+        max_bytes: int,
+        note: Note | None = None,
+        suspects: threading.Lock | None = None,
+    ) -> None:
+        self._loader = loader
+        self._handlers = handlers
+        self._persist = persist
+        self._cache = AggregateCache(max_aggregates)
+        self._recent = RecentCommands(max_recent)
+        self._max_bytes = max_bytes
+        self._note: Note = [IDLE] if note is None else note
+        self._suspects = suspects
+        self._epoch = 0
+
+    @property
+    def cached(self) -> int:
+        """How many aggregates are in memory."""
+        return len(self._cache)
+
+    def handle(self, envelopes: Sequence[Envelope]) -> list[Entry]:
+        """Handle commands in order; returns one entry for each, what it says being encoded already."""
+        self._load_missing(envelopes)
+        slots = self._cache.slots
+        entries = [self._take(slots[envelope.aggregate_root_id], envelope) for envelope in envelopes]
+        self._note[0] = IDLE
+        return entries
+
+    def _take(self, slot: Slot, envelope: Envelope) -> Entry:
+        id = envelope.aggregate_root_id
+        known = self._recent.find(envelope.id, id)
+        if known is None:
+            entry = self._execute(slot, envelope)
+        elif known.result is None:
+            entry = self._entry(EntryKind.REPEAT, slot, envelope, None)
+        else:
+            entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=known.result)
+        self._cache.pin(id, slot, entry)
+        return entry
+
+    def finish(self, entries: Iterable[Entry]) -> None:
+        """Let go of entries that are durable (or not ours to finish any more)."""
+        for entry in entries:
+            slot = self._cache.get(entry.aggregate_root_id)
+            # Another entry may stand there for the same command, if the aggregate was recovered meanwhile.
+            if slot is not None and slot.unfinished and slot.unfinished[0].envelope is entry.envelope:
+                slot.unfinished.popleft()
+                if not slot.unfinished:
+                    self._cache.settle(entry.aggregate_root_id, slot)
+
+    def recover(self, recovery: Recovery) -> list[Entry]:
+        """Reload the aggregate from the store alone and handle its unfinished commands again, under a new epoch.
+
+        The first entry says that the new epoch begins. A recovery for an epoch that is over changes nothing.
+        """
+        id = recovery.aggregate_root_id
+        slot = self._cache.get(id)
+        if slot is not None and slot.epoch > recovery.epoch:
+            return [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
+        unfinished = list(slot.unfinished) if slot is not None else []
+        self._cache.drop(id)
+        if not unfinished:
+            self._epoch += 1
+            return [Entry(EntryKind.RESUMED, id, self._epoch, None, None)]
+        logger.warning("aggregate %r: stored by somebody else; handling %d commands again", id, len(unfinished))
+        return self._handle_again(id, [entry.envelope for entry in unfinished if entry.envelope is not None])
+
+    def _handle_again(self, id: str, envelopes: list[Envelope]) -> list[Entry]:
+        self._load_missing(envelopes[:1])
+        slot = self._cache.slots[id]
+        entries = [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
+        first: dict[str, Envelope] = {}
+        for envelope in envelopes:
+            if first.setdefault(envelope.id, envelope) is envelope:
+                self._recent.forget(envelope.id)
+            entries.append(self._take(slot, envelope))
+        self._note[0] = IDLE
+        return entries
+
+    def forget(self, queue: int) -> None:
+        """Drop what is idle of a queue that was acquired anew: another worker may have changed it since."""
+        for id, slot in list(self._cache.slots.items()):
+            if slot.queue == queue and not slot.unfinished:
+                self._cache.drop(id)
+
+    # -- loading --------------------------------------------------------------------------------------------------
+
+    def _load_missing(self, envelopes: Sequence[Envelope]) -> None:
+        slots = self._cache.slots
+        missing = {e.aggregate_root_id: e for e in envelopes if e.aggregate_root_id not in slots}
+        if not missing:
+            return
+        loaded = self._persist(lambda: self._loader.load_many(missing))
+        for id, envelope in missing.items():
+            aggregate = loaded.get(id)
+            if isinstance(aggregate, EnodeError):
+                logger.error("aggregate %r cannot be loaded: %s", id, aggregate)
+                self._new_slot(id, None, envelope, aggregate)
+            else:
+                self._new_slot(id, aggregate, envelope)
+
+    def _new_slot(
+        self, id: str, aggregate: AggregateRoot | None, envelope: Envelope, error: EnodeError | None = None
+    ) -> None:
+        self._epoch += 1
+        queue = envelope.window.queue if envelope.window is not None else 0
+        self._cache.put(id, Slot(aggregate, self._epoch, queue, error))
+
+    def _load_foreign(self, id: str) -> AggregateRoot | None:
+        noted = self._note[0]
+        self._note[0] = IDLE  # a store that is slow to answer is no fault of the handler
+        try:
+            return self._persist(lambda: self._loader.load(id))
+        finally:
+            self._note[0] = noted
+
+    def _restore(self, id: str, slot: Slot) -> None:
+        """Undo what a failed command did to the aggregate: the store, then our own streams that are not stored yet."""
+        try:
+            aggregate = self._persist(lambda: self._loader.load(id))
+            for entry in slot.unfinished:
+                record = entry.record
+                if record is None or record.version is None:
+                    continue
+                if record.version > (0 if aggregate is None else aggregate.version):
+                    aggregate = replay_record(aggregate, record)
+            slot.aggregate, slot.error = aggregate, None
+        except EnodeError as error:
+            logger.error("aggregate %r cannot be loaded: %s", id, error)
+            slot.aggregate, slot.error = None, error
+
+    # -- handling -------------------------------------------------------------------------------------------------
+
+    def _execute(self, slot: Slot, envelope: Envelope) -> Entry:
+        if envelope.suspect and self._suspects is not None:
+            with self._suspects:
+                entry = self._handle(slot, envelope)
+                self._note[0] = IDLE
+        else:
+            entry = self._handle(slot, envelope)
+        self._recent.remember(envelope.id, envelope.aggregate_root_id, entry.result)
+        return entry
+
+    def _handle(self, slot: Slot, envelope: Envelope) -> Entry:
+        command = envelope.command
+        error = envelope.failed or slot.error
+        if command is None or error is not None:
+            return self._failed(slot, envelope, error or EnodeError("there is no command"), None)
+        context = CommandContext(command, slot.aggregate, self._load_foreign, envelope.metadata)
+        token = handled_command.set(context)
+        try:
+            handler = self._handlers.find(type(command))
+            self._note[0] = envelope.position
+            handler(command, context)
+            return self._done(slot, envelope, context)
+        except DomainException as refusal:
+            return self._refused(slot, envelope, context, refusal)
+        except (Exception, SystemExit) as error:
+            return self._raised(slot, envelope, context, error)
+        finally:
+            handled_command.reset(token)
+
+    def _done(self, slot: Slot, envelope: Envelope, context: CommandContext) -> Entry:
+        aggregate = context.changed_aggregate()
+        if aggregate is None:
+            return self._unchanged(slot, envelope, context)
+        events = aggregate.uncommitted_events
+        record = StreamRecord(
+            aggregate.id,
+            aggregate.version + 1,
+            envelope.id,
+            types.name_of(type(aggregate)),
+            envelope.type_name,
+            events[0].timestamp,
+            self._checked(encode_stream(events, context.result)),
+            envelope.metadata,
+        )
+        aggregate.accept()
+        slot.aggregate = aggregate
+        return self._entry(EntryKind.STREAM, slot, envelope, aggregate.version - 1, record)
+
+    def _unchanged(self, slot: Slot, envelope: Envelope, context: CommandContext) -> Entry:
+        pack(context.result)  # what cannot travel must fail here, not on the way to the caller
+        version = slot.aggregate.version if slot.aggregate is not None else 0
+        result = CommandResult(
+            status=CommandStatus.NOTHING_CHANGED,
+            command_id=envelope.id,
+            aggregate_root_id=envelope.aggregate_root_id,
+            version=version,
+            value=context.result,
+        )
+        return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
+
+    def _refused(self, slot: Slot, envelope: Envelope, context: CommandContext, refusal: DomainException) -> Entry:
+        try:
+            value = self._checked(encode_refusal(refusal))
+            name = types.name_of(type(refusal))
+        except EnodeError as error:
+            return self._raised(slot, envelope, context, error)
+        self._clean(slot, envelope, context)
+        version = slot.aggregate.version if slot.aggregate is not None else 0
+        if not refusal.durable:
+            result = CommandResult(
+                status=CommandStatus.FAILED,
+                command_id=envelope.id,
+                aggregate_root_id=envelope.aggregate_root_id,
+                error_type=name,
+                error_message=refusal.message,
+                error_fields=refusal.to_plain(),
+            )
+            return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
+        owner = types.name_of(type(slot.aggregate)) if slot.aggregate is not None else ""
+        record = StreamRecord(
+            envelope.aggregate_root_id,
+            None,
+            envelope.id,
+            owner,
+            envelope.type_name,
+            datetime.now(UTC),
+            value,
+            envelope.metadata,
+        )
+        return self._entry(EntryKind.REFUSAL, slot, envelope, version, record)
+
+    def _raised(self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException) -> Entry:
+        if isinstance(error, AggregateAlreadyExists):
+            logger.warning("command %s %r: %s", envelope.type_name, envelope.id, error)
+        elif not isinstance(error, EnodeError):
+            logger.error("command %s %r failed", envelope.type_name, envelope.id, exc_info=error)
+        self._clean(slot, envelope, context)
+        version = slot.aggregate.version if slot.aggregate is not None else 0
+        return self._failed(slot, envelope, error, version)
+
+    def _clean(self, slot: Slot, envelope: Envelope, context: CommandContext) -> None:
+        """A handler that raised before any ``apply`` left the aggregate as it was: refusals are common."""
+        if context.has_changes:
+            self._restore(envelope.aggregate_root_id, slot)
+
+    def _failed(self, slot: Slot, envelope: Envelope, error: BaseException, rests_on: int | None) -> Entry:
+        result = failure(envelope.id, envelope.aggregate_root_id, error)
+        return self._entry(EntryKind.VERDICT, slot, envelope, rests_on, result=result)
+
+    def _checked(self, events: bytes) -> bytes:
+        if len(events) > self._max_bytes:
+            raise MessageTooLarge(
+                f"the events take {len(events)} bytes, more than EVENTS_MAX_BYTES = {self._max_bytes}; "
+                "keep large values elsewhere and store a reference"
+            )
+        return events
+
+    @staticmethod
+    def _entry(
+        kind: EntryKind,
+        slot: Slot,
+        envelope: Envelope,
+        rests_on: int | None,
+        record: StreamRecord | None = None,
+        result: CommandResult | None = None,
+    ) -> Entry:
+        return Entry(kind, envelope.aggregate_root_id, slot.epoch, envelope, rests_on, record, result)

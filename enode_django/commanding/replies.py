@@ -1,0 +1,91 @@
+"""Waiting for answers: one inbox and one thread a process, opened when somebody first waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future, InvalidStateError
+
+from enode_django.commanding.results import CommandResult, decode_result
+from enode_django.concurrency.backoff import until_it_works
+from enode_django.concurrency.threads import join_threads, start_thread
+from enode_django.equeue.transports.base import Inbox, Transport
+from enode_django.exceptions import EnodeError, MessageError
+
+logger = logging.getLogger("enode_django.commands")
+
+RECEIVE_WAIT = 5.0
+
+
+class Replies:
+    """Safe for threads. `expect` blocks only the first time, to open the inbox."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._lock = threading.Lock()
+        self._inbox: Inbox | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._expected: dict[str, list[Future[CommandResult]]] = {}
+
+    @property
+    def address(self) -> str:
+        """Where answers to this process go; raises `TransportUnavailable`."""
+        with self._lock:
+            if self._inbox is None:
+                self._inbox = self._transport.open_inbox()
+                self._thread = start_thread("enode-replies", self._receive_all)
+            return self._inbox.address
+
+    def expect(self, command_id: str) -> Future[CommandResult]:
+        future: Future[CommandResult] = Future()
+        with self._lock:
+            self._expected.setdefault(command_id, []).append(future)
+        return future
+
+    def forget(self, command_id: str, future: Future[CommandResult]) -> None:
+        """Stop waiting. Safe to call when the answer has come."""
+        with self._lock:
+            futures = self._expected.get(command_id, [])
+            if future in futures:
+                futures.remove(future)
+            if not futures:
+                self._expected.pop(command_id, None)
+
+    def _receive_all(self) -> None:
+        inbox = self._inbox
+        assert inbox is not None
+        while not self._closed:
+            until_it_works(lambda: self._receive(inbox))
+
+    def _receive(self, inbox: Inbox) -> None:
+        try:
+            bodies = inbox.receive(RECEIVE_WAIT)
+        except EnodeError:
+            if self._closed:
+                return
+            raise
+        for body in bodies:
+            try:
+                self._hand_over(decode_result(body))
+            except MessageError as error:
+                logger.error("an answer cannot be read: %s", error)
+
+    def _hand_over(self, result: CommandResult) -> None:
+        with self._lock:
+            futures = self._expected.pop(result.command_id, [])
+        for future in futures:
+            try:
+                future.set_result(result)
+            except InvalidStateError:
+                logger.debug("nobody waits for the answer to %r any more", result.command_id)
+
+    def close(self) -> None:
+        """Blocks shortly until the receiving thread has ended."""
+        self._closed = True
+        with self._lock:
+            inbox, thread = self._inbox, self._thread
+        if inbox is not None:
+            inbox.close()
+        if thread is not None:
+            join_threads([thread], 0.5)

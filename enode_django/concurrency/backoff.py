@@ -1,0 +1,49 @@
+"""Trying again until it works."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from enode_django.exceptions import EnodeError
+
+Value = TypeVar("Value")
+logger = logging.getLogger("enode_django")
+
+
+def delays(first: float = 0.05, longest: float = 2.0) -> Iterator[float]:
+    """Seconds to wait before each next try: doubling, up to the longest, for ever.
+
+    >>> from itertools import islice
+    >>> list(islice(delays(0.5, 2.0), 4))
+    [0.5, 1.0, 2.0, 2.0]
+    """
+    delay = first
+    while True:
+        yield delay
+        delay = min(delay * 2, longest)
+
+
+class Persist(Protocol):
+    """Makes a call, again and again as the caller sees fit, while it raises a retriable error."""
+
+    def __call__(self, call: Callable[[], Value], /) -> Value: ...
+
+
+def once(call: Callable[[], Value], /) -> Value:
+    return call()
+
+
+def until_it_works(call: Callable[[], Value], /) -> Value:
+    """Blocks while ``call`` raises a retriable `EnodeError`; every other error is the caller's."""
+    for delay in delays():
+        try:
+            return call()
+        except EnodeError as error:
+            if not error.retriable:
+                raise
+            logger.warning("%s; trying again in %.2f s", error, delay)
+        time.sleep(delay)
+    raise AssertionError("delays() ends")

@@ -1,0 +1,121 @@
+"""The one dictionary ``ENODE`` of the settings, read when it is used, so that ``override_settings`` works."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from django.conf import settings
+from django.core.signals import setting_changed
+
+from enode_django.exceptions import ConfigurationError
+
+REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
+
+DISCOVERED_MODULES = (
+    "domain",
+    "commands",
+    "events",
+    "aggregates",
+    "command_handlers",
+    "projections",
+    "process_managers",
+    "event_handlers",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Conf:
+    """Sizes in bytes, times in seconds. Counts are for one worker process unless they say otherwise."""
+
+    QUEUE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """``BACKEND`` (dotted path of a transport), ``LOCATION`` (URL), ``OPTIONS`` (keyword arguments)."""
+    COMMAND_TOPIC: str = "commands"
+    EVENT_TOPIC: str = "events"
+    QUEUES_PER_TOPIC: int = 8
+    """For topics that do not exist yet; an upper bound on how many workers can share them."""
+    CONSUMER_GROUP: str = "processors"
+    COMMAND_MAILBOXES: int = 2
+    EVENT_MAILBOXES: int = 1
+    COPY_MAX_BATCH: int = 1000
+    PULL_MAX_BATCH: int = 500
+    """Of one queue."""
+    MAX_UNFINISHED: int = 20_000
+    """Commands pulled and not published yet; above it the worker stops pulling."""
+    RECENT_COMMANDS: int = 100_000
+    EVENTS_MAX_BYTES: int = 4 * 1024 * 1024
+    AGGREGATE_CACHE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """``MAX_AGGREGATES`` (100,000)."""
+    EVENT_STORE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """``DATABASES`` (``["default"]``), ``BACKEND`` (dotted path of an event store)."""
+    SNAPSHOTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    SPARK: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    PROCESSES: int | None = None
+    """Worker processes of one runprocessors (None: one per core it may use)."""
+    COMMIT_INTERVAL: float = 1.0
+    LEASE: float = 10.0
+    """How long a worker that falls silent keeps its queues."""
+    GRACE: float = 30.0
+    """How long workers may drain on shutdown."""
+    HANDLER_TIME_LIMIT: float = 60.0
+    MAX_ABNORMAL_ENDS: int = 3
+    """A command found in the hands of a worker that died so many times is not handled again."""
+    UNKNOWN_TYPE_DELAYS: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 30.0)
+    REFUSAL_RETENTION_DAYS: float | None = 90
+    """Stored refusals older than this are deleted (None: never)."""
+    EXECUTE_TIMEOUT: float = 10.0
+    AUTODISCOVER_MODULES: tuple[str, ...] = DISCOVERED_MODULES
+
+    @property
+    def queue_backend(self) -> str:
+        return str(self.QUEUE.get("BACKEND", REDIS_STREAMS))
+
+    @property
+    def queue_location(self) -> str:
+        default = "redis://127.0.0.1:6379/0" if self.queue_backend == REDIS_STREAMS else ""
+        return str(self.QUEUE.get("LOCATION", default))
+
+    @property
+    def queue_options(self) -> Mapping[str, Any]:
+        options: Mapping[str, Any] = self.QUEUE.get("OPTIONS", {})
+        return options
+
+    @property
+    def max_aggregates(self) -> int:
+        return int(self.AGGREGATE_CACHE.get("MAX_AGGREGATES", 100_000))
+
+    @property
+    def event_databases(self) -> list[str]:
+        return list(self.EVENT_STORE.get("DATABASES", ["default"]))
+
+    @property
+    def event_store_backend(self) -> str:
+        return str(self.EVENT_STORE.get("BACKEND", "enode_django.eventstore.postgres.PostgresEventStore"))
+
+
+KEYS = frozenset(field.name for field in dataclasses.fields(Conf))
+
+
+def given() -> Mapping[str, Any]:
+    """``settings.ENODE`` as it stands; raises `ConfigurationError` if it is no dictionary."""
+    value = getattr(settings, "ENODE", {})
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"ENODE must be a dictionary, got {value!r}")
+    return value
+
+
+@lru_cache(maxsize=1)
+def conf() -> Conf:
+    """The settings in force; unknown keys are left to the system check that refuses them."""
+    return Conf(**{key: value for key, value in given().items() if key in KEYS})
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "ENODE":
+        conf.cache_clear()
+
+
+setting_changed.connect(_forget)

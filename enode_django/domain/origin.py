@@ -1,0 +1,27 @@
+"""The command that events come from, known to ``apply`` without being handed through application code."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import NamedTuple, Protocol
+
+from enode_django.domain.metadata import EMPTY, Metadata
+
+
+class Origin(Protocol):
+    @property
+    def command_id(self) -> str: ...
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+
+class KnownOrigin(NamedTuple):
+    command_id: str = ""
+    metadata: Metadata = EMPTY
+
+
+NO_ORIGIN: Origin = KnownOrigin()
+
+handled_command: ContextVar[Origin | None] = ContextVar("enode_handled_command", default=None)
+"""Set while a command handler runs, in its thread."""

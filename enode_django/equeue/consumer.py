@@ -1,0 +1,212 @@
+"""Consuming the queues that a process is told to: leases, windows, pulling, committing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
+
+from enode_django.equeue.messages import Commit
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.equeue.transports.base import Transport
+from enode_django.exceptions import QueueHeld
+
+logger = logging.getLogger("enode_django.equeue")
+
+RETRY_ACQUIRE = 0.1
+"""Seconds between tries to acquire a queue that another worker is about to release."""
+
+
+class PulledMessages(NamedTuple):
+    window: OffsetWindow
+    offsets: list[int]
+    bodies: list[bytes]
+
+
+class Acquired(NamedTuple):
+    """``previous_owner`` is set when that owner's lease ran out: it may be alive, and hold database sessions."""
+
+    window: OffsetWindow
+    previous_owner: str | None
+
+
+class QueueConsumer:
+    """One consumer group's share of one topic in one process.
+
+    `assign` says which queues to own; the pulling thread then calls `acquire_missing` and `pull`, another one `renew`
+    and `commit` on a timer. A queue that is assigned no more is drained (its window is finished by whoever handles
+    its messages) and released by `release_drained`. Every error of the transport passes through.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        group: str,
+        topic: str,
+        owner: str,
+        lease: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._transport = transport
+        self._group = group
+        self._topic = topic
+        self._owner = owner
+        self._lease = lease
+        self._clock = clock
+        self._assigned: frozenset[int] = frozenset()
+        self._gone: frozenset[str] = frozenset()
+        self._windows: dict[int, OffsetWindow] = {}
+        self._draining: list[OffsetWindow] = []
+        self._next_try = 0.0
+        self._warned: dict[int, float] = {}
+        self._committing = threading.Lock()
+
+    def assign(self, queues: Iterable[int], gone: Collection[str] = ()) -> None:
+        """From now on own these queues. Owners in ``gone`` are known to be dead: their leases do not count."""
+        self._gone = frozenset(gone)
+        self._assigned = frozenset(queues)
+        self._next_try = 0.0
+
+    @property
+    def owned(self) -> frozenset[int]:
+        return frozenset(self._windows)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is owned and nothing is left to drain."""
+        return not self._windows and not self._draining
+
+    @property
+    def unfinished(self) -> int:
+        """How many messages were pulled and are not finished, in all windows that are open."""
+        return sum(window.unfinished for window in self._all_windows() if not window.closed)
+
+    def _all_windows(self) -> list[OffsetWindow]:
+        return [*self._windows.values(), *self._draining]
+
+    def acquire_missing(self) -> list[Acquired]:
+        """Take what is assigned and not owned yet, as far as nobody else holds it. Called by the pulling thread."""
+        for queue, window in list(self._windows.items()):
+            if window.closed:
+                del self._windows[queue]
+            elif queue not in self._assigned:
+                self._draining.append(self._windows.pop(queue))
+        missing = self._assigned - self._windows.keys() - {window.queue for window in self._draining}
+        if not missing or self._clock() < self._next_try:
+            return []
+        self._next_try = self._clock() + RETRY_ACQUIRE
+        return [acquired for queue in sorted(missing) if (acquired := self._acquire(queue)) is not None]
+
+    def _acquire(self, queue: int) -> Acquired | None:
+        started = self._clock()
+        try:
+            lease = self._transport.acquire(
+                self._group, self._topic, queue, self._owner, self._lease, replaces=self._gone
+            )
+        except QueueHeld as held:
+            self._warn(queue, held)
+            return None
+        window = OffsetWindow(
+            self._topic,
+            queue,
+            epoch=lease.epoch,
+            committed=lease.committed,
+            deadline=started + self._lease,
+            backlog_end=lease.end,
+        )
+        self._windows[queue] = window
+        self._warned.pop(queue, None)
+        logger.info("acquired %s/%d at offset %d, epoch %d", self._topic, queue, lease.committed, lease.epoch)
+        return Acquired(window, lease.previous_owner)
+
+    def _warn(self, queue: int, held: QueueHeld) -> None:
+        """Say it once a lease, and only when it lasts: a hand-over within one supervisor takes a moment."""
+        now = self._clock()
+        if now < self._warned.setdefault(queue, now + self._lease / 2):
+            return
+        self._warned[queue] = now + self._lease
+        logger.warning(
+            "%s/%d is held by %s for another %.1f s; is a second runprocessors running?",
+            self._topic,
+            queue,
+            held.owner,
+            held.seconds,
+        )
+
+    def pull(self, limit: int, wait: float) -> list[PulledMessages]:
+        """New messages of the owned queues; blocks up to ``wait`` seconds. Called by the pulling thread."""
+        windows = {queue: window for queue, window in self._windows.items() if not window.closed}
+        offsets = {queue: window.next_offset for queue, window in windows.items()}
+        if not offsets:
+            return []
+        pulled = []
+        for batch in self._transport.pull(self._topic, offsets, limit=limit, wait=wait):
+            window = windows[batch.queue]
+            if window.add(batch.offsets):
+                pulled.append(PulledMessages(window, list(batch.offsets), list(batch.bodies)))
+        return pulled
+
+    def renew(self) -> None:
+        """Prolong all leases; the windows of queues that were lost are closed."""
+        open_windows = {window.queue: window for window in self._all_windows() if not window.closed}
+        if not open_windows:
+            return
+        started = self._clock()
+        epochs = {queue: window.epoch for queue, window in open_windows.items()}
+        lost = self._transport.renew(self._group, self._topic, self._owner, epochs, self._lease)
+        for queue, window in open_windows.items():
+            if queue in lost:
+                self._lose(window)
+            else:
+                window.deadline = started + self._lease
+
+    def commit(self) -> None:
+        """Store how far each window has come. Safe to call from several threads."""
+        with self._committing:
+            moved = {
+                w.queue: (w, w.committable) for w in self._all_windows() if not w.closed and w.committable > w.committed
+            }
+            if not moved:
+                return
+            commits = {queue: Commit(window.epoch, offset) for queue, (window, offset) in moved.items()}
+            refused = self._transport.commit(self._group, self._topic, commits)
+            for queue, (window, offset) in moved.items():
+                if queue in refused:
+                    self._lose(window)
+                else:
+                    window.committed = offset
+
+    def _lose(self, window: OffsetWindow) -> None:
+        if not window.closed:
+            logger.warning("lost %s/%d: another worker has taken it over", window.topic, window.queue)
+            window.close()
+
+    def trim(self) -> None:
+        """Let the transport delete what every group has committed."""
+        self._transport.trim(self._topic)
+
+    def release_drained(self) -> None:
+        """Commit and give back the drained queues. Called by the pulling thread."""
+        done = [window for window in self._draining if window.closed or not window.unfinished]
+        if not done:
+            return
+        self.commit()
+        epochs = {window.queue: window.epoch for window in done if not window.closed}
+        if epochs:
+            self._transport.release(self._group, self._topic, self._owner, epochs)
+        for window in done:
+            window.close()
+            self._draining.remove(window)
+
+    def abandon(self) -> None:
+        """Commit what is finished and give every queue back at once; what is unfinished comes again elsewhere."""
+        self.commit()
+        windows = [window for window in self._all_windows() if not window.closed]
+        for window in windows:
+            window.close()
+        self._transport.release(self._group, self._topic, self._owner, {w.queue: w.epoch for w in windows})
+        self._windows.clear()
+        self._draining.clear()

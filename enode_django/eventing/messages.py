@@ -1,0 +1,52 @@
+"""A stored event stream as a message of the events topic.
+
+``[1, aggregate root type, aggregate root id, version, command id, command type, created at, events, metadata, reply]``:
+the stored bytes as they are, so that every delivery says the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import MalformedMessage
+from enode_django.serialization.plain import pack, unpack
+
+FORMAT = 1
+
+
+class PublishedStream(NamedTuple):
+    """``reply_to`` is the address of the inbox where somebody waits for the stream to be handled, or empty."""
+
+    record: StreamRecord
+    reply_to: str
+
+
+def encode_published(record: StreamRecord, reply_to: str = "") -> bytes:
+    return pack(
+        (
+            FORMAT,
+            record.aggregate_root_type,
+            record.aggregate_root_id,
+            record.version,
+            record.command_id,
+            record.command_type,
+            record.created_at,
+            record.events,
+            record.metadata,
+            reply_to,
+        )
+    )
+
+
+def decode_published(body: bytes) -> PublishedStream:
+    """Raises `MalformedMessage`."""
+    try:
+        form, kind, id, version, command_id, command_type, created_at, events, metadata, reply_to = unpack(body)
+    except (TypeError, ValueError) as error:
+        raise MalformedMessage(f"{len(body)} bytes are no event stream of ours: {error}") from error
+    if form != FORMAT:
+        raise MalformedMessage(f"an event stream of format {form!r} was published by another version")
+    return PublishedStream(
+        StreamRecord(id, version, command_id, kind, command_type, created_at, events, metadata), reply_to
+    )

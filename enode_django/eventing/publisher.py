@@ -1,0 +1,130 @@
+"""The last step of the write path: answer, publish, let the window move on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from enode_django.commanding.entries import Finished
+from enode_django.commanding.results import CommandResult, encode_result, failure, stored_result
+from enode_django.concurrency.backoff import Persist
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventing.messages import encode_published
+from enode_django.exceptions import EnodeError
+from enode_django.serialization.plain import pack
+
+logger = logging.getLogger("enode_django.publisher")
+
+
+def dead_letter_topic(topic: str) -> str:
+    return f"{topic}.dead-letters"
+
+
+class EventPublisher:
+    """All methods are called by one thread and block until the queue has taken what they send.
+
+    An outcome that is in the store is answered at once. Any other is answered when ``commit`` has moved the consume
+    offset past its command: from then on the command is not delivered again, so nobody can decide it otherwise.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        producer: Producer,
+        *,
+        event_topic: str,
+        command_topic: str,
+        persist: Persist,
+        commit: Callable[[], None],
+    ) -> None:
+        self._transport = transport
+        self._producer = producer
+        self._event_topic = event_topic
+        self._dead_letters = dead_letter_topic(command_topic)
+        self._persist = persist
+        self._commit = commit
+        self._waiting: list[Finished] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many answers wait for the consume offset to move."""
+        return len(self._waiting)
+
+    def publish(self, finished: Sequence[Finished]) -> None:
+        self._answer(
+            [(one.envelope.reply_to, _stored_answer(one)) for one in finished if one.record and one.envelope.reply_to]
+        )
+        streams = [
+            (one.record.aggregate_root_id, encode_published(one.record, one.envelope.reply_to))
+            for one in finished
+            if one.record is not None
+        ]
+        if streams:
+            self._persist(lambda: self._producer.send_batch(self._event_topic, streams))
+        self._bury([one for one in finished if one.record is None and one.envelope.body is not None])
+        self._waiting.extend(one for one in finished if one.record is None and one.envelope.reply_to)
+        self._move_windows(finished)
+        if self._waiting:
+            self.answer_committed()
+
+    def answer_committed(self) -> None:
+        """Commit the offsets and answer what waited for that."""
+        self._commit()
+        due = [one for one in self._waiting if _is_past(one)]
+        self._waiting = [one for one in self._waiting if not _is_past(one) and not _is_lost(one)]
+        self._answer([(one.envelope.reply_to, encode_result(one.result)) for one in due if one.result is not None])
+
+    def _answer(self, replies: Sequence[tuple[str, bytes]]) -> None:
+        if replies:
+            self._persist(lambda: self._transport.reply(replies))
+
+    def _bury(self, dead: Sequence[Finished]) -> None:
+        """Keep a message that can never be handled, with its place and the reason, for somebody to look at."""
+        letters = []
+        for one in dead:
+            envelope = one.envelope
+            window = envelope.window
+            place = (window.topic, window.queue, envelope.offset) if window is not None else None
+            error = envelope.failed
+            reason = (type(error).__name__, str(error).encode(errors="replace").decode())
+            letters.append((envelope.aggregate_root_id or "?", pack((place, reason, envelope.body))))
+        if letters:
+            self._persist(lambda: self._producer.send_batch(self._dead_letters, letters))
+
+    @staticmethod
+    def _move_windows(finished: Sequence[Finished]) -> None:
+        offsets: dict[OffsetWindow, list[int]] = {}
+        for one in finished:
+            window = one.envelope.window
+            if window is not None:
+                offsets.setdefault(window, []).append(one.envelope.offset)
+        for window, done in offsets.items():
+            window.finish_many(done)
+
+
+def _stored_answer(one: Finished) -> bytes:
+    return encode_result(answer_of(one))
+
+
+def answer_of(one: Finished) -> CommandResult:
+    """The result of a finished command."""
+    if one.record is None:
+        assert one.result is not None
+        return one.result
+    try:
+        return stored_result(one.record)
+    except EnodeError as error:
+        logger.error("what is stored of command %r cannot be read: %s", one.envelope.id, error)
+        return failure(one.envelope.id, one.envelope.aggregate_root_id, error)
+
+
+def _is_past(one: Finished) -> bool:
+    window = one.envelope.window
+    return window is None or window.committed > one.envelope.offset
+
+
+def _is_lost(one: Finished) -> bool:
+    window = one.envelope.window
+    return window is not None and window.closed

@@ -1,0 +1,89 @@
+"""``manage.py runprocessors``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, connections
+
+from enode_django.conf import Conf, conf
+from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.processors.cores import usable_cores
+from enode_django.processors.logs import log_to_console
+from enode_django.processors.supervisor import Supervisor
+from enode_django.runtime import make_store, make_transport
+
+CONNECTIONS_BESIDE_MAILBOXES = 2
+"""A worker's puller and keeper read the store, too."""
+
+
+class Command(BaseCommand):
+    help = "Handles commands: runs worker processes with their mailboxes until SIGTERM or SIGINT."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--processes", type=int, help="worker processes; by default one per core it may use")
+        parser.add_argument("--report", type=Path, help="a file that is kept up to date with figures, as JSON")
+
+    def handle(self, *, processes: int | None, report: Path | None, verbosity: int, **options: Any) -> None:
+        log_to_console(verbosity)
+        current = conf()
+        count = processes or current.PROCESSES or usable_cores()
+        if count < 1:
+            raise CommandError(f"--processes must be at least 1, got {count}")
+        queues = self._prepare_topics(current)
+        self._say_connections(current, count)
+        supervisor = Supervisor(current, count, queues, verbosity=verbosity, on_report=_Reporter(report))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: supervisor.stop())
+        self.stdout.write(f"{count} workers, {queues} queues of topic {current.COMMAND_TOPIC!r}; Ctrl-C stops")
+        status = supervisor.run()
+        if status:
+            raise SystemExit(status)
+
+    def _prepare_topics(self, current: Conf) -> int:
+        try:
+            transport = make_transport()
+            make_store()
+            transport.create_topic(current.EVENT_TOPIC, current.QUEUES_PER_TOPIC)
+            queues = transport.create_topic(current.COMMAND_TOPIC, current.QUEUES_PER_TOPIC)
+            transport.close()
+        except (QueueError, ConfigurationError) as error:
+            raise CommandError(f"{error}\nsee ENODE['QUEUE'] in the settings") from error
+        return queues
+
+    def _say_connections(self, current: Conf, processes: int) -> None:
+        alias = current.event_databases[0]
+        connection = connections[alias]
+        each = current.COMMAND_MAILBOXES + current.EVENT_MAILBOXES + CONNECTIONS_BESIDE_MAILBOXES
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT current_setting('max_connections')::int")
+                limit = cursor.fetchone()[0]
+        except DatabaseError as error:
+            raise CommandError(f"the event database {alias!r} cannot be asked: {error}") from error
+        finally:
+            connections.close_all()
+        text = f"up to {processes} × {each} = {processes * each} connections to {alias!r}, whose server allows {limit}"
+        self.stdout.write(text if processes * each <= limit else self.style.WARNING(f"{text}: too many"))
+
+
+class _Reporter:
+    """Writes aside and renames, so that a reader never sees half a report."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._last: dict[str, Any] = {}
+
+    def __call__(self, report: dict[str, Any]) -> None:
+        if self._path is None or report == self._last:
+            return
+        self._last = report
+        aside = self._path.with_suffix(f".{os.getpid()}")
+        aside.write_text(json.dumps(report))
+        aside.replace(self._path)

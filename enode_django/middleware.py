@@ -1,0 +1,50 @@
+"""Every command that a request sends says who asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import sync_and_async_middleware
+
+from enode_django.domain.metadata import Metadata, ambient_metadata
+from enode_django.ids import new_id
+
+Respond = Callable[[HttpRequest], Any]
+
+
+@sync_and_async_middleware
+def EnodeMiddleware(get_response: Respond) -> Respond:
+    """Sets the ambient metadata: the user's primary key, and the request's id as the correlation id.
+
+    The id is that of the ``X-Request-ID`` header, or a new one. Put this after the authentication middleware.
+    """
+    if iscoroutinefunction(get_response):
+
+        async def answer_async(request: HttpRequest) -> HttpResponse:
+            with ambient_metadata(_source(request)):
+                pending: Awaitable[HttpResponse] = get_response(request)
+                return await pending
+
+        return answer_async
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        with ambient_metadata(_source(request)):
+            response: HttpResponse = get_response(request)
+            return response
+
+    return answer
+
+
+def _source(request: HttpRequest) -> Callable[[], Metadata]:
+    request_id = (request.headers.get("X-Request-ID") or new_id())[:255]
+
+    def metadata() -> Metadata:
+        # Asked when a command is sent: a view may have logged somebody in, and most requests need no user at all.
+        user = getattr(request, "user", None)
+        key = None if user is None or not user.is_authenticated else str(user.pk)
+        return Metadata(user=key, request=request_id, correlation_id=request_id)
+
+    return metadata

@@ -1,0 +1,1 @@
+"""The processes of ``manage.py runprocessors``: a supervisor and its workers."""

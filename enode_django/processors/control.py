@@ -1,0 +1,47 @@
+"""What supervisor and worker say to each other through their pipe: msgpack, one message a frame."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from enode_django.serialization.plain import pack, unpack
+
+
+class Assignment(NamedTuple):
+    """The queues a worker shall own. ``gone``: owners known to be dead. ``suspects`` and ``condemned``: positions of
+    commands that were being handled when a worker died; suspects are handled one at a time, condemned ones never."""
+
+    queues: list[int]
+    gone: list[str]
+    suspects: list[int]
+    condemned: list[int]
+
+
+class Stop(NamedTuple):
+    """Drain and end; ``grace`` in seconds."""
+
+    grace: float
+
+
+class Beat(NamedTuple):
+    """A worker is alive, owns these queues, and has done so much."""
+
+    owned: list[int]
+    report: dict[str, Any]
+
+
+Message = Assignment | Stop | Beat
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Assignment, Stop, Beat)}
+
+
+def send(connection: Connection, message: Message) -> None:
+    """Raises `OSError` when the other side is gone."""
+    connection.send_bytes(pack((type(message).__name__, list(message))))
+
+
+def receive(connection: Connection) -> Message:
+    """Blocks; raises `EOFError` or `OSError` when the other side is gone."""
+    kind, values = unpack(connection.recv_bytes())
+    message: Message = _KINDS[kind](*values)
+    return message

@@ -1,0 +1,298 @@
+"""The threads of one worker, and what goes between them.
+
+    puller ─► command mailbox i ─► event mailbox j ─► publisher
+                     ▲──────────────────┘
+    keeper: renews leases, commits offsets, on a timer
+
+Between threads go lists of messages that nobody changes any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from django.db import close_old_connections
+
+from enode_django.commanding.committing import Committer
+from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
+from enode_django.commanding.intake import Intake, Received
+from enode_django.commanding.loading import AggregateLoader
+from enode_django.commanding.processor import CommandProcessor, Note
+from enode_django.commanding.routing import MailboxRouter
+from enode_django.concurrency.backoff import delays, until_it_works
+from enode_django.concurrency.mailbox import Mailbox
+from enode_django.concurrency.threads import join_threads, start_thread
+from enode_django.conf import Conf
+from enode_django.domain.handlers import command_handlers
+from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventing.publisher import EventPublisher
+from enode_django.eventstore.base import EventStore
+from enode_django.exceptions import TransportUnavailable
+from enode_django.processors.housekeeping import Housekeeper
+from enode_django.processors.statistics import Statistics
+
+logger = logging.getLogger("enode_django.worker")
+
+PULL_WAIT = 0.2
+"""Seconds of one long poll: how long an order of the supervisor may go unnoticed on an idle queue."""
+HANDLE_AT_ONCE = 250
+"""Commands after which a command mailbox hands over what it has: the event mailbox should not wait for more."""
+
+
+class Commands(NamedTuple):
+    envelopes: Sequence[Envelope]
+
+
+class Outcomes(NamedTuple):
+    released: Sequence[Entry]
+    recoveries: Sequence[Recovery]
+
+
+class Forget(NamedTuple):
+    queue: int
+
+
+CommandItem = Commands | Outcomes | Forget
+
+
+def _command_weight(item: CommandItem) -> int:
+    return len(item.envelopes) if isinstance(item, Commands) else 0
+
+
+class Pipeline:
+    """`assign`, `drain` and `abandon` are called by the worker's main thread; the rest runs in threads of its own.
+
+    ``notes`` has one for each command mailbox, where it says which command it is handling.
+    """
+
+    def __init__(
+        self,
+        conf: Conf,
+        transport: Transport,
+        store: EventStore,
+        *,
+        owner: str,
+        notes: Sequence[Note],
+        statistics: Statistics,
+    ) -> None:
+        self._conf = conf
+        self._store = store
+        self._statistics = statistics
+        self._router = MailboxRouter(conf.COMMAND_MAILBOXES, conf.EVENT_MAILBOXES)
+        self.consumer = QueueConsumer(
+            transport, group=conf.CONSUMER_GROUP, topic=conf.COMMAND_TOPIC, owner=owner, lease=conf.LEASE
+        )
+        self._intake = Intake(store, self._router, persist=until_it_works, delays=conf.UNKNOWN_TYPE_DELAYS)
+        self._publisher = EventPublisher(
+            transport,
+            Producer(transport, queues=conf.QUEUES_PER_TOPIC),
+            event_topic=conf.EVENT_TOPIC,
+            command_topic=conf.COMMAND_TOPIC,
+            persist=until_it_works,
+            commit=lambda: until_it_works(self.consumer.commit),
+        )
+        self._housekeeper = Housekeeper(conf, self.consumer, store)
+        self._commands: list[Mailbox[CommandItem]] = [
+            Mailbox(f"enode-commands-{n}", _command_weight) for n in range(conf.COMMAND_MAILBOXES)
+        ]
+        self._events: list[Mailbox[Sequence[Entry]]] = [
+            Mailbox(f"enode-events-{n}", len) for n in range(conf.EVENT_MAILBOXES)
+        ]
+        self._finished: Mailbox[Sequence[Finished]] = Mailbox("enode-publisher", len)
+        self._processors = self._make_processors(notes)
+        self._room = threading.Event()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def _make_processors(self, notes: Sequence[Note]) -> list[CommandProcessor]:
+        conf, suspects = self._conf, threading.Lock()
+        share = max(1, conf.max_aggregates // conf.COMMAND_MAILBOXES)
+        recent = max(1, conf.RECENT_COMMANDS // conf.COMMAND_MAILBOXES)
+        return [
+            CommandProcessor(
+                AggregateLoader(self._store),
+                command_handlers,
+                persist=until_it_works,
+                max_aggregates=share,
+                max_recent=recent,
+                max_bytes=conf.EVENTS_MAX_BYTES,
+                note=note,
+                suspects=suspects,
+            )
+            for note in notes
+        ]
+
+    def start(self) -> None:
+        runs = [("enode-publisher", self._run_publisher)]
+        runs += [(box.name, lambda box=box: self._run_event_mailbox(box)) for box in self._events]  # type: ignore[misc]
+        runs += [
+            (box.name, lambda box=box, processor=processor: self._run_command_mailbox(box, processor))  # type: ignore[misc]
+            for box, processor in zip(self._commands, self._processors, strict=True)
+        ]
+        runs += [("enode-puller", self._run_puller), ("enode-keeper", self._run_keeper)]
+        self._threads = [start_thread(name, run, vital=True) for name, run in runs]
+
+    # -- called by the main thread --------------------------------------------------------------------------------
+
+    def assign(
+        self, queues: Iterable[int], *, gone: Collection[str], suspects: Collection[int], condemned: Collection[int]
+    ) -> None:
+        self._intake.suspects, self._intake.condemned = suspects, condemned
+        self.consumer.assign(queues, gone)
+
+    def drain(self, timeout: float) -> bool:
+        """Stop pulling, finish what was pulled, release the queues; returns whether all of it was done in time.
+
+        What waits for an unknown type to become known stays in the queue.
+        """
+        self.consumer.assign(())
+        deadline = time.monotonic() + timeout
+        while not self.consumer.is_idle and time.monotonic() < deadline:
+            if self.consumer.unfinished <= self._intake.delayed:
+                break
+            time.sleep(0.01)
+        drained = self.consumer.unfinished <= self._intake.delayed
+        self._stopping.set()
+        self._room.set()
+        join_threads([thread for thread in self._threads if thread.name in ("enode-puller", "enode-keeper")], 5.0)
+        self.consumer.abandon()
+        while self._publisher.waiting and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return drained
+
+    @property
+    def cached_aggregates(self) -> int:
+        return sum(processor.cached for processor in self._processors)
+
+    # -- the puller -----------------------------------------------------------------------------------------------
+
+    def _run_puller(self) -> None:
+        waits = delays()
+        while not self._stopping.is_set():
+            try:
+                self._pull_once()
+                waits = delays()
+            except TransportUnavailable as error:
+                delay = next(waits)
+                logger.warning("%s; pulling again in %.2f s", error, delay)
+                self._stopping.wait(delay)
+
+    def _pull_once(self) -> None:
+        for window, previous_owner in self.consumer.acquire_missing():
+            if previous_owner is not None:
+                ended = until_it_works(lambda owner=previous_owner: self._store.end_sessions(owner))  # type: ignore[misc]
+                logger.warning(
+                    "took %s/%d from %s, ending %d of its sessions", window.topic, window.queue, previous_owner, ended
+                )
+            for box in self._commands:
+                box.post(Forget(window.queue))
+        self.consumer.release_drained()
+        self._route(self._intake.retry())
+        if self.consumer.unfinished >= self._conf.MAX_UNFINISHED:
+            self._room.clear()
+            if self.consumer.unfinished >= self._conf.MAX_UNFINISHED:
+                self._room.wait(PULL_WAIT)
+            return
+        pulled = self.consumer.pull(self._conf.PULL_MAX_BATCH, PULL_WAIT)
+        for window, offsets, bodies in pulled:
+            self._route(self._intake.receive(window, offsets, bodies))
+        if not pulled and not self.consumer.owned:
+            self._stopping.wait(0.05)
+
+    def _route(self, received: Received) -> None:
+        if received.commands:
+            if len(self._commands) == 1:
+                self._commands[0].post(Commands(received.commands))
+            else:
+                shares: list[list[Envelope]] = [[] for _ in self._commands]
+                for envelope in received.commands:
+                    shares[envelope.command_mailbox].append(envelope)
+                for box, share in zip(self._commands, shares, strict=True):
+                    if share:
+                        box.post(Commands(share))
+        self._post_entries(received.stored)
+        if received.broken:
+            self._finished.post(received.broken)
+
+    # -- command mailboxes ----------------------------------------------------------------------------------------
+
+    def _run_command_mailbox(self, box: Mailbox[CommandItem], processor: CommandProcessor) -> None:
+        while (items := box.take(HANDLE_AT_ONCE)) is not None:
+            close_old_connections()
+            for item in items:
+                if isinstance(item, Commands):
+                    for start in range(0, len(item.envelopes), HANDLE_AT_ONCE):
+                        self._post_entries(processor.handle(item.envelopes[start : start + HANDLE_AT_ONCE]))
+                elif isinstance(item, Outcomes):
+                    processor.finish(item.released)
+                    for recovery in item.recoveries:
+                        self._post_entries(processor.recover(recovery))
+                else:
+                    processor.forget(item.queue)
+
+    def _post_entries(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        if len(self._events) == 1:
+            self._events[0].post(entries)
+            return
+        shares: list[list[Entry]] = [[] for _ in self._events]
+        for entry in entries:
+            envelope = entry.envelope
+            number = self._router.mailboxes(entry.aggregate_root_id)[1] if envelope is None else envelope.event_mailbox
+            shares[number].append(entry)
+        for box, share in zip(self._events, shares, strict=True):
+            if share:
+                box.post(share)
+
+    # -- event mailboxes ------------------------------------------------------------------------------------------
+
+    def _run_event_mailbox(self, box: Mailbox[Sequence[Entry]]) -> None:
+        committer = Committer(self._store, persist=until_it_works, clock=time.monotonic)
+        while (items := box.take(self._conf.COPY_MAX_BATCH)) is not None:
+            entries = items[0] if len(items) == 1 else [entry for item in items for entry in item]
+            committed = committer.commit(entries)
+            self._statistics.count_batch(len(committed.finished), len(committed.recoveries))
+            if committed.finished:
+                self._finished.post(committed.finished)
+            self._tell_command_mailboxes(committed.released, committed.recoveries)
+
+    def _tell_command_mailboxes(self, released: Sequence[Entry], recoveries: Sequence[Recovery]) -> None:
+        if len(self._commands) == 1:
+            if released or recoveries:
+                self._commands[0].post(Outcomes(released, recoveries))
+            return
+        shares: list[tuple[list[Entry], list[Recovery]]] = [([], []) for _ in self._commands]
+        for entry in released:
+            if entry.envelope is not None:
+                shares[entry.envelope.command_mailbox][0].append(entry)
+        for recovery in recoveries:
+            shares[self._router.mailboxes(recovery.aggregate_root_id)[0]][1].append(recovery)
+        for box, share in zip(self._commands, shares, strict=True):
+            if share[0] or share[1]:
+                box.post(Outcomes(*share))
+
+    # -- publisher and keeper -------------------------------------------------------------------------------------
+
+    def _run_publisher(self) -> None:
+        publisher = self._publisher
+        while (
+            items := self._finished.take(2 * self._conf.COPY_MAX_BATCH, PULL_WAIT if publisher.waiting else None)
+        ) is not None:
+            finished = [one for item in items for one in item]
+            if finished:
+                publisher.publish(finished)
+                self._statistics.count_published(len(finished))
+                self._room.set()
+            elif publisher.waiting:
+                publisher.answer_committed()
+
+    def _run_keeper(self) -> None:
+        while not self._stopping.wait(self._housekeeper.pause):
+            self._housekeeper.tick()

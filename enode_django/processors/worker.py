@@ -1,0 +1,136 @@
+"""A worker process: from its start by the supervisor to its end."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from enode_django.processors.control import Assignment, Beat, Stop, receive, send
+from enode_django.processors.logs import log_to_console
+
+logger = logging.getLogger("enode_django.worker")
+
+BEAT_INTERVAL = 0.5
+TICK = 0.1
+
+
+class WorkerOptions(NamedTuple):
+    """``name`` owns the leases and names the worker's database sessions (63 bytes of it count)."""
+
+    name: str
+    grace: float
+    verbosity: int
+
+
+def run_worker(options: WorkerOptions, connection: Connection, notes: Any) -> None:
+    """The main function of a worker process; ``notes`` is shared memory of one 64-bit integer a command mailbox."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor forwards it
+    import django
+
+    django.setup()
+    log_to_console(options.verbosity)
+    name_sessions(options.name)
+    sys.exit(_Worker(options, connection, notes).run())
+
+
+def name_sessions(name: str) -> None:
+    """Let this process's database sessions be known by its name, so that a successor can end them."""
+    from django.db import connections
+
+    for alias in connections:
+        database = connections[alias]
+        if database.vendor == "postgresql":
+            database.settings_dict.setdefault("OPTIONS", {})["application_name"] = name
+
+
+class _Worker:
+    def __init__(self, options: WorkerOptions, connection: Connection, notes: Any) -> None:
+        from enode_django.conf import conf
+        from enode_django.processors.pipeline import Pipeline
+        from enode_django.processors.statistics import Statistics
+        from enode_django.runtime import make_store, make_transport
+
+        self._options = options
+        self._connection = connection
+        self._statistics = Statistics()
+        self._transport = make_transport()
+        self._pipeline = Pipeline(
+            conf(),
+            self._transport,
+            make_store(),
+            owner=options.name,
+            notes=note_places(notes),
+            statistics=self._statistics,
+        )
+        self._grace: float | None = None
+        self._next_beat = 0.0
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def _on_sigterm(self, number: int, frame: object) -> None:
+        self._grace = self._options.grace
+
+    def run(self) -> int:
+        """The exit status: 0 when everything that was pulled is finished."""
+        self._pipeline.start()
+        while self._grace is None:
+            try:
+                self._beat()
+                self._listen()
+            except (EOFError, OSError):
+                logger.warning("the supervisor of %s is gone; draining", self._options.name)
+                self._grace = self._options.grace
+        drained = self._pipeline.drain(self._grace)
+        try:
+            send(self._connection, self._state())
+        except OSError:
+            logger.debug("nobody reads the last report of %s", self._options.name)
+        self._transport.close()
+        if not drained:
+            logger.error("%s could not finish in %.1f s; what is left comes again", self._options.name, self._grace)
+        return 0 if drained else 1
+
+    def _beat(self) -> None:
+        if time.monotonic() >= self._next_beat:
+            send(self._connection, self._state())
+            self._next_beat = time.monotonic() + BEAT_INTERVAL
+
+    def _state(self) -> Beat:
+        report = {**self._statistics.report(), "cached_aggregates": self._pipeline.cached_aggregates}
+        return Beat(sorted(self._pipeline.consumer.owned), report)
+
+    def _listen(self) -> None:
+        if not self._connection.poll(TICK):
+            return
+        message = receive(self._connection)
+        if isinstance(message, Assignment):
+            self._pipeline.assign(
+                message.queues,
+                gone=frozenset(message.gone),
+                suspects=frozenset(message.suspects),
+                condemned=frozenset(message.condemned),
+            )
+        elif isinstance(message, Stop):
+            self._grace = message.grace
+
+
+def note_places(notes: Any) -> Sequence[Any]:
+    """Each place of the shared array as a view of length one, which is cheaper to write than a ctypes array."""
+    view = memoryview(notes).cast("B").cast("q")
+    return [view[number : number + 1] for number in range(len(notes))]
+
+
+def new_notes(context: Any, mailboxes: int) -> Any:
+    """Shared memory that a worker process started by ``context`` can write and its supervisor can read."""
+    return context.RawArray(ctypes.c_int64, mailboxes)
+
+
+def worker_name(supervisor: str, number: int) -> str:
+    """Unique for each start of a process, and short enough for an ``application_name``."""
+    return f"{supervisor}/{number}-{os.urandom(3).hex()}"

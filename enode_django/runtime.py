@@ -1,0 +1,103 @@
+"""The object graph of a process, built from the settings in one place."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from enode_django.commanding.bus import CommandBus, QueueCommandBus
+from enode_django.conf import conf
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventstore.base import EventStore
+from enode_django.exceptions import ConfigurationError
+
+
+def make_transport() -> Transport:
+    """The queue of the settings; raises `ConfigurationError`. It connects when it is first used."""
+    current = conf()
+    transport: Transport = _import(current.queue_backend, 'QUEUE["BACKEND"]')(
+        current.queue_location, **current.queue_options
+    )
+    return transport
+
+
+def make_store() -> EventStore:
+    """The event store of the settings; raises `ConfigurationError`."""
+    current = conf()
+    store: EventStore = _import(current.event_store_backend, 'EVENT_STORE["BACKEND"]')(current.event_databases[0])
+    return store
+
+
+def make_producer(transport: Transport) -> Producer:
+    return Producer(transport, queues=conf().QUEUES_PER_TOPIC)
+
+
+def _import(path: str, key: str) -> Any:
+    try:
+        return import_string(path)
+    except ImportError as error:
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}") from error
+
+
+class _Current:
+    """The bus of this process: made when first used, anew in a forked child, and when the settings change."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.bus: CommandBus | None = None
+        self.pid = 0
+
+
+_current = _Current()
+
+
+def current_bus() -> CommandBus:
+    if _current.bus is not None and _current.pid == os.getpid():
+        return _current.bus
+    with _current.lock:
+        if _current.bus is None or _current.pid != os.getpid():
+            transport = make_transport()
+            _current.bus = QueueCommandBus(transport, make_producer(transport), conf().COMMAND_TOPIC)
+            _current.pid = os.getpid()
+        return _current.bus
+
+
+def close_bus() -> None:
+    """Let go of the connections of this process's bus; the next use makes another."""
+    with _current.lock:
+        bus, pid, _current.bus = _current.bus, _current.pid, None
+    if bus is not None and pid == os.getpid():
+        bus.close()
+
+
+@contextmanager
+def use_bus(bus: CommandBus) -> Iterator[None]:
+    """Everything in this process sends through ``bus`` inside the block."""
+    with _current.lock:
+        before = (_current.bus, _current.pid)
+        _current.bus, _current.pid = bus, os.getpid()
+    try:
+        yield
+    finally:
+        with _current.lock:
+            _current.bus, _current.pid = before
+
+
+def _settings_changed(*, setting: str, **_: object) -> None:
+    if setting == "ENODE" and isinstance(_current.bus, QueueCommandBus):
+        close_bus()
+
+
+def _forked() -> None:
+    _current.lock = threading.RLock()
+
+
+setting_changed.connect(_settings_changed)
+os.register_at_fork(after_in_child=_forked)
