@@ -1,0 +1,294 @@
+"""What only PostgreSQL can do to a store: other transactions, atomic blocks, constraints that are not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from django.db import ProgrammingError, connection, transaction
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from enode_django.databases import healthy_connection
+from enode_django.eventstore import statements
+from enode_django.eventstore.base import Appended, Outcome, StreamRecord
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.exceptions import StoreUnavailable
+from enode_django.models import EventStream
+from enode_django.testing.event_store_read_contract import history, outcomes, refusal, stream
+from tests.integration.store_sessions import Call, bare_session, database_alias, insert
+
+STORED, REPEATED, CONFLICT = Outcome.STORED, Outcome.REPEATED, Outcome.CONFLICT
+INVALID, DEPENDENT = Outcome.INVALID, Outcome.DEPENDENT
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def store() -> PostgresEventStore:
+    return PostgresEventStore()
+
+
+OURS = stream("b", 1, "k")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        pytest.param(OURS, Appended(STORED), id="the same row"),
+        pytest.param(refusal("b", "k"), Appended(REPEATED, refusal("b", "k")), id="the same command"),
+        pytest.param(stream("b", 1, "other"), Appended(CONFLICT), id="the same version"),
+    ],
+)
+@pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_writer_that_has_not_committed_is_waited_for(
+    store: PostgresEventStore, theirs: StreamRecord, expected: Appended, commits: bool, doubtful: bool
+) -> None:
+    sent = [stream("a", 1), OURS, stream("b", 2), stream("c", 1)]
+    with (
+        database_alias("waiting", OPTIONS={"application_name": "waiting"}),
+        bare_session() as rival,
+        bare_session() as observer,
+    ):
+        insert(rival, theirs)
+        call = Call(lambda: PostgresEventStore("waiting").append(sent, doubtful=doubtful))
+        call.wait_for_a_lock(observer, "waiting")
+        if commits:
+            rival.commit()
+        else:
+            rival.rollback()
+        results = call.result()
+    refused = commits and expected.outcome is not STORED
+    assert results[1] == (expected if commits else Appended(STORED))
+    assert outcomes([results[0], *results[2:]]) == [STORED, DEPENDENT if refused else STORED, STORED]
+    assert (store.heads("b") == {"b": 2}) is not refused
+
+
+# Inside an atomic block
+
+
+def test_a_rollback_around_the_store_takes_everything_back(store: PostgresEventStore) -> None:
+    store.append([stream("a", 1)])
+    with transaction.atomic():
+        assert outcomes(store.append([stream("a", 2), stream("b", 1)])) == [STORED, STORED]
+        assert outcomes(store.append([stream("b", 2)], doubtful=True)) == [STORED]
+        transaction.set_rollback(True)
+    assert store.heads("ab") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("guilty", "outcome"),
+    [(stream("a", 1), CONFLICT), (stream("a", 2)._replace(command_type="\0"), INVALID)],
+    ids=["conflict", "bad data"],
+)
+def test_a_refusal_does_not_break_the_surrounding_block(
+    store: PostgresEventStore, guilty: StreamRecord, outcome: Outcome
+) -> None:
+    store.append([stream("a", 1)])
+    with transaction.atomic():
+        EventStream.objects.create(**stream("before", 1)._asdict())
+        assert outcomes(store.append([guilty, stream("b", 1)])) == [outcome, STORED]
+        EventStream.objects.create(**stream("after", 1)._asdict())
+    assert store.heads(["a", "b", "before", "after"]) == {"a": 1, "b": 1, "before": 1, "after": 1}
+
+
+def test_without_autocommit_the_caller_commits(store: PostgresEventStore) -> None:
+    connection.set_autocommit(False)
+    try:
+        assert outcomes(store.append([stream("a", 1)])) == [STORED]
+        assert outcomes(store.append([stream("a", 1), stream("b", 1)])) == [CONFLICT, STORED]
+        connection.rollback()
+    finally:
+        connection.set_autocommit(True)
+    assert store.heads("ab") == {}
+
+
+def test_a_lost_connection_inside_a_block_is_left_to_the_block(store: PostgresEventStore) -> None:
+    with pytest.raises(StoreUnavailable), transaction.atomic():
+        _lose_connection(store)
+    assert outcomes(store.append([stream("a", 1)])) == [STORED]
+
+
+def _lose_connection(store: PostgresEventStore) -> None:
+    store.append([stream("a", 1)])
+    with bare_session(autocommit=True) as session:
+        session.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.connection.info.backend_pid])
+    lost = connection.connection
+    try:
+        store.append([stream("a", 2)])
+    finally:
+        assert connection.connection is lost
+
+
+# What the database itself refuses
+
+
+@pytest.fixture
+def _short_events(transactional_db: None) -> Iterator[None]:
+    yield from _constraint("CHECK (length(events) < 100)")
+
+
+@pytest.fixture
+def _unique_metadata(transactional_db: None) -> Iterator[None]:
+    yield from _constraint("UNIQUE (metadata)")
+
+
+@pytest.fixture
+def _checked_at_commit(transactional_db: None) -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute(f"""
+            CREATE FUNCTION not_ours() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                IF length(NEW.events) >= 100 THEN RAISE check_violation USING MESSAGE = 'too long at commit'; END IF;
+                RETURN NULL;
+            END $$;
+            CREATE CONSTRAINT TRIGGER not_ours AFTER INSERT ON {statements.TABLE} DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION not_ours()
+        """)
+        try:
+            yield
+        finally:
+            cursor.execute("DROP FUNCTION not_ours CASCADE")
+
+
+def _constraint(definition: str) -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {statements.TABLE} ADD CONSTRAINT not_ours {definition}")
+        try:
+            yield
+        finally:
+            cursor.execute(f"ALTER TABLE {statements.TABLE} DROP CONSTRAINT not_ours")
+
+
+@pytest.mark.usefixtures("_short_events")
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_batch_is_halved_until_the_guilty_records_stand_alone(store: PostgresEventStore, doubtful: bool) -> None:
+    taken = stream("root-9", 1)
+    store.append([taken])
+    sent = [stream(f"root-{number % 10}", number // 10 + 1) for number in range(100)]
+    guilty = {34: "root-4", 35: "root-5", 76: "root-6"}
+    for place in guilty:
+        sent[place] = sent[place]._replace(events=bytes(100))
+    results = store.append(sent, doubtful=doubtful)
+    for place, result in enumerate(results):
+        first_bad = {4: 34, 5: 35, 6: 76, 9: 9}.get(place % 10, 1_000)
+        if place < first_bad:
+            assert result == Appended(STORED)
+        elif place > first_bad:
+            assert result == Appended(DEPENDENT)
+        elif place in guilty:
+            assert result.outcome is INVALID
+            assert "not_ours" in result.error
+            assert "23514" in result.error
+        else:
+            assert result == Appended(CONFLICT)
+    rows = store.load_many([f"root-{number}" for number in range(10)])
+    lengths = {root: len(streams) for root, streams in rows.items()}
+    shorter = {"root-4": 3, "root-5": 3, "root-6": 7, "root-9": 1}
+    assert lengths == {**{f"root-{number}": 10 for number in range(9)}, **shorter}
+
+
+@pytest.mark.usefixtures("_unique_metadata")
+def test_a_row_that_a_foreign_constraint_refuses_is_invalid(store: PostgresEventStore) -> None:
+    sent = [stream("a", 1, metadata=b"1"), stream("b", 1, metadata=b"1"), stream("b", 2, metadata=b"2")]
+    sent.append(stream("c", 1, metadata=b"3"))
+    results = store.append(sent)
+    assert outcomes(results) == [STORED, INVALID, DEPENDENT, STORED]
+    assert "not the app's own" in results[1].error
+    assert store.heads("abc") == {"a": 1, "c": 1}
+
+
+@pytest.mark.usefixtures("_checked_at_commit")
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_row_that_is_refused_by_the_commit_is_invalid(store: PostgresEventStore, doubtful: bool) -> None:
+    sent = [stream("a", 1), stream("b", 1, events=bytes(100)), stream("b", 2), stream("c", 1)]
+    results = store.append(sent, doubtful=doubtful)
+    assert outcomes(results) == [STORED, INVALID, DEPENDENT, STORED]
+    assert "too long at commit" in results[1].error
+    assert store.heads("abc") == {"a": 1, "c": 1}
+
+
+def test_a_missing_table_is_a_bug_and_not_a_reason_to_retry(store: PostgresEventStore) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {statements.TABLE} RENAME TO elsewhere")
+        try:
+            with pytest.raises((ProgrammingError, psycopg.ProgrammingError)):
+                store.append([stream("a", 1)])
+            with pytest.raises((ProgrammingError, psycopg.ProgrammingError)):
+                store.append([stream("a", 1)], doubtful=True)
+        finally:
+            cursor.execute(f"ALTER TABLE elsewhere RENAME TO {statements.TABLE}")
+
+
+# The session
+
+
+def test_nothing_is_left_in_the_session(transactional_db: None) -> None:
+    with database_alias("eager", OPTIONS={"prepare_threshold": 0}) as alias:
+        before = _session(alias)
+        store = PostgresEventStore(alias)
+        records = [*history("a", 3), refusal("a")]
+        for doubtful in (False, True, False):
+            store.append(records, doubtful=doubtful)
+        list(store.load("a"))
+        store.load_many("a")
+        store.heads("a")
+        store.find([records[0].command_key])
+        store.prune_refusals(records[0].created_at)
+        assert _session(alias) == before
+
+
+def _session(alias: str) -> list[list[tuple[object, ...]]]:
+    with psycopg.Cursor[tuple[object, ...]](healthy_connection(alias).connection) as cursor:
+        return [
+            cursor.execute(question, prepare=False).fetchall()
+            for question in (
+                "SELECT pg_backend_pid()",
+                "SELECT name, setting FROM pg_settings ORDER BY name",
+                "SELECT name FROM pg_prepared_statements",
+                "SELECT name FROM pg_cursors",
+                "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
+            )
+        ]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
+def test_times_are_in_utc_whatever_the_session_says(transactional_db: None, zone: str) -> None:
+    with database_alias("elsewhere", TIME_ZONE=zone) as alias:
+        store, record = PostgresEventStore(alias), stream("a", 1)
+        store.append([record], doubtful=True)
+        (loaded,) = store.load("a")
+        assert loaded == record
+        assert loaded.created_at.isoformat() == record.created_at.isoformat()
+
+
+# Beside the memory driver
+
+_drafts = st.lists(
+    st.builds(
+        stream,
+        root_id=st.sampled_from("ab"),
+        version=st.sampled_from([None, 1, 2, 3]),
+        command_id=st.sampled_from(["k1", "k2", "k3", "k4", "\0"]),
+        events=st.sampled_from([b"x", b"y"]),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(_drafts, st.booleans()), max_size=4))
+def test_both_drivers_come_to_the_same_results(
+    store: PostgresEventStore, batches: list[tuple[list[StreamRecord], bool]]
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {statements.TABLE}")
+    memory = MemoryEventStore()
+    for batch, doubtful in batches:
+        assert list(store.append(batch, doubtful=doubtful)) == list(memory.append(batch))
+    assert store.load_many("ab") == memory.load_many("ab")
+    keys = [(command, root) for command in ("k1", "k2", "k3", "k4") for root in "ab"]
+    assert store.find(keys) == memory.find(keys)
