@@ -75,13 +75,15 @@ def _check_surroundings(command: Command, wait_for: WaitFor) -> None:
         raise DefinitionError(f"wait_for={wait_for!r} is no WaitFor; use WaitFor.EXECUTED")
     if handled_command.get() is not None:
         raise ExecuteInsideHandler(
-            f"{type(command).__qualname__} cannot be executed by a command handler, which would wait for its own mailbox; "
+            f"{type(command).__qualname__} cannot be executed by a command handler, which would wait for itself; "
             "send it, or let a process manager send it"
         )
-    if any(connection.in_atomic_block for connection in connections.all(initialized_only=True)):
+    if not current_bus().joins_transactions and any(
+        connection.in_atomic_block for connection in connections.all(initialized_only=True)
+    ):
         warnings.warn(
             f"{type(command).__qualname__} is executed inside an atomic block: a rollback will not undo it, and its "
             "handler does not see what the block has written; use send_command_on_commit",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=3,
         )

@@ -21,7 +21,12 @@ SEND_TRIES = 3
 
 
 class CommandBus(Protocol):
-    """What `enode_django.send_command` and its kin stand on."""
+    """What `enode_django.send_command` and its kin stand on.
+
+    ``joins_transactions``: whether commands run in the caller's transaction, so that a rollback undoes them.
+    """
+
+    joins_transactions: bool
 
     def send(self, commands: Sequence[Command]) -> None:
         """Blocks until the queue has stored the commands."""
@@ -40,6 +45,8 @@ class QueueCommandBus:
     A connection lost while sending leaves it unknown whether the queue has the commands. They are sent again, a few
     times: a command that comes twice takes effect once.
     """
+
+    joins_transactions = False
 
     def __init__(self, transport: Transport, producer: Producer, topic: str) -> None:
         self._transport = transport
@@ -94,7 +101,7 @@ class QueueCommandBus:
 
 def _timed_out(command: Command, sent: SendResult, timeout: float) -> CommandTimeout:
     return CommandTimeout(
-        f"{type(command).__qualname__} {command.id!r} was sent ({sent.topic}/{sent.queue}, offset {sent.offset}) but not "
-        f"answered within {timeout:g} s; it may still be executed: ask again by executing it with the same id, and see "
-        "that runprocessors is running"
+        f"{type(command).__qualname__} {command.id!r} was sent ({sent.topic}/{sent.queue}, offset {sent.offset}) but "
+        f"not answered within {timeout:g} s; it may still be executed: ask again by executing it with the "
+        "same id, and see that runprocessors is running"
     )

@@ -201,9 +201,9 @@ class CommandProcessor:
 
     def _handle(self, slot: Slot, envelope: Envelope) -> Entry:
         command = envelope.command
-        error = envelope.failed or slot.error
-        if command is None or error is not None:
-            return self._failed(slot, envelope, error or EnodeError("there is no command"), None)
+        unusable = envelope.failed or slot.error
+        if command is None or unusable is not None:
+            return self._failed(slot, envelope, unusable or EnodeError("there is no command"), None)
         context = CommandContext(command, slot.aggregate, self._load_foreign, envelope.metadata)
         token = handled_command.set(context)
         try:

@@ -14,7 +14,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from enode_django.domain.scalars import (
     SCALARS,
@@ -173,7 +173,7 @@ def _dataclass(kind: type) -> FieldType:
             raise mismatch(kind.__name__, value)
         values = {name: getattr(value, name) for name in schema.names}
         checked = schema.checked(values)
-        return value if all(checked[name] is values[name] for name in values) else dataclasses.replace(value, **checked)
+        return value if all(checked[name] is values[name] for name in values) else kind(**checked)
 
     def encode(value: Any) -> dict[str, Any]:
         return schema.encode({name: getattr(value, name) for name in schema.names})
@@ -270,10 +270,13 @@ class Schema:
         return InvalidField(f"{self.owner.__qualname__}.{name}: {error}")
 
 
+Make = Callable[[], Any]
+
+
 class _Factory:
     __slots__ = ("make",)
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Make) -> None:
         self.make = make
 
     def __call__(self) -> Any:
@@ -284,7 +287,7 @@ def _defaults(cls: type, annotations: Mapping[str, Any]) -> typing.Iterator[tupl
     if dataclasses.is_dataclass(cls):
         for field in dataclasses.fields(cls):
             if field.default_factory is not MISSING:
-                yield field.name, _Factory(field.default_factory)
+                yield field.name, _Factory(cast(Make, field.default_factory))
             else:
                 yield field.name, field.default
         return
@@ -293,7 +296,8 @@ def _defaults(cls: type, annotations: Mapping[str, Any]) -> typing.Iterator[tupl
             continue
         default = getattr(cls, name, MISSING)
         if isinstance(default, dataclasses.Field):
-            default = _Factory(default.default_factory) if default.default_factory is not MISSING else default.default
+            made = default.default_factory is not MISSING
+            default = _Factory(cast(Make, default.default_factory)) if made else default.default
         elif isinstance(default, (list, dict, set)):
             default = _Factory(default.copy)
         yield name, default

@@ -45,7 +45,7 @@ def _leaf(kind: type, *, never: tuple[type, ...] = ()) -> FieldType:
             return value
         if not isinstance(value, kind) or isinstance(value, (Enum, *never)):
             raise mismatch(kind.__name__, value)
-        return kind.__str__(value) if kind is str else kind(value)  # type: ignore[call-arg]
+        return kind.__str__(value) if kind is str else kind(value)
 
     return FieldType(kind, check, None, check)
 

@@ -52,6 +52,10 @@ def add_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
     total: dict[str, Any] = {}
     for report in reports:
         for name, value in report.items():
-            combine = max if name in ("largest_batch", "peak_memory") else lambda one, other: one + other
-            total[name] = combine(total[name], value) if name in total else value
+            if name not in total:
+                total[name] = value
+            elif name in ("largest_batch", "peak_memory"):
+                total[name] = max(total[name], value)
+            else:
+                total[name] += value
     return total

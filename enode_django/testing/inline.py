@@ -1,0 +1,116 @@
+"""The write side in the caller's thread: same mailbox code, same store, no queue."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from enode_django.commanding.committing import Committer
+from enode_django.commanding.entries import Entry, Envelope, Finished
+from enode_django.commanding.loading import AggregateLoader, events_of
+from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.results import CommandResult, decode_result, encode_result, failure, stored_result
+from enode_django.concurrency.backoff import once
+from enode_django.conf import conf
+from enode_django.domain.handlers import command_handlers
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.metadata import current_metadata
+from enode_django.eventstore.base import EventStore
+from enode_django.exceptions import EnodeError
+from enode_django.runtime import make_store, use_bus
+from enode_django.serialization.codec import decode_command, encode_command, encode_metadata, restore_command
+
+
+class InlineCommandBus:
+    """Executes each command before ``send`` returns. ``results`` and ``events`` keep what happened, in order.
+
+    A command sent by a command handler runs after the one being handled. Not for several threads at once: they wait
+    for each other. Nothing stays in memory between commands, so whatever a rollback takes away is gone.
+    """
+
+    joins_transactions = True
+
+    def __init__(self, store: EventStore) -> None:
+        self._store = store
+        self._lock = threading.RLock()
+        self._waiting: list[Envelope] = []
+        self._running = False
+        self.results: list[CommandResult] = []
+        self.events: list[DomainEvent] = []
+
+    def send(self, commands: Sequence[Command]) -> None:
+        with self._lock:
+            self._waiting.extend(_envelope(command) for command in commands)
+            if not self._running:
+                self._run()
+
+    def execute(self, command: Command, timeout: float) -> CommandResult:
+        with self._lock:
+            before = len(self.results)
+            self.send([command])
+            return next(result for result in self.results[before:] if result.command_id == command.id)
+
+    async def aexecute(self, command: Command, timeout: float) -> CommandResult:
+        from asgiref.sync import sync_to_async
+
+        return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _run(self) -> None:
+        self._running = True
+        try:
+            while self._waiting:
+                self._handle(self._waiting.pop(0))
+        finally:
+            self._running = False
+            self._waiting.clear()
+
+    def _handle(self, envelope: Envelope) -> None:
+        current = conf()
+        processor = CommandProcessor(
+            AggregateLoader(self._store),
+            command_handlers,
+            persist=once,
+            max_aggregates=1,
+            max_recent=2,
+            max_bytes=current.EVENTS_MAX_BYTES,
+        )
+        committer = Committer(self._store, persist=once, clock=time.monotonic)
+        entries: Sequence[Entry] = processor.handle([envelope])
+        while entries:
+            committed = committer.commit(entries)
+            for one in committed.finished:
+                self._finish(one)
+            processor.finish(committed.released)
+            entries = [entry for recovery in committed.recoveries for entry in processor.recover(recovery)]
+
+    def _finish(self, one: Finished) -> None:
+        if one.record is not None:
+            result = stored_result(one.record)
+            self.events.extend(events_of(one.record))
+        else:
+            result = one.result or failure(one.envelope.id, one.envelope.aggregate_root_id, EnodeError("no outcome"))
+        # Through the wire's form, so that a test sees what a caller would see.
+        self.results.append(decode_result(encode_result(result)))
+
+
+def _envelope(command: Command) -> Envelope:
+    """As the queue would deliver it: encoded and decoded."""
+    wire = decode_command(encode_command(command, encode_metadata(current_metadata())))
+    return Envelope(wire.id, wire.aggregate_root_id, wire.type_name, restore_command(wire), metadata=wire.metadata)
+
+
+@contextmanager
+def inline(store: EventStore | None = None) -> Iterator[InlineCommandBus]:
+    """Commands sent inside the block are executed at once, in this thread and in this database connection.
+
+    Inside a ``django.test.TestCase`` everything they store is rolled back with the test. Also usable as a decorator.
+    ``store`` replaces that of the settings: a ``MemoryEventStore`` needs no database.
+    """
+    bus = InlineCommandBus(store if store is not None else make_store())
+    with use_bus(bus):
+        yield bus

@@ -1,0 +1,121 @@
+"""Given these events, when this command comes, then that happens: an aggregate's rules without any database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.refusals import DomainException
+from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.serialization.codec import StoredRefusal, decode_refusal, encode_stream, read_stored
+from enode_django.serialization.registry import types
+from enode_django.testing.inline import InlineCommandBus
+
+
+def given(aggregate: type[AggregateRoot], id: str, *events: DomainEvent) -> Scenario:
+    """Begin a scenario with the aggregate's history; each event counts as one command's."""
+    return Scenario(aggregate, id, events)
+
+
+class Scenario:
+    """``given(BankAccount, "a", AccountOpened(owner="Ada")).when(Deposit(…)).then(Deposited(…))``
+
+    ``when`` may be called again; the ``then`` methods look at the last command. They raise `AssertionError`.
+    """
+
+    def __init__(self, aggregate: type[AggregateRoot], id: str, history: Sequence[DomainEvent]) -> None:
+        self._id = id
+        self._store = MemoryEventStore()
+        self._bus = InlineCommandBus(self._store)
+        self._store.append(_records(aggregate, id, history))
+        self._events: list[DomainEvent] = []
+        self.result: CommandResult | None = None
+
+    def when(self, command: Command) -> Self:
+        """Handle a command, as a command mailbox does."""
+        before = len(self._bus.events)
+        self.result = self._bus.execute(command, 0)
+        self._events = self._bus.events[before:]
+        return self
+
+    def then(self, *events: DomainEvent, result: Any = None) -> Self:
+        """The command succeeded with exactly these events (and, where given, this result)."""
+        outcome = self._outcome()
+        if outcome.status is not CommandStatus.SUCCESS:
+            raise AssertionError(f"expected {list(events)!r}, got {outcome.status.value} {_reason(outcome)}")
+        if self._events != list(events):
+            raise AssertionError(f"expected {list(events)!r}, got {self._events!r}")
+        if result is not None and outcome.value != result:
+            raise AssertionError(f"expected the result {result!r}, got {outcome.value!r}")
+        return self
+
+    def then_nothing(self) -> Self:
+        """The command changed nothing."""
+        outcome = self._outcome()
+        if outcome.status is not CommandStatus.NOTHING_CHANGED:
+            raise AssertionError(f"expected no change, got {outcome.status.value} {self._events!r} {_reason(outcome)}")
+        return self
+
+    def then_refused(self, refusal: type[DomainException], **fields: Any) -> Self:
+        """The command was refused by this class of domain exception, with these field values."""
+        outcome = self._outcome()
+        expected = types.name_of(refusal)
+        if outcome.status is not CommandStatus.FAILED or outcome.error_type != expected:
+            raise AssertionError(f"expected a refusal by {expected}, got {outcome.status.value} {_reason(outcome)}")
+        raised = self._refusal(refusal, outcome)
+        for name, value in fields.items():
+            if getattr(raised, name) != value:
+                raise AssertionError(f"expected {expected}.{name} to be {value!r}, got {getattr(raised, name)!r}")
+        return self
+
+    def then_failed(self, error: type[BaseException] | str) -> Self:
+        """The command failed with an exception of this class (or of this name)."""
+        outcome = self._outcome()
+        name = error if isinstance(error, str) else error.__name__
+        if outcome.status is not CommandStatus.FAILED or outcome.error_type != name:
+            raise AssertionError(f"expected it to fail with {name}, got {outcome.status.value} {_reason(outcome)}")
+        return self
+
+    def _outcome(self) -> CommandResult:
+        if self.result is None:
+            raise AssertionError("nothing has happened yet; call when() first")
+        return self.result
+
+    def _refusal(self, cls: type[DomainException], outcome: CommandResult) -> DomainException:
+        stored = self._store.find([(outcome.command_id, outcome.aggregate_root_id)])
+        for record in stored.values():
+            refusal = read_stored(record.events)
+            if isinstance(refusal, StoredRefusal):
+                return decode_refusal(refusal)
+        return cls.restore(outcome.error_message, outcome.error_fields)
+
+
+def _reason(outcome: CommandResult) -> str:
+    return f"({outcome.error_type}: {outcome.error_message})" if outcome.error_type else ""
+
+
+def _records(aggregate: type[AggregateRoot], id: str, history: Sequence[DomainEvent]) -> list[StreamRecord]:
+    """The history as stored streams; replaying it first finds events that the aggregate does not know."""
+    root = aggregate(id)
+    records = []
+    for version, event in enumerate(history, start=1):
+        event = type(event).from_plain(event.to_plain())  # the test's own may be given again elsewhere
+        root.apply(event)
+        root.accept()
+        records.append(
+            StreamRecord(
+                id,
+                version,
+                f"given-{version}",
+                types.name_of(aggregate),
+                "given",
+                event.timestamp,
+                encode_stream([event]),
+                b"",
+            )
+        )
+    return records

@@ -1,0 +1,51 @@
+"""Commands executed in the test's own transaction."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django.test import TestCase
+
+from enode_django import CommandStatus, execute_command, send_command_on_commit, send_commands
+from enode_django.models import EventStream
+from enode_django.testing import inline
+from sample_project.bank.domain import Deposit, Deposited, OpenAccount, Withdraw
+
+
+class Accounts(TestCase):
+    def test_what_is_paid_in_can_be_taken_out_once(self) -> None:
+        with inline():
+            execute_command(OpenAccount(aggregate_root_id="a", owner="Ada")).raise_for_status()
+            execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5))).raise_for_status()
+            withdraw = Withdraw(aggregate_root_id="a", amount=Decimal(5))
+            first, again = execute_command(withdraw), execute_command(withdraw)
+            refused = execute_command(Withdraw(aggregate_root_id="a", amount=Decimal(1)))
+        assert (first.status, first.value, first.version) == (CommandStatus.SUCCESS, Decimal(0), 3)
+        assert again == first
+        assert refused.error_type == "bank.InsufficientFunds"
+        assert refused.error_fields == {"balance": Decimal(0), "amount": Decimal(1)}
+        assert list(
+            EventStream.objects.filter(aggregate_root_id="a").order_by("sequence").values_list("version", flat=True)
+        ) == [1, 2, 3, None]
+
+    def test_events_are_seen_as_they_were_stored(self) -> None:
+        with inline() as bus:
+            send_commands(
+                [
+                    OpenAccount(aggregate_root_id="a", owner="Ada"),
+                    Deposit(aggregate_root_id="a", amount=Decimal(5), id="d1"),
+                ]
+            )
+        event = bus.events[-1]
+        assert event == Deposited(amount=Decimal(5), balance=Decimal(5))
+        assert (event.id, event.version, event.command_id) == ("a/2/0", 2, "d1")
+
+    def test_a_command_for_after_the_commit_waits_for_it(self) -> None:
+        with inline() as bus:
+            with self.captureOnCommitCallbacks(execute=True):
+                send_command_on_commit(OpenAccount(aggregate_root_id="a", owner="Ada"))
+                assert bus.results == []
+            assert bus.results[0].status == CommandStatus.SUCCESS
+
+    def test_a_test_leaves_nothing_behind(self) -> None:
+        assert not EventStream.objects.exists()

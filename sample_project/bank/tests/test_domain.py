@@ -1,0 +1,61 @@
+"""The account's rules, without a database."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django.test import SimpleTestCase
+
+from enode_django.testing import given
+from sample_project.bank.domain import (
+    AccountClosed,
+    AccountIsClosed,
+    AccountNotEmpty,
+    AccountOpened,
+    BankAccount,
+    CloseAccount,
+    Deposit,
+    Deposited,
+    InsufficientFunds,
+    InvalidAmount,
+    OpenAccount,
+    Withdraw,
+    Withdrawn,
+)
+
+OPENED = AccountOpened(owner="Ada")
+FIVE = Deposited(amount=Decimal(5), balance=Decimal(5))
+
+
+class AccountRules(SimpleTestCase):
+    def test_an_account_is_opened_once(self) -> None:
+        given(BankAccount, "a").when(OpenAccount(aggregate_root_id="a", owner="Ada")).then(OPENED)
+        given(BankAccount, "a", OPENED).when(OpenAccount(aggregate_root_id="a", owner="Bob")).then_failed(
+            "AggregateAlreadyExists"
+        )
+
+    def test_a_deposit_raises_the_balance(self) -> None:
+        given(BankAccount, "a", OPENED, FIVE).when(Deposit(aggregate_root_id="a", amount=Decimal("2.50"))).then(
+            Deposited(amount=Decimal("2.50"), balance=Decimal("7.50")), result=Decimal("7.50")
+        )
+
+    def test_amounts_are_positive(self) -> None:
+        account = given(BankAccount, "a", OPENED, FIVE)
+        account.when(Deposit(aggregate_root_id="a", amount=Decimal(0))).then_refused(InvalidAmount, amount=Decimal(0))
+        account.when(Withdraw(aggregate_root_id="a", amount=Decimal(-1))).then_refused(InvalidAmount)
+
+    def test_an_overdraft_is_refused_and_changes_nothing(self) -> None:
+        account = given(BankAccount, "a", OPENED, FIVE)
+        account.when(Withdraw(aggregate_root_id="a", amount=Decimal(6))).then_refused(
+            InsufficientFunds, balance=Decimal(5), amount=Decimal(6)
+        )
+        account.when(Withdraw(aggregate_root_id="a", amount=Decimal(5))).then(
+            Withdrawn(amount=Decimal(5), balance=Decimal(0))
+        )
+
+    def test_only_an_empty_account_is_closed_and_closing_again_changes_nothing(self) -> None:
+        given(BankAccount, "a", OPENED, FIVE).when(CloseAccount(aggregate_root_id="a")).then_refused(AccountNotEmpty)
+        account = given(BankAccount, "a", OPENED)
+        account.when(CloseAccount(aggregate_root_id="a")).then(AccountClosed())
+        account.when(CloseAccount(aggregate_root_id="a")).then_nothing()
+        account.when(Deposit(aggregate_root_id="a", amount=Decimal(1))).then_refused(AccountIsClosed)
