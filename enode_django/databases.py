@@ -42,3 +42,12 @@ def _is_lost(raw: psycopg.Connection[object]) -> bool:
     except psycopg.Error:
         return True
     return raw.info.transaction_status != TransactionStatus.IDLE
+
+
+def heal_connections() -> None:
+    """Let go of the calling thread's broken connections, to all databases: what application code opened, too."""
+    for connection in connections.all(initialized_only=True):
+        if connection.vendor == "postgresql":
+            discard_if_lost(connection)
+        else:
+            connection.close_if_unusable_or_obsolete()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
 from enode_django.eventstore.base import EventStore, StreamRecord
-from enode_django.exceptions import AggregateError, AggregateTypeMismatch, BrokenHistory, EnodeError
+from enode_django.exceptions import AggregateTypeMismatch, BrokenHistory, EnodeError
 from enode_django.serialization.codec import decode_events, decode_metadata
 from enode_django.serialization.registry import types
 
@@ -67,24 +67,16 @@ class AggregateLoader:
 
     def load(self, aggregate_root_id: str) -> AggregateRoot | None:
         """A fresh instance, or None if there are no streams; raises as `replay_record`."""
-        aggregate = None
-        for record in self.store.load(aggregate_root_id):
-            aggregate = replay_record(aggregate, record)
-        return aggregate
+        return replay_records(self.store.load(aggregate_root_id))
 
-    def load_many(self, aggregate_root_ids: Iterable[str]) -> dict[str, AggregateRoot | EnodeError]:
-        """Fresh instances by id, in one query; what cannot be rebuilt comes as the error."""
-        loaded: dict[str, AggregateRoot | EnodeError] = {}
-        for id, records in self.store.load_many(aggregate_root_ids).items():
-            loaded[id] = _rebuilt(records)
-        return loaded
+    def streams_of(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
+        """All streams of several aggregates in one query, to be replayed; an id without any is left out."""
+        return self.store.load_many(aggregate_root_ids)
 
 
-def _rebuilt(records: Sequence[StreamRecord]) -> AggregateRoot | EnodeError:
+def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:
+    """A fresh instance, or None if there are no streams; raises as `replay_record`."""
     aggregate = None
-    try:
-        for record in records:
-            aggregate = replay_record(aggregate, record)
-    except EnodeError as error:
-        return error
-    return aggregate if aggregate is not None else AggregateError("no stream at all")
+    for record in records:
+        aggregate = replay_record(aggregate, record)
+    return aggregate

@@ -15,7 +15,7 @@ from typing import Protocol
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import Entry, EntryKind, Envelope, Recovery
-from enode_django.commanding.loading import AggregateLoader, replay_record
+from enode_django.commanding.loading import AggregateLoader, replay_record, replay_records
 from enode_django.commanding.recent import RecentCommands
 from enode_django.commanding.results import CommandResult, CommandStatus, failure
 from enode_django.concurrency.backoff import Persist
@@ -148,14 +148,15 @@ class CommandProcessor:
         missing = {e.aggregate_root_id: e for e in envelopes if e.aggregate_root_id not in slots}
         if not missing:
             return
-        loaded = self._persist(lambda: self._loader.load_many(missing))
+        streams = self._persist(lambda: self._loader.streams_of(missing))
         for id, envelope in missing.items():
-            aggregate = loaded.get(id)
-            if isinstance(aggregate, EnodeError):
-                logger.error("aggregate %r cannot be loaded: %s", id, aggregate)
-                self._new_slot(id, None, envelope, aggregate)
-            else:
-                self._new_slot(id, aggregate, envelope)
+            self._note[0] = envelope.position  # appliers are application code, too: they may hang or crash
+            try:
+                self._new_slot(id, replay_records(streams.get(id, ())), envelope)
+            except EnodeError as error:
+                logger.error("aggregate %r cannot be loaded: %s", id, error)
+                self._new_slot(id, None, envelope, error)
+        self._note[0] = IDLE
 
     def _new_slot(
         self, id: str, aggregate: AggregateRoot | None, envelope: Envelope, error: EnodeError | None = None

@@ -15,8 +15,6 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from django.db import close_old_connections
-
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
@@ -27,6 +25,7 @@ from enode_django.concurrency.backoff import delays, until_it_works
 from enode_django.concurrency.mailbox import Mailbox
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import Conf
+from enode_django.databases import heal_connections
 from enode_django.domain.handlers import command_handlers
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.producer import Producer
@@ -224,7 +223,7 @@ class Pipeline:
 
     def _run_command_mailbox(self, box: Mailbox[CommandItem], processor: CommandProcessor) -> None:
         while (items := box.take(HANDLE_AT_ONCE)) is not None:
-            close_old_connections()
+            heal_connections()
             for item in items:
                 if isinstance(item, Commands):
                     for start in range(0, len(item.envelopes), HANDLE_AT_ONCE):
