@@ -59,6 +59,10 @@ def replay_record(aggregate: AggregateRoot | None, record: StreamRecord) -> Aggr
     return aggregate
 
 
+PORTION = 10_000
+"""Streams that are read at once: what a mailbox loads must not depend on how long histories are."""
+
+
 class AggregateLoader:
     """Blocks on the store; raises its `StoreUnavailable`."""
 
@@ -68,6 +72,24 @@ class AggregateLoader:
     def load(self, aggregate_root_id: str) -> AggregateRoot | None:
         """A fresh instance, or None if there are no streams; raises as `replay_record`."""
         return replay_records(self.store.load(aggregate_root_id))
+
+    def sorted_by_size(self, aggregate_root_ids: Iterable[str]) -> tuple[list[list[str]], list[str]]:
+        """Ids in portions that can be loaded in one query each, and ids whose history must be streamed."""
+        heads = self.store.heads(aggregate_root_ids)
+        portions: list[list[str]] = [[]]
+        large = []
+        total = 0
+        for id in aggregate_root_ids:
+            size = heads.get(id, 0)
+            if size > PORTION:
+                large.append(id)
+                continue
+            if total + size > PORTION:
+                portions.append([])
+                total = 0
+            portions[-1].append(id)
+            total += size
+        return portions, large
 
     def streams_of(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
         """All streams of several aggregates in one query, to be replayed; an id without any is left out."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 from enode_django.commanding.cache import AggregateCache, Slot
@@ -136,7 +137,11 @@ class CommandProcessor:
         return entries
 
     def forget(self, queue: int) -> None:
-        """Drop what is idle of a queue that was acquired anew: another worker may have changed it since."""
+        """Drop what is idle of a queue that was acquired anew: another worker may have changed it since.
+
+        The recent commands go, too: what was decided here and lost with the queue was never confirmed by the store.
+        """
+        self._recent.clear()
         for id, slot in list(self._cache.slots.items()):
             if slot.queue == queue and not slot.unfinished:
                 self._cache.drop(id)
@@ -148,22 +153,26 @@ class CommandProcessor:
         missing = {e.aggregate_root_id: e for e in envelopes if e.aggregate_root_id not in slots}
         if not missing:
             return
-        streams = self._persist(lambda: self._loader.streams_of(missing))
-        for id, envelope in missing.items():
-            self._note[0] = envelope.position  # appliers are application code, too: they may hang or crash
-            try:
-                self._new_slot(id, replay_records(streams.get(id, ())), envelope)
-            except EnodeError as error:
-                logger.error("aggregate %r cannot be loaded: %s", id, error)
-                self._new_slot(id, None, envelope, error)
-        self._note[0] = IDLE
+        small, large = self._persist(lambda: self._loader.sorted_by_size(missing))
+        for portion in small:
+            streams = self._persist(partial(self._loader.streams_of, portion))
+            for id in portion:
+                self._note[0] = missing[id].position  # appliers are application code: they may hang or crash
+                self._new_slot(id, missing[id], partial(replay_records, streams.get(id, ())))
+            self._note[0] = IDLE
+        for id in large:
+            self._new_slot(id, missing[id], partial(self._persist, partial(self._loader.load, id)))
 
-    def _new_slot(
-        self, id: str, aggregate: AggregateRoot | None, envelope: Envelope, error: EnodeError | None = None
-    ) -> None:
+    def _new_slot(self, id: str, envelope: Envelope, rebuild: Callable[[], AggregateRoot | None]) -> None:
+        aggregate, unreadable = None, None
+        try:
+            aggregate = rebuild()
+        except EnodeError as error:
+            logger.error("aggregate %r cannot be loaded: %s", id, error)
+            unreadable = error
         self._epoch += 1
         queue = envelope.window.queue if envelope.window is not None else 0
-        self._cache.put(id, Slot(aggregate, self._epoch, queue, error))
+        self._cache.put(id, Slot(aggregate, self._epoch, queue, unreadable))
 
     def _load_foreign(self, id: str) -> AggregateRoot | None:
         noted = self._note[0]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from enode_django.commanding.committing import Committer
@@ -128,10 +129,10 @@ class Pipeline:
         ]
 
     def start(self) -> None:
-        runs = [("enode-publisher", self._run_publisher)]
-        runs += [(box.name, lambda box=box: self._run_event_mailbox(box)) for box in self._events]  # type: ignore[misc]
+        runs: list[tuple[str, Callable[[], None]]] = [("enode-publisher", self._run_publisher)]
+        runs += [(box.name, partial(self._run_event_mailbox, box)) for box in self._events]
         runs += [
-            (box.name, lambda box=box, processor=processor: self._run_command_mailbox(box, processor))  # type: ignore[misc]
+            (box.name, partial(self._run_command_mailbox, box, processor))
             for box, processor in zip(self._commands, self._processors, strict=True)
         ]
         runs += [("enode-puller", self._run_puller), ("enode-keeper", self._run_keeper)]
@@ -185,7 +186,7 @@ class Pipeline:
     def _pull_once(self) -> None:
         for window, previous_owner in self.consumer.acquire_missing():
             if previous_owner is not None:
-                ended = until_it_works(lambda owner=previous_owner: self._store.end_sessions(owner))  # type: ignore[misc]
+                ended = until_it_works(partial(self._store.end_sessions, previous_owner))
                 logger.warning(
                     "took %s/%d from %s, ending %d of its sessions", window.topic, window.queue, previous_owner, ended
                 )
@@ -256,11 +257,15 @@ class Pipeline:
         committer = Committer(self._store, persist=until_it_works, clock=time.monotonic)
         while (items := box.take(self._conf.COPY_MAX_BATCH)) is not None:
             entries = items[0] if len(items) == 1 else [entry for item in items for entry in item]
-            committed = committer.commit(entries)
-            self._statistics.count_batch(len(committed.finished), len(committed.recoveries))
-            if committed.finished:
-                self._finished.post(committed.finished)
-            self._tell_command_mailboxes(committed.released, committed.recoveries)
+            for start in range(0, len(entries), self._conf.COPY_MAX_BATCH):
+                self._commit(committer, entries[start : start + self._conf.COPY_MAX_BATCH])
+
+    def _commit(self, committer: Committer, entries: Sequence[Entry]) -> None:
+        committed = committer.commit(entries)
+        self._statistics.count_batch(len(committed.finished), len(committed.recoveries))
+        if committed.finished:
+            self._finished.post(committed.finished)
+        self._tell_command_mailboxes(committed.released, committed.recoveries)
 
     def _tell_command_mailboxes(self, released: Sequence[Entry], recoveries: Sequence[Recovery]) -> None:
         if len(self._commands) == 1:
