@@ -106,10 +106,11 @@ class PostgresEventStore:
 
 
 def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord]) -> bool:
-    """Write all records, or none if the database, or its column widths, refuse any."""
+    """Whether all records were written; if the database, or its column widths, refuse any, none is."""
     in_order = sorted(records, key=_aggregate_root_id)
     try:
-        with _savepoint(connection), psycopg.Cursor(connection.connection).copy(statements.COPY) as copy:
+        cursor = psycopg.Cursor(connection.connection)
+        with _savepoint(connection), cursor.copy(statements.COPY) as copy:
             for chunk in chunks(in_order, _COPY_CHUNK):
                 copy.write(chunk)
     except psycopg.Error as error:
@@ -118,7 +119,8 @@ def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord]) ->
         raise
     except (ValueError, struct.error):
         return False
-    return True
+    # A trigger of somebody else may drop rows without an error; the slow path finds out which.
+    return cursor.rowcount == len(records)
 
 
 def _savepoint(connection: BaseDatabaseWrapper) -> contextlib.AbstractContextManager[None]:

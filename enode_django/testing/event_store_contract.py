@@ -173,11 +173,11 @@ class EventStoreContract(EventStoreReadContract):
         assert outcomes(store.append([first, first, refused, refused, second])) == [STORED] * 5
         assert list(store.load("a")) == [first, second]
 
-    @pytest.mark.parametrize("versions", [(1, 2), (1, None), (None, 1)])
+    @pytest.mark.parametrize("versions", [(1, 2), (1, None), (None, 1), (1, 1), (None, None)])
     def test_a_command_twice_in_a_batch_has_its_first_outcome(
         self, store: EventStore, versions: tuple[int | None, int | None]
     ) -> None:
-        first, second = (stream("a", version, "k") for version in versions)
+        first, second = (stream("a", version, "k", events=bytes([n])) for n, version in enumerate(versions))
         results = store.append([first, second, stream("a", 3), stream("b", 1)])
         assert list(results) == [Appended(STORED), Appended(REPEATED, first), Appended(DEPENDENT), Appended(STORED)]
 

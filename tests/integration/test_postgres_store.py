@@ -67,6 +67,24 @@ def test_a_writer_that_has_not_committed_is_waited_for(
     assert (store.heads("b") == {"b": 2}) is not refused
 
 
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_keys_are_taken_in_one_order_so_that_writers_do_not_lock_each_other_out(
+    store: PostgresEventStore, doubtful: bool
+) -> None:
+    with (
+        database_alias("waiting", OPTIONS={"application_name": "waiting"}),
+        bare_session(options="-c lock_timeout=5s") as rival,
+        bare_session() as observer,
+    ):
+        insert(rival, stream("a", 1))
+        sent = [stream("b", 1), stream("a", 1)]
+        call = Call(lambda: PostgresEventStore("waiting").append(sent, doubtful=doubtful))
+        call.wait_for_a_lock(observer, "waiting")
+        insert(rival, stream("b", 1))
+        rival.commit()
+        assert outcomes(call.result()) == [CONFLICT, CONFLICT]
+
+
 # Inside an atomic block
 
 
@@ -137,6 +155,26 @@ def _unique_metadata(transactional_db: None) -> Iterator[None]:
 
 
 @pytest.fixture
+def _dropping(transactional_db: None) -> Iterator[None]:
+    """The first rows of aggregate ``dropped`` vanish, as many as their metadata say; a sequence never rolls back."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"""
+            CREATE SEQUENCE not_ours;
+            CREATE FUNCTION not_ours() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                IF NEW.aggregate_root_id = 'dropped' AND nextval('not_ours') <= get_byte(NEW.metadata, 0)
+                THEN RETURN NULL; END IF;
+                RETURN NEW;
+            END $$;
+            CREATE TRIGGER not_ours BEFORE INSERT ON {statements.TABLE} FOR EACH ROW EXECUTE FUNCTION not_ours()
+        """)
+        try:
+            yield
+        finally:
+            cursor.execute("DROP FUNCTION not_ours CASCADE; DROP SEQUENCE not_ours")
+
+
+@pytest.fixture
 def _checked_at_commit(transactional_db: None) -> Iterator[None]:
     with connection.cursor() as cursor:
         cursor.execute(f"""
@@ -199,6 +237,17 @@ def test_a_row_that_a_foreign_constraint_refuses_is_invalid(store: PostgresEvent
     assert outcomes(results) == [STORED, INVALID, DEPENDENT, STORED]
     assert "not the app's own" in results[1].error
     assert store.heads("abc") == {"a": 1, "c": 1}
+
+
+@pytest.mark.usefixtures("_dropping")
+@pytest.mark.parametrize(("times", "outcome"), [(3, STORED), (100, INVALID)])
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_row_that_goes_missing_is_tried_again_and_never_reported_as_stored(
+    store: PostgresEventStore, times: int, outcome: Outcome, doubtful: bool
+) -> None:
+    missing, other = stream("dropped", 1, metadata=bytes([times])), stream("a", 1)
+    assert outcomes(store.append([missing, other], doubtful=doubtful)) == [outcome, STORED]
+    assert store.heads(["a", "dropped"]) == ({"a": 1, "dropped": 1} if outcome is STORED else {"a": 1})
 
 
 @pytest.mark.usefixtures("_checked_at_commit")

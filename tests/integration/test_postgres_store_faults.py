@@ -93,6 +93,7 @@ def test_a_copy_that_loses_its_connection_is_resolved_by_sending_again(
         store.append(records)
     assert proxy.lost.is_set()
     assert isinstance(caught.value.__cause__, psycopg.OperationalError)
+    assert connections["proxied"].connection is None, "closed, so that whoever uses it next connects anew"
     assert set(outcomes(store.append(records, doubtful=True))) == {STORED}
     assert_stored_once(records)
 
