@@ -3,7 +3,8 @@
 An *event stream* is what one command did to one aggregate, one row. A row without a version is a stored refusal: the
 command was refused by a ``DomainException`` and must never take effect. A driver promises, whatever happens:
 
-* versions of an aggregate are 1, 2, 3 … without a gap, a pair (aggregate root id, version) is there once;
+* a pair (aggregate root id, version) is there once. Callers number the streams of an aggregate from the version they
+  have seen stored, without a gap; the third promise then keeps versions 1, 2, 3 … in the store;
 * a pair (command id, aggregate root id) is there once, so success and refusal exclude each other;
 * a stream is stored only if everything sent before it for the same aggregate in the same call is stored too.
 """
@@ -69,7 +70,8 @@ class EventStore(Protocol):
         """Store records; returns one `Appended` per record, in order.
 
         Records of one aggregate must come in the order they arose. ``doubtful`` says that some of these records may
-        be stored already, or be on their way to the disk in a session that was lost.
+        be stored already, or be on their way to the disk in a session that was lost. Inside a transaction of the
+        caller, STORED is durable when that commits.
         """
 
     def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> Iterator[StreamRecord]:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
@@ -41,7 +42,10 @@ class Worker:
         self.name = options.name
         self.notes = new_notes(context, mailboxes)
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=run_worker, args=(options, theirs, self.notes), name=options.name)
+        # A daemon is sent SIGTERM, which drains it, when its parent exits without the supervisor's doing (--reload).
+        self.process = context.Process(
+            target=run_worker, args=(options, theirs, self.notes), name=options.name, daemon=True
+        )
         self.process.start()
         theirs.close()
         self.started = time.monotonic()
@@ -87,7 +91,8 @@ class Supervisor:
     def run(self) -> int:
         """The exit status: 0 when every worker drained in time."""
         try:
-            while not self._stops:
+            # Under --reload this is not the main thread, whose end is the process's.
+            while not self._stops and threading.main_thread().is_alive():
                 self._start_missing()
                 self._look()
             return self._shut_down()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
+from django.utils import autoreload
 
 from enode_django.conf import Conf, conf
 from enode_django.exceptions import ConfigurationError, QueueError
@@ -28,9 +30,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--processes", type=int, help="worker processes; by default one per core it may use")
+        parser.add_argument("--reload", action="store_true", help="start anew when code changes (for development)")
         parser.add_argument("--report", type=Path, help="a file that is kept up to date with figures, as JSON")
 
-    def handle(self, *, processes: int | None, report: Path | None, verbosity: int, **options: Any) -> None:
+    def handle(self, *, reload: bool, **options: Any) -> None:
+        if reload:
+            autoreload.run_with_reloader(self.supervise, **options)
+        else:
+            self.supervise(**options)
+
+    def supervise(self, *, processes: int | None, report: Path | None, verbosity: int, **options: Any) -> None:
         log_to_console(verbosity)
         current = conf()
         count = processes or current.PROCESSES or usable_cores()
@@ -39,8 +48,10 @@ class Command(BaseCommand):
         queues = self._prepare_topics(current)
         self._say_connections(current, count)
         supervisor = Supervisor(current, count, queues, verbosity=verbosity, on_report=_Reporter(report))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: supervisor.stop())
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: supervisor.stop())
+        # Else the reloader has the main thread and the signals; when it exits, the workers are told to drain.
         self.stdout.write(f"{count} workers, {queues} queues of topic {current.COMMAND_TOPIC!r}; Ctrl-C stops")
         status = supervisor.run()
         if status:
