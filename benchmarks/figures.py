@@ -1,0 +1,89 @@
+"""What was measured, and the table of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    name: str
+    value: float
+    unit: str
+    rounds: Sequence[float] = ()
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """``ratio`` of the figures, by name; ``at_least`` or ``at_most`` is what is asked for."""
+
+    name: str
+    needs: Sequence[str]
+    ratio: Callable[..., float]
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+def median(name: str, rounds: Sequence[float], unit: str, note: str = "") -> Figure:
+    return Figure(name, statistics.median(rounds), unit, tuple(rounds), note)
+
+
+BARS = (
+    Bar("spread / raw COPY", ["spread", "raw COPY"], lambda b, a: b / a, at_least=0.30),
+    Bar("spread / peer at its best", ["spread", "peer best, spread"], lambda b, d: b / d, at_least=8),
+    Bar("spread / peer's defaults", ["spread", "peer defaults, spread"], lambda b, d: b / d, at_least=25),
+    Bar("one account / peer at its best", ["one account", "peer best, one account"], lambda c, d: c / d, at_least=8),
+    Bar("execute_command p50, ms", ["execute_command p50"], lambda p50: p50, at_most=4),
+    Bar("1 % twice / clean", ["1 % twice", "1 % twice: clean"], lambda r, c: r / c, at_least=0.6),
+    Bar(
+        "peak memory, last tenth / first",
+        ["memory after the last tenth", "memory after the first tenth"],
+        lambda last, first: last / first,
+        at_most=1.05,
+    ),
+    Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
+)
+
+
+def judged(figures: Sequence[Figure]) -> list[dict[str, Any]]:
+    """The bars whose figures are there."""
+    values = {figure.name: figure.value for figure in figures}
+    results = []
+    for bar in BARS:
+        if all(name in values for name in bar.needs):
+            ratio = bar.ratio(*(values[name] for name in bar.needs))
+            met = ratio >= bar.at_least if bar.at_least is not None else ratio <= (bar.at_most or 0.0)
+            asked = f"≥ {bar.at_least:g}" if bar.at_least is not None else f"≤ {bar.at_most:g}"
+            results.append({"name": bar.name, "ratio": ratio, "bar": asked, "verdict": "meets" if met else "misses"})
+    return results
+
+
+def table(figures: Sequence[Figure]) -> str:
+    lines = [f"{'figure':40} {'value':>12}  {'unit':12} rounds"]
+    for figure in figures:
+        rounds = "  ".join(_number(value) for value in figure.rounds) if len(figure.rounds) > 1 else ""
+        note = f"  ({figure.note})" if figure.note else ""
+        lines.append(f"{figure.name:40} {_number(figure.value):>12}  {figure.unit:12} {rounds}{note}".rstrip())
+    lines += ["", f"{'ratio':40} {'value':>12}  {'bar':12} verdict"]
+    for row in judged(figures):
+        lines.append(f"{row['name']:40} {row['ratio']:12.2f}  {row['bar']:12} {row['verdict']}")
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def machine(postgres: str) -> dict[str, Any]:
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "postgresql": postgres,
+        "system": f"{platform.system()} {platform.machine()}",
+    }

@@ -1,0 +1,48 @@
+"""Commands as they travel, encoded ahead so that encoding them is not measured."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from decimal import Decimal
+
+from enode_django.domain.messages import Command
+from enode_django.ids import new_id
+from enode_django.serialization.codec import encode_command
+from sample_project.bank.domain import Deposit, OpenAccount
+
+Messages = list[tuple[str, bytes]]
+
+AMOUNT = Decimal("12.50")
+
+
+def account_ids(count: int) -> list[str]:
+    return [new_id() for _ in range(count)]
+
+
+def opens(accounts: Sequence[str]) -> Messages:
+    return [_message(OpenAccount(aggregate_root_id=id, owner=f"owner {n}")) for n, id in enumerate(accounts)]
+
+
+def deposits(accounts: Sequence[str], count: int, seed: int = 1) -> Messages:
+    """To random accounts."""
+    choose = random.Random(seed).choice
+    return [_message(Deposit(aggregate_root_id=choose(accounts), amount=AMOUNT)) for _ in range(count)]
+
+
+def deposits_in_turn(accounts: Sequence[str], rounds: int) -> Messages:
+    """To each account once a round: no cache smaller than all of them helps."""
+    return [_message(Deposit(aggregate_root_id=id, amount=AMOUNT)) for _ in range(rounds) for id in accounts]
+
+
+def with_repeats(messages: Messages, share: float, seed: int = 2) -> Messages:
+    """A ``share`` of the messages comes again, each anywhere later."""
+    pick = random.Random(seed)
+    repeats: dict[int, Messages] = {}
+    for place in pick.sample(range(len(messages)), int(len(messages) * share)):
+        repeats.setdefault(pick.randrange(place, len(messages)), []).append(messages[place])
+    return [one for n, message in enumerate(messages) for one in (message, *repeats.get(n, ()))]
+
+
+def _message(command: Command) -> tuple[str, bytes]:
+    return command.aggregate_root_id, encode_command(command, b"")

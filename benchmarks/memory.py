@@ -1,0 +1,68 @@
+"""Does a worker grow? Many more aggregates than it may cache, its peak read after each tenth of the commands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from benchmarks import loads
+from benchmarks.figures import Figure
+from benchmarks.processors import Processors, wait_for
+from benchmarks.workspace import Services, Workspace
+
+MAX_AGGREGATES = 20_000
+COMMANDS_EACH = 5
+AHEAD = 40_000
+"""How far the sender may be ahead of what is published: the queue is not what is measured."""
+
+
+def run(services: Services, quick: bool) -> list[Figure]:
+    aggregates = 20_000 if quick else 200_000
+    limit = MAX_AGGREGATES // 10 if quick else MAX_AGGREGATES
+    total = aggregates * COMMANDS_EACH
+    peaks: list[list[int]] = []
+    with (
+        services.workspace(AGGREGATE_CACHE={"MAX_AGGREGATES": limit}) as workspace,
+        Processors(workspace) as processors,
+    ):
+        sender = threading.Thread(target=_send, args=(workspace, aggregates))
+        sender.start()
+        print(f"  {total:,} commands over {aggregates:,} aggregates, MAX_AGGREGATES {limit:,}; peak MB of each worker:")
+        for tenth in range(1, 11):
+            processors.wait_published(total * tenth // 10)
+            peaks.append([peak_bytes(pid) for pid in processors.pids()])
+            print(f"  {tenth:2}/10  {'  '.join(f'{peak / 1e6:7.1f}' for peak in peaks[-1])}", flush=True)
+        sender.join()
+    return [
+        Figure("memory after the first tenth", max(peaks[0]) / 1e6, "MB", note="peak of the larger worker"),
+        Figure("memory after the last tenth", max(peaks[-1]) / 1e6, "MB", [max(peak) / 1e6 for peak in peaks]),
+    ]
+
+
+def _send(workspace: Workspace, aggregates: int) -> None:
+    sent = 0
+    for messages in _portions(loads.account_ids(aggregates)):
+        wait_for("the workers keep up", lambda: workspace.published() > sent - AHEAD)
+        workspace.send(messages)
+        sent += len(messages)
+
+
+def _portions(accounts: list[str], size: int = 10_000) -> Iterator[loads.Messages]:
+    """Every account is opened, then each gets a deposit, then each another …"""
+    for number in range(COMMANDS_EACH):
+        for start in range(0, len(accounts), size):
+            some = accounts[start : start + size]
+            yield loads.opens(some) if number == 0 else loads.deposits_in_turn(some, 1)
+
+
+def peak_bytes(pid: int) -> int:
+    """Resident memory of a process at its largest (where only the kernel's present figure is known: that)."""
+    status = Path(f"/proc/{pid}/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return int(psutil.Process(pid).memory_info().rss)

@@ -1,0 +1,63 @@
+"""``eventsourcing`` with its Postgres module, the same two loads: each configuration in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from urllib.parse import unquote, urlsplit
+
+from benchmarks.figures import Figure, median
+from benchmarks.workspace import PROJECT, Services
+
+CACHE = {"AGGREGATE_CACHE_MAXSIZE": "20000"}
+"""More than there are accounts: every load runs on cached aggregates."""
+
+DEFAULTS: dict[str, str] = {}
+BEST = {
+    "POSTGRES_ENABLE_DB_FUNCTIONS": "yes",
+    "DEEPCOPY_FROM_AGGREGATE_CACHE": "no",
+    # One process writes, so the cache is never behind: no query before each command.
+    "AGGREGATE_CACHE_FASTFORWARD": "no",
+    "POSTGRES_POOL_SIZE": "8",
+}
+
+
+def run(services: Services, quick: bool) -> list[Figure]:
+    rounds = 1 if quick else 2
+    scale = 1 if quick else 3
+    cases = (
+        ("defaults, spread", DEFAULTS, "spread", 2_000 * scale),
+        ("best, spread", BEST, "spread", 6_000 * scale),
+        ("defaults, one account", DEFAULTS, "hot", 500 * scale),
+        ("best, one account", BEST, "hot", 2_000 * scale),
+    )
+    return [
+        median(
+            f"peer {name}",
+            [_rate(services, settings, load, count) for _ in range(rounds)],
+            "commands/s",
+            f"{count:,} deposits, 8 threads",
+        )
+        for name, settings, load, count in cases
+    ]
+
+
+def _rate(services: Services, settings: dict[str, str], load: str, count: int) -> float:
+    with services.database(migrated=False) as url:
+        environment = {**_connection(url), **CACHE, **settings}
+        command = [sys.executable, "-m", "benchmarks.peer_process", load, str(count), json.dumps(environment)]
+        done = subprocess.run(command, cwd=PROJECT, stdout=subprocess.PIPE, check=True, text=True)
+        return float(done.stdout)
+
+
+def _connection(url: str) -> dict[str, str]:
+    parts = urlsplit(url)
+    return {
+        "PERSISTENCE_MODULE": "eventsourcing.postgres",
+        "POSTGRES_DBNAME": parts.path.removeprefix("/"),
+        "POSTGRES_HOST": parts.hostname or "127.0.0.1",
+        "POSTGRES_PORT": str(parts.port or 5432),
+        "POSTGRES_USER": unquote(parts.username or ""),
+        "POSTGRES_PASSWORD": unquote(parts.password or ""),
+    }

@@ -1,0 +1,130 @@
+"""``manage.py runprocessors`` as a process, to be frozen, thawed, killed and watched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workspace import PROJECT, Workspace
+
+PATIENCE = 300.0
+POLL = 0.005
+
+
+class BenchmarkError(Exception):
+    """A run did not come to its end."""
+
+
+def wait_for(what: str, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"{what}: not within {seconds:g} s")
+        time.sleep(POLL)
+
+
+class Processors:
+    """Ready when the block begins: every queue is owned, by as many workers as were asked for."""
+
+    def __init__(self, workspace: Workspace, processes: int = 2) -> None:
+        self._workspace = workspace
+        self._processes = processes
+
+    def __enter__(self) -> Processors:
+        self._directory = tempfile.TemporaryDirectory(prefix="enode-bench-")
+        self._report = Path(self._directory.name) / "report.json"
+        self._log = open(Path(self._directory.name) / "log", "w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "manage.py", "runprocessors", "-v", "0"),
+                *("--processes", str(self._processes), "--report", str(self._report)),
+            ],
+            cwd=PROJECT,
+            env=self._workspace.environment,
+            stdout=self._log,
+            stderr=self._log,
+        )
+        try:
+            wait_for("workers own all queues", self._is_ready, 60.0)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def _is_ready(self) -> bool:
+        self.check()
+        owners = self._workspace.owners()
+        return None not in owners and len(set(owners)) == self._processes and len(self.pids()) == self._processes
+
+    def check(self) -> None:
+        if self.process.poll() is not None:
+            raise BenchmarkError(f"runprocessors ended with {self.process.returncode}:\n{self.log()}")
+
+    def report(self) -> dict[str, Any]:
+        try:
+            report: dict[str, Any] = json.loads(self._report.read_text())
+        except FileNotFoundError:
+            return {}
+        return report
+
+    def pids(self) -> list[int]:
+        return list(self.report().get("pids", []))
+
+    def log(self) -> str:
+        self._log.flush()
+        self._log.seek(0)
+        return self._log.read()[-4_000:]
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def signal(self, number: int) -> None:
+        """To each worker; the supervisor does not get it."""
+        for pid in self.pids():
+            os.kill(pid, number)
+
+    def wait_published(self, count: int) -> float:
+        """Until the events topic holds so many streams; returns the time (of `time.perf_counter`) it did."""
+
+        def published() -> bool:
+            self.check()
+            return self._workspace.published() >= count
+
+        wait_for(f"{count} streams are published", published)
+        return time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(60)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+        self._directory.cleanup()
+
+
+def timed_run(workspace: Workspace, processors: Processors, messages: list[tuple[str, bytes]], streams: int) -> float:
+    """Seconds from the moment the workers may begin on a full queue to the last of ``streams`` being published."""
+    before = workspace.published()
+    processors.freeze()
+    workspace.send(messages)
+    workspace.checkpoint()
+    started = time.perf_counter()
+    processors.thaw()
+    return processors.wait_published(before + streams) - started

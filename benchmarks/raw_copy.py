@@ -1,0 +1,55 @@
+"""The yardstick: stored rows, byte for byte, written again by COPY alone."""
+
+from __future__ import annotations
+
+import time
+
+from psycopg import sql
+
+from benchmarks.workspace import Workspace
+from enode_django.eventstore.copy_format import COLUMNS, HEADER, TRAILER
+from enode_django.eventstore.statements import COPY, TABLE
+
+BATCH = 1_000
+
+
+def stored_rows(workspace: Workspace) -> list[bytes]:
+    """Each row in COPY's binary format, in the order they were stored."""
+    columns = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
+    select = sql.SQL("COPY (SELECT {} FROM {} ORDER BY sequence) TO STDOUT (FORMAT BINARY)")
+    with workspace.connect() as connection, connection.cursor() as cursor:
+        with cursor.copy(select.format(columns, sql.Identifier(TABLE))) as copy:
+            stream = b"".join(copy)
+    return _split(stream)
+
+
+def copy_seconds(workspace: Workspace, before: list[bytes], rows: list[bytes]) -> float:
+    """One connection, a transaction a batch, into the real table; ``before`` is written unmeasured."""
+    batches = [_batch(rows[start : start + BATCH]) for start in range(0, len(rows), BATCH)]
+    with workspace.connect() as connection, connection.cursor() as cursor:
+        with cursor.copy(COPY) as copy:
+            copy.write(_batch(before))
+        connection.execute("CHECKPOINT")
+        started = time.perf_counter()
+        for batch in batches:
+            with cursor.copy(COPY) as copy:
+                copy.write(batch)
+        return time.perf_counter() - started
+
+
+def _batch(rows: list[bytes]) -> bytes:
+    return HEADER + b"".join(rows) + TRAILER
+
+
+def _split(stream: bytes) -> list[bytes]:
+    """Rows of a binary COPY: a count of fields, then a length (-1: NULL) and the bytes of each."""
+    rows = []
+    place = len(HEADER)
+    while stream[place : place + 2] != TRAILER:
+        end = place + 2
+        for _ in range(int.from_bytes(stream[place:end], "big")):
+            length = int.from_bytes(stream[end : end + 4], "big", signed=True)
+            end += 4 + max(length, 0)
+        rows.append(stream[place:end])
+        place = end
+    return rows

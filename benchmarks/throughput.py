@@ -1,0 +1,97 @@
+"""Queue → stored → published, beside raw COPY of the very rows that came of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from benchmarks import loads
+from benchmarks.figures import Figure, median
+from benchmarks.processors import BenchmarkError, Processors, timed_run
+from benchmarks.raw_copy import copy_seconds, stored_rows
+from benchmarks.workspace import Services, Workspace
+
+ACCOUNTS = 10_000
+
+
+def run(services: Services, quick: bool) -> list[Figure]:
+    """Rounds of both in turn, so that what else the machine does meets both; medians are compared."""
+    count, rounds = (50_000, 1) if quick else (200_000, 3)
+    accounts = loads.account_ids(ACCOUNTS)
+    opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
+    ours, raw = [], []
+    for _ in range(rounds):
+        with services.workspace() as workspace:
+            ours.append(count / pipeline_seconds(workspace, opening, messages))
+            rows = stored_rows(workspace)
+        with services.workspace() as target:
+            raw.append(count / copy_seconds(target, rows[: len(accounts)], rows[len(accounts) :]))
+    with services.workspace() as workspace:
+        beside = count / _beside_a_producer(workspace, opening, messages)
+    return [
+        median("raw COPY", raw, "rows/s", "batches of 1,000"),
+        median("spread", ours, "commands/s", f"{count:,} deposits over {ACCOUNTS:,} accounts, 2 workers"),
+        Figure(
+            "spread, while they are being sent", beside, "commands/s", note="the sender takes its share of the cores"
+        ),
+    ]
+
+
+def run_hot(services: Services, quick: bool) -> list[Figure]:
+    count, rounds = (50_000, 1) if quick else (200_000, 3)
+    accounts = loads.account_ids(1)
+    messages = loads.deposits(accounts, count)
+    rates = []
+    for _ in range(rounds):
+        with services.workspace() as workspace:
+            rates.append(count / pipeline_seconds(workspace, loads.opens(accounts), messages))
+    return [median("one account", rates, "commands/s", f"{count:,} deposits")]
+
+
+def run_repeats(services: Services, quick: bool) -> list[Figure]:
+    """One command in a hundred is in the queue twice; what counts are the commands that took effect."""
+    count, rounds = (50_000, 1) if quick else (200_000, 2)
+    accounts = loads.account_ids(ACCOUNTS)
+    opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
+    doubled = loads.with_repeats(messages, 0.01)
+    clean, twice = [], []
+    for _ in range(rounds):
+        with services.workspace() as workspace:
+            clean.append(count / pipeline_seconds(workspace, opening, messages))
+        with services.workspace() as workspace:
+            twice.append(count / pipeline_seconds(workspace, opening, doubled, effective=count))
+    return [
+        median("1 % twice: clean", clean, "commands/s"),
+        median("1 % twice", twice, "commands/s", "each repeat is answered from the store and published again"),
+    ]
+
+
+def pipeline_seconds(
+    workspace: Workspace, opening: loads.Messages, messages: loads.Messages, effective: int | None = None
+) -> float:
+    """The accounts are opened first, which also warms the workers."""
+    with Processors(workspace) as processors:
+        workspace.send(opening)
+        processors.wait_published(len(opening))
+        seconds = timed_run(workspace, processors, messages, len(messages))
+    check_stored(workspace, len(opening) + (len(messages) if effective is None else effective))
+    return seconds
+
+
+def check_stored(workspace: Workspace, expected: int) -> None:
+    stored = workspace.stored()
+    if stored != expected:
+        raise BenchmarkError(f"{stored} rows are stored, {expected} should be")
+
+
+def _beside_a_producer(workspace: Workspace, opening: loads.Messages, messages: Sequence[tuple[str, bytes]]) -> float:
+    with Processors(workspace) as processors:
+        workspace.send(opening)
+        processors.wait_published(len(opening))
+        started = time.perf_counter()
+        sender = threading.Thread(target=workspace.send, args=(messages,))
+        sender.start()
+        ended = processors.wait_published(len(opening) + len(messages))
+        sender.join()
+        return ended - started

@@ -1,0 +1,153 @@
+"""What one run works on: a database, topics and settings of its own, gone when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import redis
+
+from enode_django.conf import REDIS_STREAMS
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.eventstore.statements import TABLE
+
+PROJECT = Path(__file__).resolve().parent.parent
+SETTINGS = "benchmarks.settings"
+COMMANDS, EVENTS, GROUP = "commands", "events", "processors"
+QUEUES = 8
+
+BASE: dict[str, Any] = {
+    "COMMAND_TOPIC": COMMANDS,
+    "EVENT_TOPIC": EVENTS,
+    "CONSUMER_GROUP": GROUP,
+    "QUEUES_PER_TOPIC": QUEUES,
+    # Workers stand still for seconds while the queue is filled: nobody may take that for their death.
+    "LEASE": 120.0,
+    "HANDLER_TIME_LIMIT": 600.0,
+}
+
+_numbers = itertools.count(1)
+
+
+class Workspace:
+    def __init__(self, database_url: str, redis_url: str, **enode: Any) -> None:
+        self.database_url = database_url
+        self.redis_url = redis_url
+        self.prefix = f"bench-{uuid.uuid4().hex[:12]}"
+        self.options: dict[str, Any] = {"prefix": self.prefix}
+        self.enode = {
+            **BASE,
+            "QUEUE": {"BACKEND": REDIS_STREAMS, "LOCATION": redis_url, "OPTIONS": self.options},
+            **enode,
+        }
+        self.transport = RedisStreamsTransport(redis_url, prefix=self.prefix)
+        self.producer = Producer(self.transport, queues=QUEUES)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the processes that work here."""
+        return {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": SETTINGS,
+            "DATABASE_URL": self.database_url,
+            "REDIS_URL": self.redis_url,
+            "BENCHMARK_ENODE": json.dumps(self.enode),
+        }
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(self.database_url, autocommit=True)
+
+    def send(self, messages: Sequence[tuple[str, bytes]], portion: int = 4_000) -> None:
+        """Put (key, body) pairs into the command topic."""
+        for start in range(0, len(messages), portion):
+            self.producer.send_batch(COMMANDS, messages[start : start + portion])
+
+    def published(self) -> int:
+        """How many streams the events topic has taken so far."""
+        return sum(self.transport.end_offsets(EVENTS).values())
+
+    def stored(self) -> int:
+        with self.connect() as connection:
+            row = connection.execute(f"SELECT count(*) FROM {TABLE}").fetchone()
+            assert row is not None
+            return int(row[0])
+
+    def checkpoint(self) -> None:
+        """So that no run pays for what the one before has written."""
+        with self.connect() as connection:
+            connection.execute("CHECKPOINT")
+
+    def owners(self) -> list[bytes | None]:
+        """Who holds each queue of the command topic."""
+        with redis.Redis.from_url(self.redis_url) as client:
+            keys = [f"{self.prefix}:{{{COMMANDS}:{queue}}}:claim:{GROUP}" for queue in range(QUEUES)]
+            return [client.hget(key, "owner") for key in keys]  # type: ignore[misc]
+
+    def close(self) -> None:
+        self.transport.close()
+        with redis.Redis.from_url(self.redis_url) as client:
+            for key in client.scan_iter(f"{self.prefix}:*", count=1_000):
+                client.unlink(key)
+
+
+class Services:
+    """The servers of the whole run, and a migrated database to copy."""
+
+    def __init__(self, database_url: str, redis_url: str) -> None:
+        self.database_url = database_url
+        self.redis_url = redis_url
+        self._name = f"bench_{uuid.uuid4().hex[:8]}"
+        self._template = f"{self._name}_template"
+
+    def __enter__(self) -> Services:
+        self._create(self._template)
+        environment = {**os.environ, "DATABASE_URL": self._url(self._template), "DJANGO_SETTINGS_MODULE": SETTINGS}
+        command = [sys.executable, "manage.py", "migrate", "-v", "0"]
+        subprocess.run(command, cwd=PROJECT, env=environment, check=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._drop(self._template)
+
+    @contextlib.contextmanager
+    def database(self, *, migrated: bool = True) -> Iterator[str]:
+        """The URL of a fresh database."""
+        name = f"{self._name}_{next(_numbers)}"
+        self._create(name, self._template if migrated else "template1")
+        try:
+            yield self._url(name)
+        finally:
+            self._drop(name)
+
+    @contextlib.contextmanager
+    def workspace(self, **enode: Any) -> Iterator[Workspace]:
+        with self.database() as url, contextlib.closing(Workspace(url, self.redis_url, **enode)) as workspace:
+            yield workspace
+
+    def server_version(self) -> str:
+        with psycopg.connect(self.database_url) as connection:
+            return str(connection.info.parameter_status("server_version"))
+
+    def _url(self, name: str) -> str:
+        return urlunsplit(urlsplit(self.database_url)._replace(path=f"/{name}"))
+
+    def _create(self, name: str, template: str = "template1") -> None:
+        self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+
+    def _drop(self, name: str) -> None:
+        self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            connection.execute(statement)  # type: ignore[call-overload]
