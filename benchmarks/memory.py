@@ -45,7 +45,8 @@ def run(services: Services, quick: bool) -> list[Figure]:
 def _send(workspace: Workspace, aggregates: int) -> None:
     sent = 0
     for messages in _portions(loads.account_ids(aggregates)):
-        wait_for("the workers keep up", lambda: workspace.published() > sent - AHEAD)
+        bound = sent - AHEAD
+        wait_for("the workers keep up", lambda bound=bound: workspace.published() > bound)  # type: ignore[misc]
         workspace.send(messages)
         sent += len(messages)
 

@@ -41,7 +41,7 @@ class Processors:
     def __enter__(self) -> Processors:
         self._directory = tempfile.TemporaryDirectory(prefix="enode-bench-")
         self._report = Path(self._directory.name) / "report.json"
-        self._log = open(Path(self._directory.name) / "log", "w+")  # noqa: SIM115
+        self._log = open(Path(self._directory.name) / "log", "w+")
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "manage.py", "runprocessors", "-v", "0"),

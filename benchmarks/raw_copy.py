@@ -17,10 +17,9 @@ def stored_rows(workspace: Workspace) -> list[bytes]:
     """Each row in COPY's binary format, in the order they were stored."""
     columns = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
     select = sql.SQL("COPY (SELECT {} FROM {} ORDER BY sequence) TO STDOUT (FORMAT BINARY)")
-    with workspace.connect() as connection, connection.cursor() as cursor:
-        with cursor.copy(select.format(columns, sql.Identifier(TABLE))) as copy:
-            stream = b"".join(copy)
-    return _split(stream)
+    statement = select.format(columns, sql.Identifier(TABLE))
+    with workspace.connect() as connection, connection.cursor().copy(statement) as copy:
+        return _split(b"".join(copy))
 
 
 def copy_seconds(workspace: Workspace, before: list[bytes], rows: list[bytes]) -> float:

@@ -32,9 +32,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
     return [
         median("raw COPY", raw, "rows/s", "batches of 1,000"),
         median("spread", ours, "commands/s", f"{count:,} deposits over {ACCOUNTS:,} accounts, 2 workers"),
-        Figure(
-            "spread, while they are being sent", beside, "commands/s", note="the sender takes its share of the cores"
-        ),
+        Figure("spread, while they are being sent", beside, "commands/s", note="the sender needs cores, too"),
     ]
 
 
