@@ -1,0 +1,147 @@
+"""The quickstart is followed to the letter: its files are written, its commands are run, its output is compared."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from sample_project.embedded import Postgres, Redis
+from tests.docs.blocks import Block, Command, blocks, commands
+from tests.meta.tree import ROOT
+
+PAGE = ROOT / "docs" / "quickstart.md"
+SECONDS = 60
+
+
+class Reader:
+    """Somebody at a terminal who does what the page says."""
+
+    def __init__(self, directory: Path, postgres: Postgres, redis: Redis) -> None:
+        self.directory = directory
+        self.database_url = postgres.url
+        self.processors: subprocess.Popen[bytes] | None = None
+        self.log = directory / "processors.log"
+        self.ran: list[str] = []
+        server = urlsplit(postgres.url)
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("DJANGO_")} | {
+            "PGHOST": server.hostname or "",
+            "PGPORT": str(server.port),
+            "PGUSER": server.username or "",
+            "PGPASSWORD": server.password or "",
+            "REDIS_URL": redis.url,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def follow(self, block: Block) -> None:
+        if block.language == "python":
+            self._write(block)
+        elif block.language == "console":
+            for command in commands(block):
+                self._run(command)
+                self.ran.append(command.line)
+
+    def _write(self, block: Block) -> None:
+        name, appended = block.option("file"), block.option("append")
+        path = self.directory / (name or appended or "")
+        assert path != self.directory, f"line {block.line}: a python block must say which file it belongs to"
+        if appended:
+            assert path.exists(), f"line {block.line}: there is no {appended} to append to"
+            path.write_text(f"{path.read_text()}\n{block.text}")
+        else:
+            assert path.parent.is_dir(), f"line {block.line}: there is no directory for {name}"
+            path.write_text(block.text)
+
+    def _run(self, command: Command) -> None:
+        words = shlex.split(command.line)
+        if words[:2] == ["pip", "install"]:
+            return  # the test runs in an environment that has it
+        if words[0] == "cd":
+            self.directory /= words[1]
+        elif words[0] == "createdb":
+            with psycopg.connect(self.database_url, autocommit=True) as connection:
+                connection.execute(f'CREATE DATABASE "{words[1]}"')
+        elif "runprocessors" in words:
+            self._start_processors(words)
+        else:
+            self._run_python(words, command.output)
+
+    def _run_python(self, words: list[str], expected: list[str]) -> None:
+        done = subprocess.run(
+            _program(words),
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{words}:\n{done.stdout}"
+        printed = iter(done.stdout.splitlines())
+        for line in expected:
+            assert any(_matches(line, other) for other in printed), f"{words}: no {line!r} in\n{done.stdout}"
+
+    def _start_processors(self, words: list[str]) -> None:
+        with self.log.open("wb") as log:
+            self.processors = subprocess.Popen(
+                _program(words), cwd=self.directory, env=self.environment, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + SECONDS
+        while b"acquired" not in self.log.read_bytes():
+            assert time.monotonic() < deadline, self.log.read_text()
+            assert self.processors.poll() is None, self.log.read_text()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.processors.wait(0.05)
+
+    def stop_processors(self) -> int:
+        """The exit status after Ctrl-C."""
+        assert self.processors is not None
+        self.processors.send_signal(signal.SIGINT)
+        return self.processors.wait(SECONDS)
+
+    def close(self) -> None:
+        if self.processors is not None and self.processors.poll() is None:
+            self.processors.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.processors.wait(SECONDS)
+            self.processors.kill()
+
+
+def _program(words: list[str]) -> list[str]:
+    programs = {"python": [sys.executable], "django-admin": [sys.executable, "-m", "django"]}
+    return [*programs[words[0]], *words[1:]]
+
+
+def _matches(expected: str, line: str) -> bool:
+    """An ellipsis in the page stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, expected.split("…"))), line) is not None
+
+
+@pytest.fixture
+def reader(tmp_path: Path, private_postgres: Postgres, private_redis: Redis) -> Iterator[Reader]:
+    reader = Reader(tmp_path, private_postgres, private_redis)
+    with contextlib.closing(reader):
+        yield reader
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(300)
+def test_following_the_quickstart_leads_to_what_it_promises(reader: Reader) -> None:
+    for block in blocks(PAGE):
+        reader.follow(block)
+    assert "python try_it.py" in reader.ran
+    assert reader.stop_processors() == 0, reader.log.read_text()
