@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg
+import pytest
+
+from sample_project.embedded import Postgres, Redis, Server, ServerUnavailable
+from tests.acceptance.processors import PROJECT
+from tests.acceptance.stack import TEMPLATE, Stack
+from tests.services import services_required
+
+AnyServer = TypeVar("AnyServer", bound=Server)
+
+
+def _started(server: AnyServer) -> Iterator[AnyServer]:
+    try:
+        server.__enter__()
+    except ServerUnavailable as error:
+        if services_required():
+            raise
+        pytest.skip(str(error))
+    with contextlib.closing(server):
+        yield server
+
+
+@pytest.fixture(scope="session")
+def faulty_postgres() -> Iterator[Postgres]:
+    """The acceptance tests' own, to be restarted; it has a migrated template database."""
+    for server in _started(Postgres()):
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {TEMPLATE}")
+        environment = {**os.environ, "DATABASE_URL": server.url_of(TEMPLATE)}
+        command = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
+        subprocess.run(command, cwd=PROJECT, env=environment, check=True, timeout=60)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def faulty_redis() -> Iterator[Redis]:
+    """The acceptance tests' own, to be stopped; it forgets nothing that it has acknowledged."""
+    yield from _started(Redis({"appendfsync": "always"}))
+
+
+@pytest.fixture
+def stack(faulty_postgres: Postgres, faulty_redis: Redis, tmp_path: Path) -> Iterator[Stack]:
+    """An empty event store and empty queues. At the end every process is killed, and its log printed."""
+    faulty_postgres.start()
+    faulty_redis.start()
+    with Stack(faulty_postgres, faulty_redis, tmp_path) as stack:
+        yield stack
+
+
+@pytest.fixture
+def seed() -> int:
+    """Of the load and of the moments of faults; ``ACCEPTANCE_SEED`` repeats a run."""
+    seed = int(os.environ.get("ACCEPTANCE_SEED") or random.randrange(1_000_000))
+    print(f"ACCEPTANCE_SEED={seed}")
+    return seed

@@ -1,0 +1,1 @@
+"""An app whose commands do harm to the process that handles them."""

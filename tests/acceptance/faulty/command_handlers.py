@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from enode_django import CommandContext, command_handler
+from sample_project.bank.domain import BankAccount
+from tests.acceptance.faulty.commands import DepositWhenFileExists, EndProcess, NeverReturn
+
+
+@command_handler(EndProcess)
+def end_process(command: EndProcess, context: CommandContext) -> None:
+    os._exit(3)
+
+
+@command_handler(NeverReturn)
+def never_return(command: NeverReturn, context: CommandContext) -> None:
+    while True:
+        time.sleep(1)
+
+
+@command_handler(DepositWhenFileExists)
+def deposit_when_file_exists(command: DepositWhenFileExists, context: CommandContext) -> None:
+    Path(f"{command.path}.begun").touch()
+    while not Path(command.path).exists():
+        time.sleep(0.01)
+    context.get(BankAccount).deposit(command.amount)

@@ -1,0 +1,24 @@
+"""Named in their bodies, so that a process that has not installed the app can send them, too."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from enode_django import Command
+
+
+class EndProcess(Command):
+    type_name = "faulty.EndProcess"
+
+
+class NeverReturn(Command):
+    type_name = "faulty.NeverReturn"
+
+
+class DepositWhenFileExists(Command):
+    """Its handler does not return before there is a file at ``path``; ``path`` + ".begun" says that it began."""
+
+    type_name = "faulty.DepositWhenFileExists"
+
+    path: str
+    amount: Decimal

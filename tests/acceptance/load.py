@@ -1,0 +1,160 @@
+"""Senders that go on whatever happens: opens, deposits, withdrawals, refusals, repeats, accounts that do not exist."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+
+from enode_django import Command, CommandResult, execute_command, send_commands
+from enode_django.exceptions import CommandTimeout, TransportUnavailable
+from enode_django.ids import new_id
+from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
+from tests.acceptance.journal import Journal
+
+ANSWER_SECONDS = 3.0
+GIVE_UP_SECONDS = 60.0
+RETRY_SECONDS = 0.05
+ACCOUNTS_EACH = 5
+MOVEMENTS_AT_ONCE = 50
+
+
+class Client:
+    """Sends through the bus of this process, again and again until the queue has taken it or the answer is there."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def execute(self, command: Command) -> CommandResult | None:
+        """The answer; None (and noted) if there was none in a minute."""
+        deadline = time.monotonic() + GIVE_UP_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                answer = execute_command(command, timeout=ANSWER_SECONDS)
+            except CommandTimeout:
+                continue
+            except TransportUnavailable:
+                time.sleep(RETRY_SECONDS)
+                continue
+            self.journal.note_answer(command, answer)
+            return answer
+        self.journal.note_unanswered(command)
+        return None
+
+    def send(self, commands: Sequence[Command]) -> None:
+        deadline = time.monotonic() + GIVE_UP_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                send_commands(commands)
+            except TransportUnavailable:
+                time.sleep(RETRY_SECONDS)
+                continue
+            self.journal.note_sent(commands)
+            return
+        raise AssertionError(f"the queue could not be reached for {GIVE_UP_SECONDS:g} s")
+
+
+class Load:
+    """Threads that work the same accounts; ``with`` starts and stops them. The seed decides what they send."""
+
+    def __init__(self, journal: Journal, seed: int, threads: int = 6) -> None:
+        self.client = Client(journal)
+        self.seed = seed
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._accounts: list[str] = []
+        self._errors: list[BaseException] = []
+        self._rounds = [0] * threads
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"load-{number}", daemon=True)
+            for number in range(threads)
+        ]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(GIVE_UP_SECONDS + ANSWER_SECONDS)
+        if exception[0] is None and self._errors:
+            raise self._errors[0]
+
+    @property
+    def rounds(self) -> int:
+        return sum(self._rounds)
+
+    @property
+    def under_way(self) -> bool:
+        """Every sender has got through its opening and some commands more."""
+        return all(rounds > ACCOUNTS_EACH + 5 for rounds in self._rounds)
+
+    def _run(self, number: int) -> None:
+        random_ = random.Random(self.seed * 1000 + number)
+        try:
+            for _ in range(ACCOUNTS_EACH):
+                self._open(random_)
+                self._rounds[number] += 1
+            while not self._stop.is_set():
+                self._step(random_)
+                self._rounds[number] += 1
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _step(self, random_: random.Random) -> None:
+        steps: list[tuple[int, Callable[[random.Random], None]]] = [
+            (60, self._one), (20, self._batch), (4, self._ghost), (4, self._open_again), (3, self._open), (3, self._close)
+        ]
+        random_.choices([step for _, step in steps], [weight for weight, _ in steps])[0](random_)
+
+    def _some_account(self, random_: random.Random) -> str:
+        """Every third time the same one: what a fault does to one long row of commands is the hardest part."""
+        with self._lock:
+            return self._accounts[0] if random_.random() < 0.3 else random_.choice(self._accounts)
+
+    def _movement(self, random_: random.Random) -> Command:
+        """Always stored: as a movement, or as a refusal."""
+        account = self._some_account(random_)
+        kind = random_.random()
+        if kind < 0.55:
+            return Deposit(aggregate_root_id=account, amount=Decimal(random_.randint(1, 100)))
+        if kind < 0.95:
+            return Withdraw(aggregate_root_id=account, amount=Decimal(random_.randint(1, 200)))
+        return Deposit(aggregate_root_id=account, amount=Decimal(0))
+
+    def _one(self, random_: random.Random) -> None:
+        self._execute(random_, self._movement(random_))
+
+    def _execute(self, random_: random.Random, command: Command) -> None:
+        chance = random_.random()
+        if chance < 0.01:
+            self.client.send([command, command])
+        self.client.execute(command)
+        if chance > 0.99:
+            self.client.execute(command)
+
+    def _batch(self, random_: random.Random) -> None:
+        self.client.send([self._movement(random_) for _ in range(random_.randint(1, MOVEMENTS_AT_ONCE))])
+
+    def _ghost(self, random_: random.Random) -> None:
+        self._execute(random_, Deposit(aggregate_root_id=f"ghost-{new_id()}", amount=Decimal(1)))
+
+    def _open(self, random_: random.Random) -> None:
+        account = new_id()
+        self._execute(random_, OpenAccount(aggregate_root_id=account, owner="somebody"))
+        with self._lock:
+            self._accounts.append(account)
+
+    def _open_again(self, random_: random.Random) -> None:
+        self._execute(random_, OpenAccount(aggregate_root_id=self._some_account(random_), owner="somebody else"))
+
+    def _close(self, random_: random.Random) -> None:
+        """The second close changes nothing."""
+        account = new_id()
+        self._execute(random_, OpenAccount(aggregate_root_id=account, owner="a passer-by"))
+        self._execute(random_, CloseAccount(aggregate_root_id=account))
+        self._execute(random_, CloseAccount(aggregate_root_id=account))

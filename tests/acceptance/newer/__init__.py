@@ -1,0 +1,1 @@
+"""An app that only a newer deploy has installed."""

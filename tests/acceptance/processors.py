@@ -1,0 +1,116 @@
+"""One ``manage.py runprocessors``, in a process group of its own, with its log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from tests.acceptance.waiting import wait_until
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+_STARTED = re.compile(r"started worker (\S+), process (\d+)")
+_ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/(\d+) ")
+
+
+class Processors:
+    def __init__(self, environment: Mapping[str, str], log: Path, processes: int) -> None:
+        self.log_path = log
+        self.processes = processes
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "manage.py", "runprocessors", "--processes", str(processes)],
+                cwd=PROJECT,
+                env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    # -- what it says ---------------------------------------------------------------------------------------------
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def wait_for(self, text: str, *, times: int = 1, seconds: float = 20.0) -> None:
+        """``text`` is a regular expression that the log must match so many times."""
+        pattern = re.compile(text)
+        wait_until(lambda: len(pattern.findall(self.log)) >= times, f"{text!r} in the log of process {self.pid}", seconds)
+
+    def wait_ready(self) -> None:
+        """Every worker owns queues."""
+        wait_until(lambda: len(self.workers()) >= self.processes, "the first workers")
+        names = list(self.workers())[: self.processes]
+        self.wait_owning(*names)
+
+    def wait_owning(self, *names: str) -> None:
+        wait_until(lambda: {name for name, _ in self._acquired()}.issuperset(names), f"{names} own queues")
+
+    def _acquired(self) -> list[tuple[str, str]]:
+        return _ACQUIRED.findall(self.log)
+
+    def owners(self) -> dict[int, str]:
+        """Who acquired each queue last."""
+        return {int(queue): name for name, queue in self._acquired()}
+
+    def workers(self) -> dict[str, int]:
+        """Process ids by name, of all workers that were ever started, in that order."""
+        return {name: int(pid) for name, pid in _STARTED.findall(self.log)}
+
+    def living_workers(self) -> dict[str, int]:
+        return {name: pid for name, pid in self.workers().items() if is_running(pid)}
+
+    # -- what is done to it ---------------------------------------------------------------------------------------
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def signal_group(self, number: int) -> None:
+        os.killpg(self.pid, number)
+
+    def wait_end(self, seconds: float = 20.0) -> int:
+        """The exit status."""
+        return self._process.wait(seconds)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def members(self) -> list[int]:
+        """The living processes of its group."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.pid)
+        return found
+
+    def wait_gone(self, seconds: float = 20.0) -> None:
+        """Of the whole group."""
+        self._process.wait(seconds)
+        wait_until(lambda: not self.members(), f"the end of the processes of group {self.pid}", seconds)
+
+    def close(self) -> None:
+        """Kill whatever of the group still lives. Safe to call twice."""
+        for _ in range(2):  # a supervisor may have been starting a worker
+            for pid in self.members():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait(20)
+        wait_until(lambda: not self.members(), f"the end of the processes of group {self.pid}")
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False

@@ -1,0 +1,13 @@
+"""The sample's settings for processors under test: what a test changes comes through the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from sample_project.settings import *  # noqa: F403
+from sample_project.settings import ENODE as SAMPLE_ENODE
+from sample_project.settings import INSTALLED_APPS as SAMPLE_APPS
+
+INSTALLED_APPS = [*SAMPLE_APPS, *os.environ.get("ACCEPTANCE_APPS", "").split()]
+ENODE = {**SAMPLE_ENODE, **json.loads(os.environ.get("ACCEPTANCE_ENODE", "{}"))}

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+
+import pytest
+
+from tests.acceptance.stack import Stack
+from tests.acceptance.waiting import last_for, wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+
+
+def test_nothing_is_lost_when_workers_are_killed_again_and_again(stack: Stack, seed: int) -> None:
+    random_ = random.Random(seed)
+    processors = stack.start_ready()
+    with stack.load(seed):
+        for _ in range(5):
+            last_for(random_.uniform(0.1, 0.8))
+            wait_until(processors.living_workers, "a worker to kill")
+            victim = random_.choice(list(processors.living_workers()))
+            os.kill(processors.workers()[victim], signal.SIGKILL)
+            processors.wait_for(rf"worker {victim} died: killed by SIGKILL; starting another")
+    stack.check()
+
+
+def test_the_queues_of_a_killed_worker_are_served_before_it_is_back(stack: Stack, seed: int) -> None:
+    processors = stack.start_ready()
+    with stack.load(seed):
+        pass
+    names = processors.living_workers()
+    survivor = next(name for name in names if "/0-" in name)
+    for deaths in range(1, 4):  # so that the supervisor takes its time before the next start
+        victim = next(name for name in processors.living_workers() if name != survivor)
+        os.kill(processors.living_workers()[victim], signal.SIGKILL)
+        processors.wait_for(f"worker {victim} died: killed by SIGKILL; starting another")
+        if deaths < 3:
+            processors.wait_for("started worker .*/1-", times=deaths + 1)
+            processors.wait_owning(next(name for name in processors.living_workers() if name != survivor))
+    with stack.load(seed + 1) as load:
+        assert load.rounds
+        assert list(processors.living_workers()) == [survivor]
+        assert set(processors.owners().values()) == {survivor}
+    stack.check()
+
+
+def test_a_supervisor_that_is_killed_takes_its_workers_with_it_and_its_successor_goes_on(
+    stack: Stack, seed: int
+) -> None:
+    first = stack.start_ready()
+    with stack.load(seed):
+        first.signal(signal.SIGKILL)
+        second = stack.start()
+        first.wait_gone()
+        second.wait_ready()
+    stack.check()
+
+
+def test_a_whole_group_that_is_killed_is_replaced_when_its_leases_have_ended(stack: Stack, seed: int) -> None:
+    first = stack.start_ready()
+    with stack.load(seed):
+        first.signal_group(signal.SIGKILL)
+        second = stack.start()
+        second.wait_ready()
+    second.wait_for("took commands/. from .* sessions")
+    stack.check()
+
+
+def test_a_worker_that_stood_still_past_its_lease_does_no_harm_when_it_goes_on(stack: Stack, seed: int) -> None:
+    random_ = random.Random(seed)
+    processors = stack.start_ready()
+    with stack.load(seed) as load:
+        for name, pid in list(processors.workers().items()):
+            last_for(random_.uniform(0.0, 0.3))
+            lost = sum(owner == name for owner in processors.owners().values())
+            os.kill(pid, signal.SIGSTOP)
+            processors.wait_for(rf"took commands/. from {name}, ending", times=lost)
+            rounds = load.rounds
+            wait_until(lambda rounds=rounds: load.rounds > rounds + 50, "the others go on")
+            acquired = sum(owner == name for owner in processors.owners().values())
+            os.kill(pid, signal.SIGCONT)
+            wait_until(lambda name=name: name in processors.owners().values(), f"{name} owns queues again")
+            assert acquired == 0
+    assert list(processors.living_workers()) == list(processors.workers()), "nobody died"
+    stack.check()
+
+
+def test_workers_do_not_die_of_a_supervisor_that_stands_still(stack: Stack, seed: int) -> None:
+    processors = stack.start_ready()
+    with stack.load(seed) as load:
+        processors.signal(signal.SIGSTOP)
+        last_for(2.5)
+        rounds = load.rounds
+        wait_until(lambda: load.rounds > rounds + 50, "the workers go on")
+        processors.signal(signal.SIGCONT)
+        last_for(0.5)
+    assert len(processors.workers()) == 2
+    stack.check()

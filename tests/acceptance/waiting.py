@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+POLL = 0.02
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    """Blocks until the condition holds; fails the test, saying what it waited for, when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain: {what}")
+        time.sleep(POLL)
+
+
+def last_for(seconds: float) -> None:
+    """Let a fault last."""
+    time.sleep(seconds)
