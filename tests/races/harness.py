@@ -1,0 +1,210 @@
+"""A worker without threads: every hand-over between its mailboxes is a call, so that a test forces the steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from enode_django.commanding.committing import Committed, Committer
+from enode_django.commanding.entries import Entry, Envelope, Finished
+from enode_django.commanding.loading import AggregateLoader
+from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.concurrency.backoff import Persist, once
+from enode_django.domain.messages import Command
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.eventing.publisher import answer_of
+from enode_django.eventstore.base import Appended, EventStore, StreamRecord
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import StoreUnavailable
+from enode_django.serialization.codec import decode_command, encode_command, restore_command
+from tests.races.counting import handlers
+
+STEPS = 1_000
+"""More than any test needs to come to rest: a protocol that goes round in circles fails instead of hanging."""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Worker:
+    """One command mailbox and one event mailbox, over a store that others may write, too."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        *,
+        clock: Clock | None = None,
+        max_aggregates: int = 100,
+        max_recent: int = 1_000,
+        max_bytes: int = 10_000,
+        persist: Persist = once,
+    ) -> None:
+        self.clock = clock or Clock()
+        self.processor = CommandProcessor(
+            AggregateLoader(store),
+            handlers,
+            persist=persist,
+            max_aggregates=max_aggregates,
+            max_recent=max_recent,
+            max_bytes=max_bytes,
+        )
+        self.committer = Committer(store, persist=persist, clock=self.clock)
+        self.window = self.acquire()
+        self.envelopes: deque[Envelope] = deque()
+        self.entries: deque[Entry] = deque()
+        self.outcomes: deque[Committed] = deque()
+        self.finished: list[Finished] = []
+        self.handled: list[Entry] = []
+
+    def acquire(self, lease: float = 10.0) -> OffsetWindow:
+        """A new lease of the queue: what is idle of it is forgotten, and offsets start anew."""
+        self.window = OffsetWindow("commands", 0, epoch=1, committed=0, deadline=self.clock.now + lease)
+        self.processor.forget(0)
+        return self.window
+
+    def send(self, *commands: Command) -> list[Envelope]:
+        offset = self.window.next_offset
+        self.window.add(range(offset, offset + len(commands)))
+        envelopes = [envelope(command, self.window, offset + n) for n, command in enumerate(commands)]
+        self.envelopes.extend(envelopes)
+        return envelopes
+
+    # -- the steps ------------------------------------------------------------------------------------------------
+
+    def handle(self, count: int | None = None) -> list[Entry]:
+        """The command mailbox takes so many commands (None: all)."""
+        entries = self.processor.handle(_take(self.envelopes, count))
+        self.handled += entries
+        self.entries.extend(entries)
+        return entries
+
+    def commit(self, count: int | None = None) -> Committed:
+        """The event mailbox takes so many entries as one batch (None: all)."""
+        committed = self.committer.commit(_take(self.entries, count))
+        self.finished += committed.finished
+        self.outcomes.append(committed)
+        return committed
+
+    def deliver(self) -> list[Entry]:
+        """The command mailbox takes the oldest batch's outcomes; returns what it handled again."""
+        if not self.outcomes:
+            return []
+        committed = self.outcomes.popleft()
+        self.processor.finish(committed.released)
+        entries = [entry for recovery in committed.recoveries for entry in self.processor.recover(recovery)]
+        self.handled += entries
+        self.entries.extend(entries)
+        return entries
+
+    def settle(self) -> None:
+        """Everything that is left, until nothing moves."""
+        for _ in range(STEPS):
+            if not (self.envelopes or self.entries or self.outcomes):
+                return
+            self.handle()
+            if self.entries:
+                self.commit()
+            self.deliver()
+        raise AssertionError("the worker does not come to rest")
+
+    def run(self, *commands: Command) -> list[CommandResult]:
+        """Send, settle, and return the answers to exactly these commands."""
+        before = len(self.finished)
+        self.send(*commands)
+        self.settle()
+        by_id = {one.envelope.id: answer_of(one) for one in self.finished[before:]}
+        return [by_id[command.id] for command in commands]
+
+    # -- what came of it ------------------------------------------------------------------------------------------
+
+    @property
+    def answers(self) -> dict[str, CommandResult]:
+        """The answer to each command id; the answers to one id must not differ."""
+        answers: dict[str, CommandResult] = {}
+        for one in self.finished:
+            answer = answer_of(one)
+            assert answers.setdefault(answer.command_id, answer) == answer, "two answers to one command differ"
+        return answers
+
+    def status(self, command: Command) -> CommandStatus:
+        return self.answers[command.id].status
+
+    @property
+    def in_flight(self) -> int:
+        """Commands pinned in the command mailbox's cache."""
+        return sum(len(slot.unfinished) for slot in self.processor._cache.slots.values())
+
+
+def envelope(command: Command, window: OffsetWindow | None = None, offset: int = 0) -> Envelope:
+    """As the queue would deliver it: encoded and decoded."""
+    wire = decode_command(encode_command(command, b""))
+    return Envelope(
+        wire.id, wire.aggregate_root_id, wire.type_name, restore_command(wire), window=window, offset=offset
+    )
+
+
+def _take(waiting: deque, count: int | None) -> list:  # type: ignore[type-arg]
+    return [waiting.popleft() for _ in range(len(waiting) if count is None else min(count, len(waiting)))]
+
+
+class LosesAcknowledgements(MemoryEventStore):
+    """Stores, and then says that it cannot be reached, as often as told."""
+
+    def __init__(self, times: int = 1) -> None:
+        super().__init__()
+        self.times = times
+        self.doubtful: list[bool] = []
+
+    def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
+        self.doubtful.append(doubtful)
+        appended = super().append(records, doubtful=doubtful)
+        if self.times:
+            self.times -= 1
+            raise StoreUnavailable("the connection was lost after the commit")
+        return appended
+
+
+def versions(store: EventStore, id: str) -> list[int | None]:
+    return [record.version for record in store.load(id)]
+
+
+def commands_stored(store: EventStore, id: str) -> list[str]:
+    return [record.command_id for record in store.load(id)]
+
+
+def assert_history_is_whole(store: EventStore, id: str) -> None:
+    """Versions 1, 2, 3 …, each command once, and every event follows from the state before it."""
+    records = list(store.load(id))
+    assert [record.version for record in records] == list(range(1, len(records) + 1))
+    assert len({record.command_id for record in records}) == len(records)
+    counter = AggregateLoader(store).load(id)
+    total = 0
+    for event in (event for record in records for event in _events(record)):
+        fields = event.to_plain()
+        total += int(fields.get("amount", 0))
+        assert fields.get("total", total) == total, "an event rests on a state that was never stored"
+    assert getattr(counter, "total", 0) == total
+
+
+def _events(record: StreamRecord) -> Sequence:  # type: ignore[type-arg]
+    from enode_django.commanding.loading import events_of
+
+    return events_of(record)
+
+
+def assert_answers_are_final(store: EventStore, answers: Mapping[str, CommandResult]) -> None:
+    """SUCCESS is stored under the version it named; FAILED and NOTHING_CHANGED have no stream."""
+    for answer in answers.values():
+        key = (answer.command_id, answer.aggregate_root_id)
+        stored = store.find([key]).get(key)
+        if answer.status is CommandStatus.SUCCESS:
+            assert stored is not None
+            assert stored.version == answer.version
+        else:
+            assert stored is None or stored.version is None

@@ -1,0 +1,165 @@
+"""A command that comes twice: in every distance, after every outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from enode_django.commanding.entries import EntryKind
+from enode_django.commanding.results import CommandStatus
+from enode_django.domain.messages import Command
+from enode_django.eventstore.memory import MemoryEventStore
+from tests.races.counting import Add, AddSoftly, AddWithin, Create, FailUnless, SetTotal
+from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole, commands_stored
+
+
+@pytest.fixture
+def store() -> MemoryEventStore:
+    return MemoryEventStore()
+
+
+@pytest.fixture
+def worker(store: MemoryEventStore) -> Worker:
+    worker = Worker(store)
+    worker.run(Create(aggregate_root_id="x"))
+    return worker
+
+
+REPEATED: list[Callable[[], Command]] = [
+    lambda: Add(aggregate_root_id="x", id="c", amount=5),
+    lambda: AddWithin(aggregate_root_id="x", id="c", limit=-1),
+    lambda: AddSoftly(aggregate_root_id="x", id="c", limit=-1),
+    lambda: FailUnless(aggregate_root_id="x", id="c", total=-1),
+    lambda: SetTotal(aggregate_root_id="x", id="c", total=0),
+    lambda: Create(aggregate_root_id="x", id="c"),
+    lambda: Create(aggregate_root_id="new", id="c"),
+    lambda: Add(aggregate_root_id="missing", id="c"),
+]
+
+
+@pytest.mark.parametrize("make", REPEATED)
+@pytest.mark.parametrize("distance", ["same batch", "next batch, not stored yet", "delivered later", "other command"])
+def test_repeat_gets_the_same_answer_and_takes_no_effect(
+    store: MemoryEventStore, worker: Worker, make: Callable[[], Command], distance: str
+) -> None:
+    worker.send(make())
+    if distance == "same batch":
+        worker.send(make())
+        worker.handle()
+    elif distance == "next batch, not stored yet":
+        worker.handle()
+        worker.send(make())
+        worker.handle()
+        worker.commit(1)
+    else:
+        worker.settle()
+        if distance == "other command":
+            worker.run(Add(aggregate_root_id="x", id="between"))
+        worker.send(make())
+    worker.settle()
+    assert len([one for one in worker.finished if one.envelope.id == "c"]) == 2
+    assert worker.answers["c"]  # the two are equal
+    assert worker.committer.conflicts == 0
+    assert_history_is_whole(store, "x")
+    assert_answers_are_final(store, worker.answers)
+    assert worker.in_flight == 0
+
+
+@pytest.mark.parametrize("make", REPEATED[:2])
+def test_stored_outcome_is_repeated_by_a_worker_that_never_saw_the_command(
+    store: MemoryEventStore, worker: Worker, make: Callable[[], Command]
+) -> None:
+    (first,) = worker.run(make())
+    worker.run(Add(aggregate_root_id="x", id="between", amount=-100))  # now it would be decided otherwise
+    assert Worker(store).run(make()) == [first]
+    assert_history_is_whole(store, "x")
+
+
+def test_repeat_after_its_memory_has_faded_is_caught_by_the_store(store: MemoryEventStore) -> None:
+    forgetful = Worker(store, max_recent=2)
+    forgetful.run(Create(aggregate_root_id="x"))
+    (first,) = forgetful.run(Add(aggregate_root_id="x", id="c", amount=5))
+    forgetful.run(*(Add(aggregate_root_id="x", id=f"{n}") for n in range(5)))
+    after = Add(aggregate_root_id="x", id="after")
+    again, follower = forgetful.run(Add(aggregate_root_id="x", id="c", amount=5), after)
+    assert again == first
+    assert forgetful.committer.conflicts == 1
+    assert follower.value == 11
+    assert_history_is_whole(store, "x")
+    assert_answers_are_final(store, forgetful.answers)
+
+
+def test_both_copies_of_a_forgotten_command_in_one_batch_take_effect_once(store: MemoryEventStore) -> None:
+    forgetful = Worker(store, max_recent=2)
+    forgetful.run(Create(aggregate_root_id="x"))
+    command = Add(aggregate_root_id="x", id="c", amount=5)
+    forgetful.send(command, *(Add(aggregate_root_id="x", id=f"{n}") for n in range(4)), command)
+    assert [entry.kind for entry in forgetful.handle()] == [EntryKind.STREAM] * 6
+    forgetful.settle()
+    assert commands_stored(store, "x")[1:] == ["c", "0", "1", "2", "3"]
+    assert forgetful.answers["c"].version == 2
+    assert_history_is_whole(store, "x")
+
+
+@pytest.mark.parametrize("make", REPEATED)
+def test_repeat_is_decided_once_when_original_and_repeat_are_recovered_together(
+    store: MemoryEventStore, worker: Worker, make: Callable[[], Command]
+) -> None:
+    worker.send(Add(aggregate_root_id="x", id="before"), make(), make())
+    worker.handle()
+    Worker(store).run(Add(aggregate_root_id="x", id="rival"))
+    worker.settle()
+    assert len([one for one in worker.finished if one.envelope.id == "c"]) == 2
+    assert worker.answers["c"]
+    assert_history_is_whole(store, "x")
+    assert_answers_are_final(store, worker.answers)
+    assert worker.in_flight == 0
+
+
+@pytest.mark.parametrize("make", REPEATED)
+def test_repeat_of_a_finished_command_keeps_its_answer_through_a_recovery(
+    store: MemoryEventStore, worker: Worker, make: Callable[[], Command]
+) -> None:
+    worker.run(make())
+    worker.send(Add(aggregate_root_id="x", id="before", amount=-50), make())
+    if make().aggregate_root_id == "missing":
+        worker.send(Create(aggregate_root_id="missing", id="made"), make())
+    worker.handle()
+    Worker(store).run(Add(aggregate_root_id="x", id="rival", amount=-7))
+    worker.settle()
+    assert worker.answers["c"]  # whatever the state has become
+    assert_history_is_whole(store, "x")
+    assert_answers_are_final(store, worker.answers)
+
+
+def test_same_command_id_on_two_aggregates_is_two_commands(store: MemoryEventStore, worker: Worker) -> None:
+    worker.run(Create(aggregate_root_id="y"))
+    for _ in range(2):
+        worker.send(Add(aggregate_root_id="x", id="c"), Add(aggregate_root_id="y", id="c"))
+    worker.settle()
+    assert commands_stored(store, "x")[1:] == commands_stored(store, "y")[1:] == ["c"]
+
+
+def test_refusal_and_success_of_one_command_exclude_each_other(store: MemoryEventStore, worker: Worker) -> None:
+    command = AddWithin(aggregate_root_id="x", id="c", limit=1)
+    other = Worker(store)
+    other.run(Add(aggregate_root_id="x", id="one"))
+    worker.send(command)
+    worker.handle()  # decided on what this worker knows: the total is 0, so it succeeds
+    (refused,) = other.run(command)  # the other one knows better, and is first
+    worker.settle()
+    assert refused.status is CommandStatus.FAILED
+    assert worker.answers["c"] == refused
+    assert "c" not in commands_stored(store, "x")
+
+    second = AddWithin(aggregate_root_id="x", id="d", limit=1)
+    third = Worker(store)
+    third.send(second)
+    third.handle()  # refused, not stored yet
+    store.append(
+        [store.load_many(["x"])["x"][1]._replace(version=3, command_id="d")]
+    )  # somebody stored it as a success
+    third.settle()
+    assert third.answers["d"].status is CommandStatus.SUCCESS
+    assert third.answers["d"].version == 3

@@ -1,0 +1,112 @@
+"""Answers that have no row of their own rest on what is durable, or are decided again."""
+
+from __future__ import annotations
+
+import pytest
+
+from enode_django.commanding.entries import EntryKind
+from enode_django.commanding.results import CommandStatus
+from enode_django.eventstore.memory import MemoryEventStore
+from tests.races.counting import Add, AddSoftly, AddWithin, Create, FailUnless, SetTotal
+from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole
+
+
+@pytest.fixture
+def store() -> MemoryEventStore:
+    return MemoryEventStore()
+
+
+@pytest.fixture
+def worker(store: MemoryEventStore) -> Worker:
+    worker = Worker(store)
+    worker.run(Create(aggregate_root_id="x"))
+    return worker
+
+
+@pytest.mark.parametrize(
+    ("command", "fresh"),
+    [
+        (SetTotal(aggregate_root_id="x", id="c", total=0), CommandStatus.SUCCESS),
+        (FailUnless(aggregate_root_id="x", id="c", total=9), CommandStatus.SUCCESS),
+        (AddSoftly(aggregate_root_id="x", id="c", limit=0), CommandStatus.FAILED),
+        (Create(aggregate_root_id="new", id="c"), CommandStatus.SUCCESS),
+        (Add(aggregate_root_id="new", id="c"), CommandStatus.FAILED),
+    ],
+)
+def test_verdict_that_rests_on_a_stale_head_is_decided_again(
+    store: MemoryEventStore, worker: Worker, command: Add, fresh: CommandStatus
+) -> None:
+    worker.send(command)
+    worker.handle()
+    Worker(store).run(Add(aggregate_root_id="x", id="rival", amount=9))
+    worker.settle()
+    assert worker.status(command) is fresh
+    assert_history_is_whole(store, "x")
+
+
+def test_missing_aggregate_that_was_created_meanwhile_is_found(store: MemoryEventStore, worker: Worker) -> None:
+    add = Add(aggregate_root_id="new", id="c")
+    worker.send(add)
+    (entry,) = worker.handle()
+    assert (entry.kind, entry.rests_on) == (EntryKind.VERDICT, 0)
+    Worker(store).run(Create(aggregate_root_id="new"))
+    worker.settle()
+    assert worker.status(add) is CommandStatus.SUCCESS
+    assert_history_is_whole(store, "new")
+
+
+def test_verdict_between_streams_of_one_batch_is_not_stale(store: MemoryEventStore, worker: Worker) -> None:
+    worker.run(
+        Add(aggregate_root_id="x"), SetTotal(aggregate_root_id="x", total=1), Add(aggregate_root_id="x"),
+        SetTotal(aggregate_root_id="x", total=2), Add(aggregate_root_id="x"),
+    )  # fmt: skip
+    assert worker.committer.conflicts == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_verdict_on_a_stream_that_is_refused_is_decided_again(
+    store: MemoryEventStore, worker: Worker, size: int
+) -> None:
+    nothing = SetTotal(aggregate_root_id="x", id="nothing", total=1)
+    refused = AddWithin(aggregate_root_id="x", id="refused", limit=1)
+    failed = FailUnless(aggregate_root_id="x", id="failed", total=3)
+    worker.send(Add(aggregate_root_id="x", id="one"), nothing, refused, failed)
+    assert [entry.kind.value for entry in worker.handle()] == ["stream", "verdict", "refusal", "verdict"]
+    Worker(store).run(Add(aggregate_root_id="x", id="rival", amount=-1))  # the total will be 0 after "one"
+    while worker.entries:
+        worker.commit(size)
+    worker.settle()
+    assert worker.answers["one"].value == 0
+    assert worker.status(nothing) is CommandStatus.SUCCESS  # to 1
+    assert worker.status(refused) is CommandStatus.FAILED
+    assert worker.answers["refused"].error_fields == {"total": 1}
+    assert "the total is 1" in worker.answers["failed"].error_message
+    assert_history_is_whole(store, "x")
+    assert_answers_are_final(store, worker.answers)
+
+
+def test_refusal_on_a_stream_that_is_refused_in_an_earlier_batch_is_not_stored(
+    store: MemoryEventStore, worker: Worker
+) -> None:
+    refused = AddWithin(aggregate_root_id="x", id="refused", limit=1)
+    worker.send(Add(aggregate_root_id="x", id="one"), refused)
+    worker.handle()
+    Worker(store).run(Add(aggregate_root_id="x", id="rival", amount=-1))
+    worker.commit(1)
+    worker.commit(1)
+    assert store.find([("refused", "x")]) == {}
+    worker.settle()
+    assert worker.status(refused) is CommandStatus.SUCCESS
+
+
+def test_stored_outcome_counts_more_than_a_verdict(store: MemoryEventStore, worker: Worker) -> None:
+    command = FailUnless(aggregate_root_id="x", id="c", total=9)
+    worker.send(command, Add(aggregate_root_id="x", id="next"))
+    worker.handle()
+    other = Worker(store)
+    other.run(Add(aggregate_root_id="x", id="nine", amount=9), command)
+    worker.settle()
+    assert worker.answers["c"] == other.answers["c"]
+    assert worker.status(command) is CommandStatus.SUCCESS
+    assert worker.answers["next"].value == 11
+    assert_history_is_whole(store, "x")
