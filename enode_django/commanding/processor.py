@@ -104,6 +104,8 @@ class CommandProcessor:
             # Another entry may stand there for the same command, if the aggregate was recovered meanwhile.
             if slot is not None and slot.unfinished and slot.unfinished[0].envelope is entry.envelope:
                 slot.unfinished.popleft()
+                if entry.envelope is not None and _is_lost(entry):
+                    self._recent.forget(entry.envelope.id)  # its verdict, if it is one, was never confirmed
                 if not slot.unfinished:
                     self._cache.settle(entry.aggregate_root_id, slot)
 
@@ -122,28 +124,34 @@ class CommandProcessor:
             self._epoch += 1
             return [Entry(EntryKind.RESUMED, id, self._epoch, None, None)]
         logger.warning("aggregate %r: stored by somebody else; handling %d commands again", id, len(unfinished))
-        return self._handle_again(id, [entry.envelope for entry in unfinished if entry.envelope is not None])
+        return self._handle_again(id, unfinished)
 
-    def _handle_again(self, id: str, envelopes: list[Envelope]) -> list[Entry]:
-        self._load_missing(envelopes[:1])
+    def _handle_again(self, id: str, unfinished: list[Entry]) -> list[Entry]:
+        decided = [(entry, entry.envelope) for entry in unfinished if entry.envelope is not None]
+        self._load_missing([envelope for _, envelope in decided[:1]])
         slot = self._cache.slots[id]
         entries = [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
-        first: dict[str, Envelope] = {}
-        for envelope in envelopes:
-            if first.setdefault(envelope.id, envelope) is envelope:
+        seen: set[str] = set()
+        for entry, envelope in decided:
+            # A verdict from memory is that of a copy which is finished: answered once, it stays as it is.
+            if envelope.id not in seen and not (entry.kind is EntryKind.VERDICT and entry.rests_on is None):
                 self._recent.forget(envelope.id)
+            seen.add(envelope.id)
             entries.append(self._take(slot, envelope))
         self._note[0] = IDLE
         return entries
 
     def forget(self, queue: int) -> None:
-        """Drop what is idle of a queue that was acquired anew: another worker may have changed it since.
+        """Drop what is held of a queue that was acquired anew: another worker may have changed it since.
 
-        The recent commands go, too: what was decided here and lost with the queue was never confirmed by the store.
+        What is unfinished of an earlier lease comes again, and is decided by what is stored by then: it is not
+        remembered either, since the store never confirmed it.
         """
-        self._recent.clear()
         for id, slot in list(self._cache.slots.items()):
-            if slot.queue == queue and not slot.unfinished:
+            if slot.queue == queue and all(map(_is_lost, slot.unfinished)):
+                for entry in slot.unfinished:
+                    if entry.envelope is not None:
+                        self._recent.forget(entry.envelope.id)
                 self._cache.drop(id)
 
     # -- loading --------------------------------------------------------------------------------------------------
@@ -176,16 +184,19 @@ class CommandProcessor:
 
     def _load_foreign(self, id: str) -> AggregateRoot | None:
         noted = self._note[0]
-        self._note[0] = IDLE  # a store that is slow to answer is no fault of the handler
         try:
-            return self._persist(lambda: self._loader.load(id))
+            return self._load(id)
         finally:
             self._note[0] = noted
+
+    def _load(self, id: str) -> AggregateRoot | None:
+        self._note[0] = IDLE  # a store that is slow to answer is no fault of the handler
+        return self._persist(lambda: self._loader.load(id))
 
     def _restore(self, id: str, slot: Slot) -> None:
         """Undo what a failed command did to the aggregate: the store, then our own streams that are not stored yet."""
         try:
-            aggregate = self._persist(lambda: self._loader.load(id))
+            aggregate = self._load(id)
             for entry in slot.unfinished:
                 record = entry.record
                 if record is None or record.version is None:
@@ -201,6 +212,7 @@ class CommandProcessor:
 
     def _execute(self, slot: Slot, envelope: Envelope) -> Entry:
         if envelope.suspect and self._suspects is not None:
+            self._note[0] = IDLE  # whoever waits here is handling nothing
             with self._suspects:
                 entry = self._handle(slot, envelope)
                 self._note[0] = IDLE
@@ -263,7 +275,7 @@ class CommandProcessor:
         try:
             value = self._checked(encode_refusal(refusal))
             name = types.name_of(type(refusal))
-        except EnodeError as error:
+        except Exception as error:  # its class may skip our __init__, or its fields hold what they cannot
             return self._raised(slot, envelope, context, error)
         self._clean(slot, envelope, context)
         version = slot.aggregate.version if slot.aggregate is not None else 0
@@ -326,3 +338,9 @@ class CommandProcessor:
         result: CommandResult | None = None,
     ) -> Entry:
         return Entry(kind, envelope.aggregate_root_id, slot.epoch, envelope, rests_on, record, result)
+
+
+def _is_lost(entry: Entry) -> bool:
+    """Whether the lease under which the command was pulled is over."""
+    window = entry.envelope.window if entry.envelope is not None else None
+    return window is not None and window.closed

@@ -32,9 +32,6 @@ class RecentCommands:
         if len(young) >= self._half:
             self._old, self._young = young, {}
 
-    def clear(self) -> None:
-        self._young, self._old = {}, {}
-
     def forget(self, command_id: str) -> None:
         self._young.pop(command_id, None)
         self._old.pop(command_id, None)

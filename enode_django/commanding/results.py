@@ -58,8 +58,15 @@ def failure(command_id: str, aggregate_root_id: str, error: BaseException) -> Co
         command_id=command_id,
         aggregate_root_id=aggregate_root_id,
         error_type=type(error).__name__,
-        error_message=str(error),
+        error_message=_text_of(error),
     )
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # application code: a __str__ that fails must not fail the worker
+        return f"its text cannot be had: {type(broken).__name__}"
 
 
 def stored_result(record: StreamRecord) -> CommandResult:
