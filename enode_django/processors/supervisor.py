@@ -14,7 +14,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from enode_django.commanding.entries import queue_and_offset
@@ -23,7 +25,7 @@ from enode_django.equeue.assignment import divide
 from enode_django.processors.control import Assignment, Beat, Stop, receive, send
 from enode_django.processors.statistics import add_reports
 from enode_django.processors.suspicion import Suspicion
-from enode_django.processors.worker import WorkerOptions, new_notes, run_worker, worker_name
+from enode_django.processors.worker import STOP_SIGNALS, WorkerOptions, new_notes, run_worker, worker_name
 
 logger = logging.getLogger("enode_django.supervisor")
 
@@ -46,19 +48,21 @@ class Worker:
         self.process = context.Process(
             target=run_worker, args=(options, theirs, self.notes), name=options.name, daemon=True
         )
-        self.process.start()
+        _start_undisturbed(self.process)
         theirs.close()
         self.started = time.monotonic()
         self.last_beat = 0.0
         self.report: dict[str, Any] = {}
         self.queues: frozenset[int] = frozenset()
         self.stalled = False
+        self.is_killed = False
 
     @property
     def is_ready(self) -> bool:
         return self.last_beat > 0 and not self.stalled
 
     def kill(self) -> None:
+        self.is_killed = True
         self.process.kill()
 
     def close(self) -> None:
@@ -141,7 +145,7 @@ class Supervisor:
             worker.stalled = True
             self._divide()
         overdue = self._suspicion.overdue(worker.name, worker.notes, now)
-        if overdue is not None:
+        if overdue is not None and not worker.is_killed:
             queue, offset = queue_and_offset(overdue)
             logger.error(
                 "worker %s, process %s, hangs in the command at queue %d, offset %d for more than %.1f s; killing it",
@@ -236,6 +240,17 @@ class Supervisor:
         if len(self._past_reports) > GONE_KEPT:
             self._past_reports = [add_reports(self._past_reports)]
         return {**add_reports(reports), "workers": len(self._workers), "pids": self.pids()}
+
+
+def _start_undisturbed(process: BaseProcess) -> None:
+    """Start a process with SIGINT and SIGTERM blocked. The mask is inherited, so that a signal to the whole group
+    cannot end a worker that has not got as far as to handle it; `run_worker` lifts it."""
+    resource_tracker.ensure_running()  # else starting the process does it, and unblocks signals on the way
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _messages(connection: Connection) -> Iterator[Any]:

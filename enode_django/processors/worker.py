@@ -17,6 +17,7 @@ from enode_django.processors.logs import log_to_console
 
 logger = logging.getLogger("enode_django.worker")
 
+STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 BEAT_INTERVAL = 0.5
 TICK = 0.1
 
@@ -72,6 +73,7 @@ class _Worker:
         self._grace: float | None = None
         self._next_beat = 0.0
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _on_sigterm(self, number: int, frame: object) -> None:
         self._grace = self._options.grace
