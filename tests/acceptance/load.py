@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 
 from enode_django import Command, CommandResult, execute_command, send_commands
@@ -26,11 +26,20 @@ class Client:
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
+        self._given_up = threading.Event()
+
+    def give_up(self) -> None:
+        """To be called by a test that has failed: nobody need wait for answers any more."""
+        self._given_up.set()
+
+    def _tries(self) -> Iterator[None]:
+        deadline = time.monotonic() + GIVE_UP_SECONDS
+        while time.monotonic() < deadline and not self._given_up.is_set():
+            yield
 
     def execute(self, command: Command) -> CommandResult | None:
         """The answer; None (and noted) if there was none in a minute."""
-        deadline = time.monotonic() + GIVE_UP_SECONDS
-        while time.monotonic() < deadline:
+        for _ in self._tries():
             try:
                 answer = execute_command(command, timeout=ANSWER_SECONDS)
             except CommandTimeout:
@@ -44,8 +53,7 @@ class Client:
         return None
 
     def send(self, commands: Sequence[Command]) -> None:
-        deadline = time.monotonic() + GIVE_UP_SECONDS
-        while time.monotonic() < deadline:
+        for _ in self._tries():
             try:
                 send_commands(commands)
             except TransportUnavailable:
@@ -53,7 +61,7 @@ class Client:
                 continue
             self.journal.note_sent(commands)
             return
-        raise AssertionError(f"the queue could not be reached for {GIVE_UP_SECONDS:g} s")
+        raise AssertionError(f"{len(commands)} commands could not be sent")
 
 
 class Load:
@@ -79,6 +87,8 @@ class Load:
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
+        if exception[0] is not None:
+            self.client.give_up()
         for thread in self._threads:
             thread.join(GIVE_UP_SECONDS + ANSWER_SECONDS)
         if exception[0] is None and self._errors:
@@ -107,7 +117,12 @@ class Load:
 
     def _step(self, random_: random.Random) -> None:
         steps: list[tuple[int, Callable[[random.Random], None]]] = [
-            (60, self._one), (20, self._batch), (4, self._ghost), (4, self._open_again), (3, self._open), (3, self._close)
+            (60, self._one),
+            (20, self._batch),
+            (4, self._ghost),
+            (4, self._open_again),
+            (3, self._open),
+            (3, self._close),
         ]
         random_.choices([step for _, step in steps], [weight for weight, _ in steps])[0](random_)
 

@@ -45,7 +45,9 @@ class Processors:
     def wait_for(self, text: str, *, times: int = 1, seconds: float = 20.0) -> None:
         """``text`` is a regular expression that the log must match so many times."""
         pattern = re.compile(text)
-        wait_until(lambda: len(pattern.findall(self.log)) >= times, f"{text!r} in the log of process {self.pid}", seconds)
+        wait_until(
+            lambda: len(pattern.findall(self.log)) >= times, f"{text!r} in the log of process {self.pid}", seconds
+        )
 
     def wait_ready(self) -> None:
         """Every worker owns queues."""

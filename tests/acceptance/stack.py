@@ -33,6 +33,7 @@ TEMPLATE = "acceptance"
 QUEUES = 4
 GROUP, COMMANDS, EVENTS = "processors", "commands", "events"
 ENODE = {"QUEUES_PER_TOPIC": QUEUES, "LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3, "HANDLER_TIME_LIMIT": 20.0}
+ROUNDS = 800
 SHOWN = 20
 LOG_SHOWN = 20_000
 
@@ -97,10 +98,12 @@ class Stack:
 
     @contextlib.contextmanager
     def load(self, seed: int) -> Iterator[Load]:
-        """Senders at work inside the block; it begins when all of them have got answers."""
+        """Senders at work inside the block; it begins when all of them have got answers, and ends when each kind of
+        command has had its chance."""
         with Load(self.journal, seed) as load:
             wait_until(lambda: load.under_way, "senders get answers")
             yield load
+            wait_until(lambda: load.rounds > ROUNDS, "senders have done enough")
 
     def query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.postgres.url_of(self._name), autocommit=True) as connection:

@@ -7,7 +7,6 @@ from enode_django.eventstore.statements import TABLE
 from enode_django.ids import new_id
 from tests.acceptance.faulty.commands import EndProcess, NeverReturn
 from tests.acceptance.stack import Stack
-from tests.acceptance.waiting import last_for, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
 

@@ -12,7 +12,7 @@ from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.faulty.commands import DepositWhenFileExists
 from tests.acceptance.processors import Processors
-from tests.acceptance.stack import GROUP, COMMANDS, ENODE, QUEUES, Stack
+from tests.acceptance.stack import COMMANDS, ENODE, GROUP, QUEUES, Stack
 from tests.acceptance.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
@@ -37,7 +37,7 @@ def test_a_signal_lets_the_workers_drain_and_give_back_their_queues(
         assert first.wait_end() == 0
         assert time.monotonic() - begun < ENODE["GRACE"]
         assert "Traceback" not in first.log
-        assert not first.members()
+        first.wait_gone()
         assert released(stack)
         second = stack.start_ready()
     assert "took commands" not in second.log
@@ -84,7 +84,7 @@ def test_a_second_signal_aborts(stack: Stack, hanging: DepositWhenFileExists) ->
     processors.signal(signal.SIGTERM)
     assert processors.wait_end(5) == 1
     processors.wait_for("aborted; killing")
-    assert not processors.members()
+    processors.wait_gone()
     finish_hanging(stack, hanging)
 
 
@@ -93,14 +93,15 @@ def test_the_grace_time_ends_a_drain(stack: Stack, hanging: DepositWhenFileExist
     processors.signal(signal.SIGTERM)
     assert processors.wait_end(15) == 1
     processors.wait_for("could not finish in 1.0 s; what is left comes again")
-    assert not processors.members()
+    processors.wait_gone()
     finish_hanging(stack, hanging)
 
 
-def test_ctrl_c_during_the_start_leaves_nothing_behind(stack: Stack) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_to_workers_that_are_being_started_leaves_nothing_behind(stack: Stack, number: signal.Signals) -> None:
     processors = stack.start()
     processors.wait_for("started worker", times=2)
-    processors.signal_group(signal.SIGINT)
+    processors.signal_group(number)
     assert processors.wait_end() == 0
     assert "Traceback" not in processors.log
-    assert not processors.members()
+    processors.wait_gone()

@@ -10,7 +10,6 @@ from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.newer.commands import PayInterest
 from tests.acceptance.stack import Stack
-from tests.acceptance.waiting import last_for, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
 
