@@ -1,0 +1,190 @@
+"""A queue is lost in the middle, taken by another worker, and comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from enode_django.commanding.entries import EntryKind
+from enode_django.commanding.results import CommandStatus
+from enode_django.eventstore.memory import MemoryEventStore
+from tests.races.counting import Add, AddWithin, Create, FailUnless, SetTotal
+from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole, commands_stored
+
+
+@pytest.fixture
+def store() -> MemoryEventStore:
+    return MemoryEventStore()
+
+
+@pytest.fixture
+def worker(store: MemoryEventStore) -> Worker:
+    worker = Worker(store)
+    worker.run(Create(aggregate_root_id="x"))
+    return worker
+
+
+@pytest.fixture
+def rival(store: MemoryEventStore, worker: Worker) -> Worker:
+    return Worker(store)
+
+
+def lose(worker: Worker, how: str) -> None:
+    if how == "closed":
+        worker.window.close()
+    else:
+        worker.clock.now = worker.window.deadline
+
+
+@pytest.mark.parametrize("how", ["closed", "deadline"])
+def test_entries_of_a_lost_queue_are_neither_stored_nor_answered(
+    store: MemoryEventStore, worker: Worker, how: str
+) -> None:
+    commands = [Add(aggregate_root_id="x", id=f"{n}") for n in range(4)]
+    commands += [SetTotal(aggregate_root_id="x", id="4", total=4), AddWithin(aggregate_root_id="x", id="5", limit=0)]
+    worker.send(*commands)
+    worker.handle()
+    worker.commit(2)
+    lose(worker, how)
+    lost = worker.window
+    worker.settle()
+    assert lost.closed
+    assert set(worker.answers) & {command.id for command in commands} == {"0", "1"}
+    assert commands_stored(store, "x")[1:] == ["0", "1"]
+    assert store.find([("5", "x")]) == {}
+    assert worker.in_flight == 0
+    assert dict(worker.committer.awaiting) == {}
+
+
+@pytest.mark.parametrize("how", ["closed", "deadline"])
+@pytest.mark.parametrize("others", [0, 3])
+def test_lost_commands_are_handled_when_the_queue_is_acquired_anew(
+    store: MemoryEventStore, worker: Worker, rival: Worker, how: str, others: int
+) -> None:
+    commands = [Add(aggregate_root_id="x", id=f"{n}") for n in range(4)]
+    worker.send(*commands)
+    worker.handle()
+    worker.commit(2)
+    lose(worker, how)
+    worker.commit(1)  # notices the loss
+    rival.run(*(Add(aggregate_root_id="x", id=f"rival-{n}") for n in range(others)))
+    worker.acquire()
+    worker.send(*commands)
+    worker.settle()
+    assert all(worker.status(command) is CommandStatus.SUCCESS for command in commands)
+    assert sorted(commands_stored(store, "x")[1:]) == sorted(
+        [command.id for command in commands] + [f"rival-{n}" for n in range(others)]
+    )
+    assert_history_is_whole(store, "x")
+    assert worker.in_flight == 0
+
+
+def test_idle_state_of_a_queue_acquired_anew_is_forgotten(store: MemoryEventStore, worker: Worker) -> None:
+    assert worker.processor.cached == 1
+    worker.processor.forget(1)
+    assert worker.processor.cached == 1
+    worker.acquire()
+    assert worker.processor.cached == 0
+
+
+@pytest.mark.parametrize("unfinished", [[], ["add"], ["refusal"], ["nothing"]])
+def test_refusal_after_the_queue_came_back_does_not_rest_on_old_state(
+    store: MemoryEventStore, worker: Worker, rival: Worker, unfinished: list[str]
+) -> None:
+    """The old lease's entries are still on their way when the new lease's command is handled."""
+    old = {
+        "add": Add(aggregate_root_id="x", id="old", amount=2),
+        "refusal": AddWithin(aggregate_root_id="x", id="old", limit=-1),
+        "nothing": SetTotal(aggregate_root_id="x", id="old", total=0),
+    }
+    worker.send(*(old[kind] for kind in unfinished))
+    worker.handle()
+    lose(worker, "closed")
+    rival.run(Add(aggregate_root_id="x", id="rival", amount=-10))
+    worker.acquire()
+    command = AddWithin(aggregate_root_id="x", id="new", limit=0, amount=5)
+    worker.send(command)
+    assert worker.handle()[-1].kind is EntryKind.STREAM
+    worker.settle()
+    assert worker.status(command) is CommandStatus.SUCCESS
+    assert_history_is_whole(store, "x")
+
+
+def test_verdict_that_was_lost_with_its_queue_is_not_remembered(
+    store: MemoryEventStore, worker: Worker, rival: Worker
+) -> None:
+    """It rested on a stream that was never stored; it comes again in another batch than that stream."""
+    one = Add(aggregate_root_id="x", id="one")
+    nothing = SetTotal(aggregate_root_id="x", id="nothing", total=1)
+    failed = FailUnless(aggregate_root_id="x", id="failed", total=-6)
+    worker.send(one, nothing, failed)
+    worker.handle()
+    lose(worker, "deadline")
+    worker.settle()
+    rival.run(Add(aggregate_root_id="x", id="rival", amount=-7))
+    worker.acquire()
+    worker.run(one)
+    assert worker.run(failed)[0].status is CommandStatus.SUCCESS
+    assert worker.run(nothing)[0].status is CommandStatus.SUCCESS
+    assert_history_is_whole(store, "x")
+
+
+@pytest.mark.parametrize("kind", ["nothing", "failed"])
+def test_verdict_handled_again_after_the_queue_was_lost_is_not_remembered(
+    store: MemoryEventStore, worker: Worker, rival: Worker, kind: str
+) -> None:
+    """Its recovery comes between the loss and the new lease, or after it."""
+    one = Add(aggregate_root_id="x", id="one")
+    verdict = {
+        "nothing": SetTotal(aggregate_root_id="x", id="verdict", total=8),
+        "failed": FailUnless(aggregate_root_id="x", id="verdict", total=-1),
+    }[kind]
+    worker.send(one, verdict)
+    worker.handle()
+    rival.run(Add(aggregate_root_id="x", id="rival", amount=7))
+    worker.commit(1)  # a conflict, while the lease was good
+    lose(worker, "closed")
+    worker.deliver()  # handled again: now the verdict rests on 8
+    rival.run(Add(aggregate_root_id="x", id="rival-2", amount=-9))
+    worker.acquire()
+    worker.send(verdict)
+    worker.settle()
+    # The queue's order was lost with the lease, so "one" is not there: the total is -2, or -1 if it came again.
+    worker.run(one)
+    if kind == "nothing":
+        assert worker.status(verdict) is CommandStatus.SUCCESS
+    assert_history_is_whole(store, "x")
+    assert_answers_are_final(store, worker.answers)
+
+
+def test_commit_of_a_lost_lease_does_not_touch_the_queues_new_lease(store: MemoryEventStore, worker: Worker) -> None:
+    """Entries of both leases stand in one batch."""
+    old = Add(aggregate_root_id="x", id="old")
+    worker.send(old)
+    worker.handle()
+    lose(worker, "closed")
+    worker.acquire()
+    worker.send(old, Add(aggregate_root_id="x", id="new"))
+    worker.handle()
+    worker.settle()
+    assert commands_stored(store, "x")[1:] == ["old", "new"]
+    assert [one.envelope.window for one in worker.finished if one.envelope.id == "old"] == [worker.window]
+    assert_history_is_whole(store, "x")
+
+
+def test_outcomes_of_the_old_lease_that_arrive_late_do_not_settle_the_new_ones(
+    store: MemoryEventStore, worker: Worker
+) -> None:
+    old = Add(aggregate_root_id="x", id="old")
+    worker.send(old)
+    worker.handle()
+    worker.commit()  # stored; the command mailbox does not know yet
+    lose(worker, "closed")
+    worker.acquire()
+    worker.send(old, Add(aggregate_root_id="x", id="new"))
+    worker.handle()
+    worker.deliver()  # of the old lease
+    assert worker.in_flight == 2
+    worker.settle()
+    assert commands_stored(store, "x")[1:] == ["old", "new"]
+    assert worker.answers["new"].value == 2
+    assert worker.in_flight == 0
