@@ -57,7 +57,7 @@ class Committer:
         facts = self._look_up(unstored) if unstored else _NO_FACTS
         heads = _own_heads(records, outcomes)
         for entry in live:
-            if entry.aggregate_root_id in batch.refused_now and entry.kind is not EntryKind.STORED:
+            if entry.epoch <= batch.refused_now.get(entry.aggregate_root_id, -1) and entry.kind is not EntryKind.STORED:
                 continue  # it rests on what was refused; it will be handled again
             if entry.kind in UNSTORED:
                 self._settle_unstored(entry, facts, heads, batch)
@@ -167,7 +167,7 @@ class _Batch:
         self.finished: list[Finished] = []
         self.released: list[Entry] = []
         self.recoveries: list[Recovery] = []
-        self.refused_now: set[str] = set()
+        self.refused_now: dict[str, int] = {}
         self._refused = refused
 
     def finish(self, entry: Entry, record: StreamRecord | None) -> None:
@@ -182,9 +182,11 @@ class _Batch:
             self.released.append(entry)
 
     def refuse(self, entry: Entry) -> None:
-        self.refused_now.add(entry.aggregate_root_id)
-        self._refused[entry.aggregate_root_id] = entry.epoch
-        self.recoveries.append(Recovery(entry.aggregate_root_id, entry.epoch))
+        """Drop everything of the entry's aggregate up to its epoch: later in this batch, and until it is recovered."""
+        id, epoch = entry.aggregate_root_id, entry.epoch
+        self.refused_now[id] = max(epoch, self.refused_now.get(id, epoch))
+        self._refused[id] = max(epoch, self._refused.get(id, epoch))
+        self.recoveries.append(Recovery(id, epoch))
 
 
 def _key(entry: Entry) -> CommandKey:
