@@ -10,7 +10,7 @@ from enode_django.commanding.results import CommandResult, decode_result
 from enode_django.concurrency.backoff import until_it_works
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.equeue.transports.base import Inbox, Transport
-from enode_django.exceptions import EnodeError, MessageError
+from enode_django.exceptions import EnodeError, MessageError, TransportUnavailable
 
 logger = logging.getLogger("enode_django.commands")
 
@@ -65,6 +65,8 @@ class Replies:
             if self._closed:
                 return
             raise
+        if self._closed:
+            return
         for body in bodies:
             try:
                 self._hand_over(decode_result(body))
@@ -81,11 +83,15 @@ class Replies:
                 logger.debug("nobody waits for the answer to %r any more", result.command_id)
 
     def close(self) -> None:
-        """Blocks shortly until the receiving thread has ended."""
+        """Blocks shortly until the receiving thread has ended. An inbox that cannot be reached is left to expire."""
         self._closed = True
         with self._lock:
             inbox, thread = self._inbox, self._thread
-        if inbox is not None:
+        if inbox is None or thread is None:
+            return
+        try:
+            self._transport.reply([(inbox.address, b"")])  # wakes the thread
+            join_threads([thread], 1.0)
             inbox.close()
-        if thread is not None:
-            join_threads([thread], 0.5)
+        except TransportUnavailable as error:
+            logger.debug("inbox %s is not closed: %s", inbox.address, error)
