@@ -13,6 +13,7 @@ from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.ids import new_id
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
 from tests.acceptance.journal import Journal
+from tests.acceptance.waiting import wait_until
 
 ANSWER_SECONDS = 3.0
 GIVE_UP_SECONDS = 60.0
@@ -97,6 +98,11 @@ class Load:
     @property
     def rounds(self) -> int:
         return sum(self._rounds)
+
+    def wait_for_rounds(self, more: int) -> None:
+        """Blocks until the senders got so much further."""
+        goal = self.rounds + more
+        wait_until(lambda: self.rounds >= goal, f"{more} more rounds of the senders")
 
     @property
     def under_way(self) -> bool:

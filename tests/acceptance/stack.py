@@ -141,7 +141,8 @@ class Stack:
     def stored(self) -> list[StreamRecord]:
         columns = ", ".join(StreamRecord._fields)
         rows = self.query(f"SELECT {columns} FROM {TABLE} ORDER BY sequence")
-        return [StreamRecord(*row[:5], row[5].astimezone(UTC), *row[6:]) for row in rows]
+        records = [StreamRecord(*row) for row in rows]
+        return [record._replace(created_at=record.created_at.astimezone(UTC)) for record in records]
 
     def dead_letters(self) -> list[Any]:
         """``[[topic, queue, offset], [error, message], body]`` of each."""

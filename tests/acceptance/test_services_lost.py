@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.acceptance.stack import Stack
-from tests.acceptance.waiting import last_for, wait_until
+from tests.acceptance.waiting import last_for
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
 
@@ -33,8 +33,7 @@ def test_postgres_may_stand_still_for_longer_than_a_lease(stack: Stack, seed: in
         stack.postgres.pause()
         last_for(3)
         stack.postgres.resume()
-        rounds = load.rounds
-        wait_until(lambda: load.rounds > rounds + 50, "work goes on")
+        load.wait_for_rounds(50)
     assert len(processors.workers()) == 2, "no worker died of it"
     stack.check()
 
@@ -58,8 +57,7 @@ def test_redis_may_be_stopped_for_longer_than_a_lease(stack: Stack, seed: int) -
         stack.redis.stop()
         last_for(3)
         stack.redis.start()
-        rounds = load.rounds
-        wait_until(lambda: load.rounds > rounds + 50, "work goes on")
+        load.wait_for_rounds(50)
     assert len(processors.workers()) == 2, "no worker died of it"
     stack.check()
 
@@ -82,7 +80,6 @@ def test_redis_may_stand_still_for_longer_than_a_lease_and_a_timeout(stack: Stac
         stack.redis.pause()
         last_for(4)
         stack.redis.resume()
-        rounds = load.rounds
-        wait_until(lambda: load.rounds > rounds + 50, "work goes on")
+        load.wait_for_rounds(50)
     assert len(processors.workers()) == 2, "no worker died of it"
     stack.check()

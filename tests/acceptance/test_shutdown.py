@@ -4,6 +4,7 @@ import signal
 import time
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def hanging(stack: Stack, tmp_path: Path) -> DepositWhenFileExists:
     return DepositWhenFileExists(aggregate_root_id=new_id(), path=str(tmp_path / "go-on"), amount=Decimal(7))
 
 
-def start_hanging(stack: Stack, hanging: DepositWhenFileExists, **enode: float) -> Processors:
+def start_hanging(stack: Stack, hanging: DepositWhenFileExists, **enode: Any) -> Processors:
     processors = stack.start_ready(**enode)
     stack.client.execute(OpenAccount(aggregate_root_id=hanging.aggregate_root_id, owner="somebody"))
     stack.client.send([hanging, Deposit(aggregate_root_id=hanging.aggregate_root_id, amount=Decimal(1))])

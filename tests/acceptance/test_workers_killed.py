@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+from tests.acceptance.load import Load
+from tests.acceptance.processors import Processors
 from tests.acceptance.stack import Stack
 from tests.acceptance.waiting import last_for, wait_until
 
@@ -73,17 +75,19 @@ def test_a_worker_that_stood_still_past_its_lease_does_no_harm_when_it_goes_on(s
     with stack.load(seed) as load:
         for name, pid in list(processors.workers().items()):
             last_for(random_.uniform(0.0, 0.3))
-            lost = sum(owner == name for owner in processors.owners().values())
-            os.kill(pid, signal.SIGSTOP)
-            processors.wait_for(rf"took commands/. from {name}, ending", times=lost)
-            rounds = load.rounds
-            wait_until(lambda rounds=rounds: load.rounds > rounds + 50, "the others go on")
-            acquired = sum(owner == name for owner in processors.owners().values())
-            os.kill(pid, signal.SIGCONT)
-            wait_until(lambda name=name: name in processors.owners().values(), f"{name} owns queues again")
-            assert acquired == 0
+            _stand_still_past_the_lease(processors, load, name, pid)
     assert list(processors.living_workers()) == list(processors.workers()), "nobody died"
     stack.check()
+
+
+def _stand_still_past_the_lease(processors: Processors, load: Load, name: str, pid: int) -> None:
+    lost = sum(owner == name for owner in processors.owners().values())
+    os.kill(pid, signal.SIGSTOP)
+    processors.wait_for(rf"took commands/. from {name}, ending", times=lost)
+    assert name not in processors.owners().values()
+    load.wait_for_rounds(50)
+    os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: name in processors.owners().values(), f"{name} owns queues again")
 
 
 def test_workers_do_not_die_of_a_supervisor_that_stands_still(stack: Stack, seed: int) -> None:
@@ -91,8 +95,7 @@ def test_workers_do_not_die_of_a_supervisor_that_stands_still(stack: Stack, seed
     with stack.load(seed) as load:
         processors.signal(signal.SIGSTOP)
         last_for(2.5)
-        rounds = load.rounds
-        wait_until(lambda: load.rounds > rounds + 50, "the workers go on")
+        load.wait_for_rounds(50)
         processors.signal(signal.SIGCONT)
         last_for(0.5)
     assert len(processors.workers()) == 2
