@@ -92,7 +92,7 @@ class Workspace:
         """Who holds each queue of the command topic."""
         with redis.Redis.from_url(self.redis_url) as client:
             keys = [f"{self.prefix}:{{{COMMANDS}:{queue}}}:claim:{GROUP}" for queue in range(QUEUES)]
-            return [client.hget(key, "owner") for key in keys]  # type: ignore[misc]
+            return [client.hget(key, "owner") for key in keys]
 
     def close(self) -> None:
         self.transport.close()
@@ -150,4 +150,4 @@ class Services:
 
     def _execute(self, statement: str) -> None:
         with psycopg.connect(self.database_url, autocommit=True) as connection:
-            connection.execute(statement)  # type: ignore[call-overload]
+            connection.execute(statement)

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from enode_django.processors.control import Assignment, Beat, Stop, receive, send
+from enode_django.processors.garbage import collect_seldom
 from enode_django.processors.logs import log_to_console
 
 logger = logging.getLogger("enode_django.worker")
@@ -80,6 +81,7 @@ class _Worker:
 
     def run(self) -> int:
         """The exit status: 0 when everything that was pulled is finished."""
+        collect_seldom()
         self._pipeline.start()
         while self._grace is None:
             try:
