@@ -273,3 +273,19 @@ def test_unfinished_aggregates_are_not_evicted(store: MemoryEventStore) -> None:
     assert small.processor.cached == 2
     assert small.committer.conflicts == 0
     assert all(versions(store, id) == [1, 2] for id in ids)
+
+
+def test_an_aggregate_that_was_idle_is_not_evicted_once_it_has_unfinished_commands(store: MemoryEventStore) -> None:
+    small = Worker(store, max_aggregates=2)
+    small.run(Create(aggregate_root_id="x"))
+    small.send(*adds(2))
+    small.handle()
+    waiting = list(small.entries)
+    small.entries.clear()
+    for n in range(5):
+        small.run(Create(aggregate_root_id=f"a-{n}"))
+    assert small.in_flight == 2
+    small.entries.extend(waiting)
+    small.settle()
+    assert versions(store, "x") == [1, 2, 3]
+    assert small.committer.conflicts == 0

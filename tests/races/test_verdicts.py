@@ -99,6 +99,20 @@ def test_refusal_on_a_stream_that_is_refused_in_an_earlier_batch_is_not_stored(
     assert worker.status(refused) is CommandStatus.SUCCESS
 
 
+def test_refusal_behind_a_verdict_that_the_store_corrects_is_decided_again(
+    store: MemoryEventStore, worker: Worker
+) -> None:
+    verdict = FailUnless(aggregate_root_id="x", id="verdict", total=-9)
+    refused = AddWithin(aggregate_root_id="x", id="refused", limit=0, amount=5)
+    worker.send(verdict, refused)
+    assert worker.handle()[1].kind is EntryKind.REFUSAL
+    Worker(store).run(Add(aggregate_root_id="x", id="rival", amount=-9), verdict)
+    worker.commit(1)
+    worker.settle()
+    assert worker.status(refused) is CommandStatus.SUCCESS
+    assert_history_is_whole(store, "x")
+
+
 def test_stored_outcome_counts_more_than_a_verdict(store: MemoryEventStore, worker: Worker) -> None:
     command = FailUnless(aggregate_root_id="x", id="c", total=9)
     worker.send(command, Add(aggregate_root_id="x", id="next"))
