@@ -38,6 +38,17 @@ an error's text.
 
 from __future__ import annotations
 
+_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """``repr`` for messages about values from outside: short, and never failing (it does for huge integers)."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} without repr: {type(error).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
 
 class EnodeError(Exception):
     retriable = False

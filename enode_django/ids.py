@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from enode_django.exceptions import InvalidId
+from enode_django.exceptions import InvalidId, shown
 
 MAX_ID_LENGTH = 255
 
@@ -50,16 +50,16 @@ def check_id(value: object, what: str = "id") -> str:
     """Return ``value`` if it can be an id, else raise `InvalidId` naming ``what`` it was meant for."""
     if type(value) is not str:
         if not isinstance(value, str):
-            raise InvalidId(f"{what} must be a string, got {value!r}; pass str(value)")
+            raise InvalidId(f"{what} must be a string, got {shown(value)}; pass str(value)")
         value = str.__str__(value)
     if value.isascii():
         if 0 < len(value) <= MAX_ID_LENGTH and "\0" not in value:
             return value
     elif len(value) <= MAX_ID_LENGTH and "\0" not in value and _is_utf8(value):
         return value
-    shown = value if len(value) <= 40 else value[:40] + "…"
+    start = value if len(value) <= 40 else value[:40] + "…"
     raise InvalidId(
-        f"{what} {shown!r} has {len(value)} characters; it must have 1 to {MAX_ID_LENGTH}, of UTF-8 without NUL"
+        f"{what} {start!r} has {len(value)} characters; it must have 1 to {MAX_ID_LENGTH}, of UTF-8 without NUL"
     )
 
 

@@ -8,7 +8,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
 from enode_django.eventstore.base import EventStore, StreamRecord
-from enode_django.exceptions import AggregateTypeMismatch, BrokenHistory, EnodeError
+from enode_django.exceptions import AggregateTypeMismatch, BrokenHistory, EnodeError, shown
 from enode_django.serialization.codec import decode_events, decode_metadata
 from enode_django.serialization.registry import types
 
@@ -41,21 +41,24 @@ def replay_record(aggregate: AggregateRoot | None, record: StreamRecord) -> Aggr
 
     Raises `BrokenHistory` if the stream does not follow, or what its events cannot be decoded or applied for.
     """
+    try:
+        return _replay(aggregate, record)
+    except EnodeError:
+        raise
+    except Exception as error:  # constructors and appliers are application code
+        raise BrokenHistory(
+            f"version {record.version} of {record.aggregate_root_id!r} cannot be applied: {shown(error)}"
+        ) from error
+
+
+def _replay(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateRoot:
     if aggregate is None:
         aggregate = types.class_of(AggregateRoot, record.aggregate_root_type)(record.aggregate_root_id)
     elif types.name_of(type(aggregate)) != record.aggregate_root_type:
         raise AggregateTypeMismatch(
             f"version {record.version} of {record.aggregate_root_id!r} is that of a {record.aggregate_root_type}"
         )
-    events = events_of(record)
-    try:
-        aggregate.replay(events, record.version or 0)
-    except EnodeError:
-        raise
-    except Exception as error:
-        raise BrokenHistory(
-            f"version {record.version} of {record.aggregate_root_id!r} cannot be applied: {error!r}"
-        ) from error
+    aggregate.replay(events_of(record), record.version or 0)
     return aggregate
 
 

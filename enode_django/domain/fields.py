@@ -26,7 +26,7 @@ from enode_django.domain.scalars import (
     is_enum,
     mismatch,
 )
-from enode_django.exceptions import InvalidField
+from enode_django.exceptions import InvalidField, shown
 
 SUPPORTED = (
     "None, bool, int, float, str, bytes, Decimal, datetime, date, UUID, Enum, list, tuple, dict, set, frozenset, "
@@ -149,7 +149,7 @@ def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
     def check(value: Any) -> dict[Any, Any]:
         if not isinstance(value, dict):
             raise mismatch("dict", value)
-        return {_at("key", key.check, k): _at(f"[{k!r}]", item.check, v) for k, v in value.items()}
+        return {_at("key", key.check, k): _at(f"[{shown(k)}]", item.check, v) for k, v in value.items()}
 
     def encode(value: Any) -> dict[Any, Any]:
         return {encode_key(k) if encode_key else k: encode_item(v) if encode_item else v for k, v in value.items()}
@@ -157,7 +157,7 @@ def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
     def decode(value: Any) -> dict[Any, Any]:
         if type(value) is not dict:
             raise mismatch("dict", value)
-        return {_at("key", key.decode, k): _at(f"[{k!r}]", item.decode, v) for k, v in value.items()}
+        return {_at("key", key.decode, k): _at(f"[{shown(k)}]", item.decode, v) for k, v in value.items()}
 
     plain = encode_key is None and encode_item is None
     return FieldType(Checked, check, None if plain else encode, decode, hashable=False)
@@ -181,7 +181,11 @@ def _dataclass(kind: type) -> FieldType:
     def decode(value: Any) -> Any:
         if type(value) is not dict:
             raise mismatch("dict", value)
-        return kind(**schema.decode(value))
+        fields = schema.decode(value)
+        try:
+            return kind(**fields)
+        except Exception as error:  # its own __post_init__
+            raise InvalidField(f"{kind.__name__} refuses {shown(fields)}: {error}") from error
 
     return FieldType(Checked, check, encode, decode, hashable=kind.__hash__ is not None)
 

@@ -11,7 +11,7 @@ from enode_django.domain.declarations import declare
 from enode_django.domain.fields import Schema
 from enode_django.domain.metadata import Metadata
 from enode_django.domain.origin import NO_ORIGIN, Origin
-from enode_django.exceptions import DefinitionError, InvalidField
+from enode_django.exceptions import DefinitionError, InvalidField, shown
 from enode_django.ids import check_id, new_id
 
 
@@ -87,8 +87,8 @@ class Command(Message):
         """The command that was sent, from checked ids and plain fields; raises `InvalidField`, for unknown ones too."""
         known = (cls._schema or cls.schema()).defaults
         if not plain.keys() <= known.keys():
-            unknown = sorted(plain.keys() - known.keys(), key=str)[0]
-            raise InvalidField(f"{cls.__qualname__} has no field {unknown!r}; it has {tuple(known)}")
+            unknown = min(map(shown, plain.keys() - known.keys()))
+            raise InvalidField(f"{cls.__qualname__} has no field {unknown}; it has {tuple(known)}")
         command = cls.from_plain(plain)
         values = command.__dict__
         values["aggregate_root_id"] = aggregate_root_id

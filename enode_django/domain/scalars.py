@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -9,7 +10,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from enode_django.exceptions import DefinitionError, InvalidField
+from enode_django.exceptions import DefinitionError, InvalidField, shown
 
 Convert = Callable[[Any], Any]
 
@@ -34,7 +35,7 @@ class UnsupportedType(DefinitionError):
 
 
 def mismatch(expected: str, value: object) -> InvalidField:
-    return InvalidField(f"expected {expected}, got {value!r} ({type(value).__name__})")
+    return InvalidField(f"expected {expected}, got {shown(value)} ({type(value).__name__})")
 
 
 def _leaf(kind: type, *, never: tuple[type, ...] = ()) -> FieldType:
@@ -51,7 +52,7 @@ def _leaf(kind: type, *, never: tuple[type, ...] = ()) -> FieldType:
 
 
 def _check_float(value: Any) -> float:
-    if type(value) is int and float(value) == value:
+    if type(value) is int and abs(value) <= sys.float_info.max and float(value) == value:
         return float(value)
     if not isinstance(value, float) or isinstance(value, Enum):
         raise mismatch("float", value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import MalformedMessage
+from enode_django.exceptions import MalformedMessage, shown
 from enode_django.serialization.plain import pack, unpack
 
 FORMAT = 1
@@ -46,7 +46,7 @@ def decode_published(body: bytes) -> PublishedStream:
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"{len(body)} bytes are no event stream of ours: {error}") from error
     if form != FORMAT:
-        raise MalformedMessage(f"an event stream of format {form!r} was published by another version")
+        raise MalformedMessage(f"an event stream of format {shown(form)} was published by another version")
     return PublishedStream(
         StreamRecord(id, version, command_id, kind, command_type, created_at, events, metadata), reply_to
     )

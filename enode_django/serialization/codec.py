@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from enode_django.domain.messages import Command, DomainEvent, EventStamp
 from enode_django.domain.metadata import EMPTY, Metadata
 from enode_django.domain.refusals import DomainException
-from enode_django.exceptions import InvalidField, MalformedMessage, UnknownMessageType
+from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, UnknownMessageType, shown
 from enode_django.ids import check_id
 from enode_django.serialization.plain import pack, unpack
 from enode_django.serialization.registry import types
@@ -81,20 +81,35 @@ def decode_events(stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
     if isinstance(stream, StoredRefusal):
         return []
     events = []
-    for index, (name, schema_version, fields) in enumerate(stream.events):
-        cls = types.class_of(DomainEvent, name)
-        _check_schema_version(cls, name, schema_version)
-        event = cls.from_plain(fields)
+    for index, stored_event in enumerate(stream.events):
+        event = _restore_event(stored_event)
         event.stamp(stamp, index)
         events.append(event)
     return events
 
 
+def _restore_event(stored: StoredEvent) -> DomainEvent:
+    name, schema_version, fields = stored
+    try:
+        cls = types.class_of(DomainEvent, name)
+        _check_schema_version(cls, name, schema_version)
+        return cls.from_plain(fields)
+    except EnodeError:
+        raise
+    except Exception as error:
+        raise MalformedMessage(f"an event {shown(name)} cannot be made of {shown(fields)}: {error}") from error
+
+
 def decode_refusal(refusal: StoredRefusal) -> DomainException:
     """Raises as `decode_events`."""
-    cls = types.class_of(DomainException, refusal.type_name)
-    _check_schema_version(cls, refusal.type_name, refusal.schema_version)
-    return cls.restore(refusal.message, refusal.fields)
+    try:
+        cls = types.class_of(DomainException, refusal.type_name)
+        _check_schema_version(cls, refusal.type_name, refusal.schema_version)
+        return cls.restore(refusal.message, refusal.fields)
+    except EnodeError:
+        raise
+    except Exception as error:
+        raise MalformedMessage(f"{shown(refusal)} is no stored refusal: {error}") from error
 
 
 def _check_schema_version(cls: type[DomainEvent] | type[DomainException], name: str, stored: int) -> None:
@@ -117,7 +132,7 @@ def decode_metadata(stored: bytes) -> Metadata:
         return EMPTY
     fields = unpack(stored)
     if type(fields) is not dict:
-        raise MalformedMessage(f"metadata is {fields!r}, not a map")
+        raise MalformedMessage(f"metadata is {shown(fields)}, not a map")
     return Metadata.from_map(fields)
 
 
@@ -160,7 +175,7 @@ def decode_command(body: bytes) -> WireCommand:
         or type(metadata) is not bytes
         or type(reply_to) is not str
     ):
-        raise MalformedMessage(f"a command of format {form!r} has another shape than ours")
+        raise MalformedMessage(f"a command of format {shown(form)} has another shape than ours")
     check_id(id, "command id")
     check_id(aggregate_root_id, "aggregate_root_id")
     return WireCommand(type_name, id, aggregate_root_id, fields, metadata, reply_to)
@@ -171,5 +186,7 @@ def restore_command(wire: WireCommand) -> Command:
     cls = types.class_of(Command, wire.type_name)
     try:
         return cls.restore(wire.id, wire.aggregate_root_id, wire.fields)
-    except TypeError as error:
-        raise InvalidField(f"{wire.type_name} cannot be made of {wire.fields!r}: {error}") from error
+    except EnodeError:
+        raise
+    except Exception as error:  # field types are application code, too: an enum, a dataclass, a hash
+        raise InvalidField(f"{wire.type_name} cannot be made of {shown(wire.fields)}: {error}") from error
