@@ -72,8 +72,13 @@ class EventPublisher:
     def answer_committed(self) -> None:
         """Commit the offsets and answer what waited for that."""
         self._commit()
-        due = [one for one in self._waiting if _is_past(one)]
-        self._waiting = [one for one in self._waiting if not _is_past(one) and not _is_lost(one)]
+        due, waiting = [], []
+        for one in self._waiting:
+            if _is_past(one):
+                due.append(one)
+            elif not _is_lost(one):
+                waiting.append(one)
+        self._waiting = waiting
         self._answer([(one.envelope.reply_to, encode_result(one.result)) for one in due if one.result is not None])
 
     def _answer(self, replies: Sequence[tuple[str, bytes]]) -> None:

@@ -206,6 +206,8 @@ class Pipeline:
             self._stopping.wait(0.05)
 
     def _route(self, received: Received) -> None:
+        # First what is stored: a later stream of the same aggregate must not be published before it.
+        self._post_entries(received.stored)
         if received.commands:
             if len(self._commands) == 1:
                 self._commands[0].post(Commands(received.commands))
@@ -216,7 +218,6 @@ class Pipeline:
                 for box, share in zip(self._commands, shares, strict=True):
                     if share:
                         box.post(Commands(share))
-        self._post_entries(received.stored)
         if received.broken:
             self._finished.post(received.broken)
 
