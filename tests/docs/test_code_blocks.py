@@ -1,0 +1,112 @@
+"""The python blocks of the pages run. The quickstart has a test of its own, which follows it as a whole."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import blocks, commands
+from tests.docs.pages import DOCS, PAGES, name
+from tests.meta.tree import ROOT
+
+README = ROOT / "README.md"
+WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
+QUICKSTART = DOCS / "quickstart.md"
+WITH_TESTS = [page for page in WITH_PYTHON if page != QUICKSTART and any(b.option("file") for b in blocks(page))]
+
+SETTINGS = """\
+import os
+
+from sample_project.settings import database_from_url
+
+SECRET_KEY = "of a test"
+INSTALLED_APPS = ["django.contrib.contenttypes"]
+MIDDLEWARE = []
+USE_TZ = True
+DATABASES = {"default": {**database_from_url(os.environ["DATABASE_URL"]), "TEST": {"NAME": f"test_docs_{os.getpid()}"}}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, postgres_url: str) -> Path:
+    """The project that the pages speak of: settings and the app ``accounts`` as the README has them."""
+    (tmp_path / "settings.py").write_text(SETTINGS)
+    write_files(README, tmp_path)
+    return tmp_path
+
+
+def write_files(page: Path, directory: Path) -> list[Path]:
+    written = []
+    for block in blocks(page):
+        if target := block.option("file"):
+            path = directory / target
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block.text)
+            written.append(path)
+        elif target := block.option("append"):
+            with (directory / target).open("a") as file:
+                file.write(f"\n{block.text}")
+    return written
+
+
+def run_python(directory: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", [page for page in WITH_PYTHON if page != QUICKSTART], ids=name)
+def test_the_python_blocks_of_a_page_run(page: Path, project: Path) -> None:
+    run_python(project, "-m", "tests.docs.run_page", str(page))
+
+
+@pytest.mark.parametrize("page", [page for page in WITH_TESTS if page != README], ids=name)
+def test_the_tests_that_a_page_shows_pass(page: Path, project: Path) -> None:
+    written = write_files(page, project)
+    assert all(path.name.startswith("test") for path in written)
+    assert "Ran " in run_python(project, "-m", "django", "test", "accounts")
+
+
+def test_a_block_that_fails_names_its_page_and_line(project: Path) -> None:
+    page = project / "page.md"
+    page.write_text("text\n\n```python\nfine = 1\nassert fine == 2\n```\n")
+    with pytest.raises(AssertionError, match=r'page\.md", line 5'):
+        run_python(project, "-m", "tests.docs.run_page", str(page))
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name)
+def test_python_that_does_not_run_is_python_at_least(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "python":
+            ast.parse(block.at_its_lines, str(page))
+
+
+def test_the_api_of_the_readme_takes_about_forty_lines() -> None:
+    (block,) = (block for block in blocks(README) if block.option("file") == "accounts/domain.py")
+    code = [line for line in block.text.splitlines() if line.strip()]
+    assert 30 <= len(code) <= 42
+
+
+def test_make_targets_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    shown = [command.line for block in blocks(README) if block.language == "console" for command in commands(block)]
+    targets = [line.split()[1] for line in shown if line.startswith("make ")]
+    assert targets[:2] == ["demo", "test"]
+    for target in targets:
+        assert f"\n{target}:" in makefile

@@ -1,0 +1,69 @@
+"""One word for each concept, and plain ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import enode_django
+from tests.docs.blocks import without_blocks
+from tests.docs.pages import DOCS, PAGES, code_of, name, tables
+from tests.meta.tree import ROOT, modules
+
+GLOSSARY = DOCS / "glossary.md"
+PUFF = ("simply", "easily", "obviously", "of course", "blazing", "powerful", "seamless", "robust", "state-of-the-art")
+HOST = re.compile(r"https?://([\w.-]+)")
+PUBLIC_HOSTS = {"keepachangelog.com", "semver.org"}
+
+
+def glossary_rows(columns: int) -> list[list[str]]:
+    return [row for table in tables(GLOSSARY) for row in table if len(row) == columns]
+
+
+def prose(page: Path) -> str:
+    text = without_blocks(page.read_text(encoding="utf-8"))
+    return re.sub(r"`[^`]*`", "", text).lower()
+
+
+def test_every_word_of_the_glossary_stands_in_the_code() -> None:
+    code = "\n".join(path.read_text() for path in modules("enode_django"))
+    rows = glossary_rows(3)
+    assert len(rows) > 30
+    missing = [row[0] for row in rows if not re.search(rf"\b{re.escape(code_of(row[2]) or '?')}\b", code)]
+    assert missing == []
+
+
+def test_no_word_has_two_meanings() -> None:
+    words = [row[0].strip("*").lower() for row in glossary_rows(3)]
+    assert sorted(words) == sorted(set(words))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != GLOSSARY], ids=name)
+def test_a_page_uses_the_words_of_the_glossary(page: Path) -> None:
+    avoided = [row[0] for row in glossary_rows(2)]
+    assert "partition" in avoided
+    text = prose(page)
+    assert [word for word in avoided if re.search(rf"\b{re.escape(word)}s?\b", text)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_does_not_praise_itself(page: Path) -> None:
+    text = prose(page)
+    assert [word for word in PUFF if re.search(rf"\b{re.escape(word)}\b", text)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_names_no_hosts_but_public_ones(page: Path) -> None:
+    assert set(HOST.findall(page.read_text(encoding="utf-8"))) - PUBLIC_HOSTS == set()
+
+
+def test_the_changelog_begins_with_the_version_of_the_package() -> None:
+    versions = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == enode_django.__version__
+
+
+def test_every_public_name_is_documented() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [each for each in enode_django.__all__ if not re.search(rf"\b{each}\b", text)] == []
