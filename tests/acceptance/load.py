@@ -129,6 +129,7 @@ class Load:
             (4, self._open_again),
             (3, self._open),
             (3, self._close),
+            (4, self._too_early),
         ]
         random_.choices([step for _, step in steps], [weight for weight, _ in steps])[0](random_)
 
@@ -179,3 +180,9 @@ class Load:
         self._execute(random_, OpenAccount(aggregate_root_id=account, owner="a passer-by"))
         self._execute(random_, CloseAccount(aggregate_root_id=account))
         self._execute(random_, CloseAccount(aggregate_root_id=account))
+
+    def _too_early(self, random_: random.Random) -> None:
+        """Once a deposit has failed for want of an account, opening the account must not let it in."""
+        account = new_id()
+        self.client.execute(Deposit(aggregate_root_id=account, amount=Decimal(1)))
+        self.client.execute(OpenAccount(aggregate_root_id=account, owner="a latecomer"))

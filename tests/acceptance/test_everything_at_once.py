@@ -35,6 +35,10 @@ def _faults(stack: Stack, processors: Processors, random_: random.Random) -> lis
         wait_until(processors.living_workers, "a worker")
         os.kill(random_.choice(list(processors.living_workers().values())), number)
 
+    def crash_redis() -> None:
+        stack.redis.kill()
+        stack.redis.start()
+
     return [
         lambda: send(signal.SIGKILL),
         lambda: send(signal.SIGSTOP),
@@ -43,5 +47,5 @@ def _faults(stack: Stack, processors: Processors, random_: random.Random) -> lis
         lambda: stack.query(END_WORKERS_SESSIONS),
         stack.postgres.restart,
         stack.redis.restart,
-        lambda: (stack.redis.kill(), stack.redis.start()),
+        crash_redis,
     ]
