@@ -55,6 +55,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "enode_django.middleware.EnodeMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
 ]
 

@@ -1,0 +1,173 @@
+"""The demo from its first line to its last."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from enode_django import send_commands
+from enode_django.conf import conf
+from enode_django.exceptions import CommandTimeout
+from enode_django.ids import new_id
+from enode_django.runtime import close_bus, make_transport
+from sample_project.bank.demo.figures import count_stored, measure
+from sample_project.bank.demo.processors import Processors
+from sample_project.bank.demo.producers import Producers
+from sample_project.bank.demo.progress import progress_on, result_table
+from sample_project.bank.demo.teller import Teller
+from sample_project.bank.demo.verification import Verification, stored_records
+from sample_project.bank.demo.workload import SENT_AT_ONCE, Workload
+
+ALREADY_RUNNING_SECONDS = 0.5
+"""Whoever runs already answers an opening within this time, unless it is busy; a second runprocessors harms nobody."""
+START_SECONDS = 30.0
+STALLED_SECONDS = 60.0
+TICK = 0.2
+ASKED_WHEN_IDLE = 300
+PROBLEMS_SHOWN = 10
+
+
+class DemoFailed(Exception):
+    """The text says what went wrong."""
+
+
+def new_workload(accounts: int, commands: int, producers: int) -> Workload:
+    return Workload(run=f"demo-{new_id()[-12:]}", accounts=accounts, commands=commands, producers=producers)
+
+
+class Demo:
+    """`run` blocks until all is verified and shown; raises `DemoFailed`. Whatever happens, it ends what it started.
+
+    ``processes`` is None when only processors that run already are to be used.
+    """
+
+    def __init__(self, workload: Workload, processes: int | None, console: Console) -> None:
+        self._workload = workload
+        self._processes = processes
+        self._console = console
+        self._teller = Teller(workload)
+        self._processors: Processors | None = None
+        self._sent_twice = sum(map(workload.is_sent_twice, range(workload.commands)))
+
+    def run(self) -> None:
+        with ExitStack() as stack:
+            stack.callback(close_bus)
+            directory = Path(stack.enter_context(TemporaryDirectory(prefix="bankdemo-")))
+            # Before the processors: they get ready side by side.
+            producers = stack.enter_context(Producers(self._workload))
+            self._find_processors(stack, directory)
+            with progress_on(self._console) as progress:
+                self._open_accounts(progress)
+                self._load(producers, progress)
+            self._teller.ask(ASKED_WHEN_IDLE)
+            report = self._stop_processors()
+            self._console.print()
+            self._console.print(result_table(measure(self._workload), self._sent_twice, self._teller, report))
+            self._console.print()
+            self._verify()
+
+    # -- processors -----------------------------------------------------------------------------------------------
+
+    def _find_processors(self, stack: ExitStack, directory: Path) -> None:
+        with contextlib.suppress(CommandTimeout):
+            self._teller.open(ALREADY_RUNNING_SECONDS)
+            self._console.print("using the processors that run already")
+            return
+        if self._processes is not None:
+            self._processors = stack.enter_context(Processors(self._processes, directory))
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            self._check_processors()
+            try:
+                self._teller.open(1.0)
+                return
+            except CommandTimeout:
+                if time.monotonic() > deadline:
+                    raise DemoFailed(self._explain(f"no processors answered within {START_SECONDS:g} s")) from None
+
+    def _check_processors(self) -> None:
+        if self._processors is not None and self._processors.has_ended:
+            raise DemoFailed(self._explain("runprocessors has ended"))
+
+    def _explain(self, text: str) -> str:
+        if self._processors is None:
+            return f"{text}; is manage.py runprocessors running on the same queue?"
+        return f"{text}; it said last:\n{self._processors.last_words()}"
+
+    def _stop_processors(self) -> dict[str, Any]:
+        if self._processors is None:
+            return {}
+        status = self._processors.stop()
+        if status:
+            raise DemoFailed(self._explain(f"runprocessors ended with status {status}"))
+        return self._processors.report()
+
+    # -- the load -------------------------------------------------------------------------------------------------
+
+    def _open_accounts(self, progress: Progress) -> None:
+        task = progress.add_task("opening accounts", total=self._workload.accounts)
+        openings = self._workload.openings()
+        while batch := list(islice(openings, SENT_AT_ONCE)):
+            send_commands(batch)
+            progress.advance(task, len(batch))
+        for _ in self._until_all_is_finished():
+            pass
+
+    def _load(self, producers: Producers, progress: Progress) -> None:
+        sending = progress.add_task("sending", total=self._workload.commands + self._sent_twice)
+        storing = progress.add_task("storing", total=self._workload.commands)
+        with self._teller:
+            producers.start()
+            while not producers.look():
+                progress.update(sending, completed=sum(producers.sent))
+                self._show_stored(progress, storing)
+                self._check_processors()
+                time.sleep(TICK)
+            progress.update(sending, completed=sum(producers.sent))
+            for _ in self._until_all_is_finished():
+                self._show_stored(progress, storing)
+            self._show_stored(progress, storing)
+
+    def _until_all_is_finished(self) -> Iterator[None]:
+        """Ends when the processors have committed every message that is in the queue now: each has its end then."""
+        topic, group = conf().COMMAND_TOPIC, conf().CONSUMER_GROUP
+        with contextlib.closing(make_transport()) as transport:
+            ends = transport.end_offsets(topic)
+            before, since = dict[int, int](), time.monotonic()
+            while True:
+                committed = transport.committed(group, topic)
+                if all(committed.get(queue, 0) >= end for queue, end in ends.items()):
+                    return
+                yield
+                self._check_processors()
+                if committed != before:
+                    before, since = dict(committed), time.monotonic()
+                elif time.monotonic() - since > STALLED_SECONDS:
+                    raise DemoFailed(self._explain(f"nothing was finished within {STALLED_SECONDS:g} s"))
+                time.sleep(TICK)
+
+    def _show_stored(self, progress: Progress, storing: TaskID) -> None:
+        progress.update(storing, completed=count_stored(self._workload))
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _verify(self) -> None:
+        workload = self._workload
+        verification = Verification(workload, self._teller.results, stored_records(workload))
+        problems = self._teller.problems + verification.problems
+        if problems:
+            shown = "\n".join(f"  {problem}" for problem in problems[:PROBLEMS_SHOWN])
+            raise DemoFailed(f"the database does not hold what was sent ({len(problems)} problems):\n{shown}")
+        self._console.print(
+            "[green]Verified in the database:[/green] every command is stored exactly once, no account's versions "
+            "have a gap, and each balance is the sum of what was accepted."
+        )

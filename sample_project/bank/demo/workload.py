@@ -1,0 +1,93 @@
+"""What the demo sends. Everything follows from the run's name and a number, so that who verifies a command need not
+have kept it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from decimal import Decimal
+from hashlib import blake2b
+from itertools import islice
+from typing import NamedTuple
+
+from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
+
+SENT_AT_ONCE = 250
+OVERDRAFT = Decimal(1_000_000)
+"""Nobody ever has so much."""
+OVERDRAFT_PERCENT = 3
+WITHDRAW_PERCENT = 27
+TWICE_PERCENT = 1
+
+Movement = Deposit | Withdraw
+
+
+class Draw(NamedTuple):
+    """What chance decided for one movement; ``kind`` and ``twice`` are 0 to 99."""
+
+    account: int
+    cents: int
+    kind: int
+    twice: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """``run`` begins every id, ``commands`` counts the movements of money. Movement n is producer n % producers's."""
+
+    run: str
+    accounts: int
+    commands: int
+    producers: int
+
+    @property
+    def opening_prefix(self) -> str:
+        return f"{self.run}-open-"
+
+    @property
+    def movement_prefix(self) -> str:
+        return f"{self.run}-move-"
+
+    def account(self, number: int) -> str:
+        return f"{self.run}-{number:06d}"
+
+    def openings(self) -> Iterator[OpenAccount]:
+        for number in range(self.accounts):
+            id = f"{self.opening_prefix}{number:06d}"
+            yield OpenAccount(id=id, aggregate_root_id=self.account(number), owner=f"Customer {number}")
+
+    def movement(self, number: int) -> Movement:
+        draw = self._draw(number)
+        id, account = f"{self.movement_prefix}{number:09d}", self.account(draw.account)
+        amount = Decimal(draw.cents).scaleb(-2)
+        if draw.kind < OVERDRAFT_PERCENT:
+            return Withdraw(id=id, aggregate_root_id=account, amount=OVERDRAFT + amount)
+        if draw.kind < OVERDRAFT_PERCENT + WITHDRAW_PERCENT:
+            return Withdraw(id=id, aggregate_root_id=account, amount=amount)
+        return Deposit(id=id, aggregate_root_id=account, amount=amount)
+
+    def is_sent_twice(self, number: int) -> bool:
+        return self._draw(number).twice < TWICE_PERCENT
+
+    def batches(self, producer: int) -> Iterator[list[Movement]]:
+        """What one producer sends; a command that is sent twice comes again in the batch after its own."""
+        numbers = iter(range(producer, self.commands, self.producers))
+        again: list[Movement] = []
+        while chosen := list(islice(numbers, SENT_AT_ONCE)):
+            movements = [self.movement(number) for number in chosen]
+            yield movements + again
+            again = [movement for number, movement in zip(chosen, movements, strict=True) if self.is_sent_twice(number)]
+        if again:
+            yield again
+
+    def _draw(self, number: int) -> Draw:
+        rest = int.from_bytes(blake2b(f"{self.run}/{number}".encode(), digest_size=16).digest(), "big")
+        rest, account = divmod(rest, self.accounts)
+        rest, cents = divmod(rest, 10_000)
+        rest, kind = divmod(rest, 100)
+        return Draw(account, cents + 1, kind, rest % 100)
+
+
+def signed_amount(movement: Movement) -> Decimal:
+    """What an accepted movement adds to its account's balance."""
+    return movement.amount if isinstance(movement, Deposit) else -movement.amount

@@ -1,0 +1,81 @@
+"""``manage.py bankdemo``."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError
+from rich.console import Console
+
+from enode_django.exceptions import TransportUnavailable
+from sample_project.bank.demo.producers import ProducerFailed
+from sample_project.bank.demo.run import Demo, DemoFailed, new_workload
+
+COUNTS = ("accounts", "commands", "producers", "processes")
+
+
+class Command(BaseCommand):
+    help = "Opens accounts, sends deposits and withdrawals from several processes, and verifies what was stored."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--accounts", type=int, default=2_000)
+        parser.add_argument("--commands", type=int, default=50_000, help="deposits and withdrawals, in all")
+        parser.add_argument("--producers", type=int, default=2, help="processes that send")
+        parser.add_argument("--processes", type=int, default=2, help="worker processes that handle")
+        parser.add_argument("--no-processors", action="store_true", help="use those that run already, start none")
+
+    def handle(self, **options: Any) -> None:
+        for name in COUNTS:
+            if options[name] < 1:
+                raise CommandError(f"--{name} must be at least 1, got {options[name]}")
+        console = Console(file=options.get("stdout"), no_color=options["no_color"] or None, highlight=False)
+        try:
+            with _exiting_on(signal.SIGTERM, signal.SIGHUP):
+                self._run(console, **options)
+        except KeyboardInterrupt:
+            console.print("\nstopped; nothing is left running")
+            raise SystemExit(130) from None
+        except (DemoFailed, ProducerFailed) as error:
+            raise CommandError(str(error)) from error
+        except OperationalError as error:
+            raise CommandError(f"PostgreSQL cannot be reached; see DATABASE_URL: {error}") from error
+        except TransportUnavailable as error:
+            raise CommandError(f"Redis cannot be reached; see REDIS_URL: {error}") from error
+
+    def _run(
+        self,
+        console: Console,
+        *,
+        accounts: int,
+        commands: int,
+        producers: int,
+        processes: int,
+        no_processors: bool,
+        **options: Any,
+    ) -> None:
+        call_command("migrate", verbosity=0, interactive=False)
+        workers = "" if no_processors else f", {processes} workers"
+        console.print(f"A bank: {accounts:,} accounts, {commands:,} commands, {producers} producers{workers}\n")
+        workload = new_workload(accounts, commands, producers)
+        Demo(workload, None if no_processors else processes, console).run()
+
+
+@contextlib.contextmanager
+def _exiting_on(*numbers: signal.Signals) -> Iterator[None]:
+    """A signal inside the block raises SystemExit, so that children are ended on the way out."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

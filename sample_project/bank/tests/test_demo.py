@@ -1,0 +1,203 @@
+"""The demo: what it sends, whether its verification finds faults, and a small run of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.test import TestCase
+
+from enode_django import CommandResult, execute_command, send_commands
+from enode_django.eventstore.base import StreamRecord
+from enode_django.models import EventStream
+from enode_django.testing import inline
+from sample_project.bank.demo.figures import measure, percentile
+from sample_project.bank.demo.verification import Verification, stored_records
+from sample_project.bank.demo.workload import OVERDRAFT, Workload
+from sample_project.bank.domain import Deposit, Withdraw
+from sample_project.embedded import Postgres, Redis
+
+WORKLOAD = Workload(run="r", accounts=10, commands=2_000, producers=3)
+
+
+def test_producers_together_send_every_movement_and_some_of_them_twice() -> None:
+    sent = [movement for producer in range(3) for batch in WORKLOAD.batches(producer) for movement in batch]
+    twice = [WORKLOAD.movement(number) for number in range(2_000) if WORKLOAD.is_sent_twice(number)]
+    assert 1 < len(twice) < 100
+    expected = [*(WORKLOAD.movement(number) for number in range(2_000)), *twice]
+    assert sorted(sent, key=lambda movement: movement.id) == sorted(expected, key=lambda movement: movement.id)
+
+
+def test_movements_are_of_every_kind_and_reach_every_account() -> None:
+    movements = [WORKLOAD.movement(number) for number in range(2_000)]
+    assert {movement.aggregate_root_id for movement in movements} == set(map(WORKLOAD.account, range(10)))
+    assert any(isinstance(movement, Deposit) for movement in movements)
+    assert any(isinstance(movement, Withdraw) and movement.amount > OVERDRAFT for movement in movements)
+    assert any(isinstance(movement, Withdraw) and movement.amount < OVERDRAFT for movement in movements)
+
+
+def test_a_percentile_is_the_nearest_rank() -> None:
+    seconds = [number / 100 for number in range(100, 0, -1)]
+    assert (percentile(seconds, 50), percentile(seconds, 99), percentile([3.0], 50)) == (0.5, 0.99, 3.0)
+
+
+class TheVerification(TestCase):
+    def setUp(self) -> None:
+        self.workload = Workload(run="demo-test", accounts=5, commands=60, producers=1)
+        self.asked: list[CommandResult] = []
+        with inline():
+            send_commands(self.workload.openings())
+            for batch in self.workload.batches(0):
+                send_commands(batch)
+            account = self.workload.account(0)
+            self.asked.append(execute_command(Deposit(aggregate_root_id=account, amount=Decimal(1))))
+
+    def problems(self, records: Sequence[StreamRecord] | None = None) -> str:
+        stored = stored_records(self.workload) if records is None else records
+        return "\n".join(Verification(self.workload, self.asked, stored).problems)
+
+    def one_movement(self) -> EventStream:
+        """The last accepted movement of an account, so that its absence leaves no gap."""
+        rows = EventStream.objects.filter(command_id__startswith=self.workload.movement_prefix, version__gt=1)
+        row = rows.exclude(aggregate_root_id=self.workload.account(0)).order_by("version").last()
+        assert row is not None
+        return row
+
+    def change(self, row: EventStream, assignment: str, *values: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"UPDATE {EventStream._meta.db_table} SET {assignment} WHERE sequence = %s", [*values, row.pk]
+            )
+
+    def test_nothing_is_found_when_all_is_well(self) -> None:
+        assert self.problems() == ""
+
+    def test_a_missing_command_is_found(self) -> None:
+        row = self.one_movement()
+        rest = [record for record in stored_records(self.workload) if record.command_id != row.command_id]
+        assert self.problems(rest) == f"command {row.command_id} is stored 0 times"
+
+    def test_a_gap_is_found(self) -> None:
+        row = self.one_movement()
+        self.change(row, "version = version + 1")
+        assert f"account {row.aggregate_root_id} has the versions [1," in self.problems()
+
+    def test_a_wrong_balance_is_found(self) -> None:
+        row = self.one_movement()
+        other = EventStream.objects.filter(version__gt=1, aggregate_root_id=row.aggregate_root_id).first()
+        assert other is not None
+        assert other.pk != row.pk
+        self.change(row, "events = %s", other.events)
+        assert f"account {row.aggregate_root_id} has the balance" in self.problems()
+
+    def test_a_command_stored_twice_is_found(self) -> None:
+        row = self.one_movement()
+        records = list(stored_records(self.workload))
+        place, record = next((n, record) for n, record in enumerate(records) if record.command_id == row.command_id)
+        records.insert(place + 1, record._replace(version=(record.version or 0) + 1))
+        assert f"command {row.command_id} is stored 2 times" in self.problems(records)
+
+    def test_an_answer_that_is_not_what_is_stored_is_found(self) -> None:
+        self.change(EventStream.objects.get(command_id=self.asked[0].command_id), "version = NULL")
+        assert "was answered" in self.problems()
+
+    def test_the_figures_count_movements_only(self) -> None:
+        figures = measure(self.workload)
+        refused = EventStream.objects.filter(version__isnull=True).count()
+        assert (figures.stored, figures.refused, figures.largest_batch) == (60, refused, 60)
+        assert refused > 0
+
+
+@pytest.fixture
+def services(private_postgres: Postgres, private_redis: Redis) -> Mapping[str, str]:
+    return {**os.environ, "DATABASE_URL": private_postgres.url, "REDIS_URL": private_redis.url}
+
+
+@contextlib.contextmanager
+def running_demo(environment: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """In a session of its own; whatever of that is left at the end is killed."""
+    command = [sys.executable, "manage.py", "bankdemo", *arguments]
+    with subprocess.Popen(
+        command,
+        cwd=settings.BASE_DIR,
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            for pid in session_members(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def session_members(session: int) -> list[int]:
+    members = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process.pid)
+    return members
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
+        time.sleep(0.05)
+
+
+def has_rows(url: str) -> bool:
+    with psycopg.connect(url) as database, contextlib.suppress(psycopg.errors.UndefinedTable):
+        table = EventStream._meta.db_table
+        found = database.execute(f"SELECT EXISTS (SELECT FROM {table} WHERE command_id LIKE '%-move-%')".encode())
+        return found.fetchone() == (True,)
+    return False
+
+
+@pytest.mark.acceptance
+def test_a_small_demo_verifies_itself_and_leaves_nothing_running(services: Mapping[str, str]) -> None:
+    with running_demo(services, "--accounts=20", "--commands=400", "--processes=1") as demo:
+        shown, _ = demo.communicate(timeout=60)
+        assert demo.returncode == 0, shown
+        assert "Verified in the database" in shown
+        assert "throughput" in shown
+        wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_demo_and_all_it_started(
+    services: Mapping[str, str], number: signal.Signals, status: int
+) -> None:
+    with running_demo(services, "--commands=1000000", "--processes=1") as demo:
+        wait_until(lambda: has_rows(services["DATABASE_URL"]), "the first stored movements")
+        os.killpg(demo.pid, number)
+        shown, _ = demo.communicate(timeout=60)
+        assert demo.returncode == status, shown
+        assert "Traceback" not in shown
+        wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
+
+
+@pytest.mark.acceptance
+def test_without_a_database_the_demo_says_what_to_set(services: Mapping[str, str]) -> None:
+    environment = {**services, "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
+    with running_demo(environment, "--commands=10") as demo:
+        shown, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 1
+    assert "PostgreSQL cannot be reached; see DATABASE_URL" in shown
