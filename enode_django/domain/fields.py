@@ -69,6 +69,8 @@ def _optional(annotation: Any, arguments: tuple[Any, ...]) -> FieldType:
     if len(others) != 1 or len(arguments) != 2:
         raise UnsupportedType(f"{annotation!r} cannot be stored: only unions of one type with None can")
     inner = field_type(others[0])
+    if is_enum(others[0]) and any(member.value is None for member in others[0]):
+        raise UnsupportedType(f"{annotation!r} cannot be stored: one of the enum's members has the value None, too")
     encode = inner.encode
 
     def check(value: Any) -> Any:
