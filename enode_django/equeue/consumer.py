@@ -11,7 +11,7 @@ from typing import NamedTuple
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
-from enode_django.exceptions import QueueHeld
+from enode_django.exceptions import QueueHeld, TransportUnavailable
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -93,12 +93,24 @@ class QueueConsumer:
             if window.closed:
                 del self._windows[queue]
             elif queue not in self._assigned:
-                self._draining.append(self._windows.pop(queue))
+                # In this order, so that no other thread ever finds the window in neither place.
+                self._draining.append(window)
+                del self._windows[queue]
         missing = self._assigned - self._windows.keys() - {window.queue for window in self._draining}
         if not missing or self._clock() < self._next_try:
             return []
         self._next_try = self._clock() + RETRY_ACQUIRE
-        return [acquired for queue in sorted(missing) if (acquired := self._acquire(queue)) is not None]
+        acquired: list[Acquired] = []
+        for queue in sorted(missing):
+            try:
+                one = self._acquire(queue)
+            except TransportUnavailable:
+                if not acquired:
+                    raise
+                break  # the caller must hear of those that are ours already; the rest is for the next call
+            if one is not None:
+                acquired.append(one)
+        return acquired
 
     def _acquire(self, queue: int) -> Acquired | None:
         started = self._clock()

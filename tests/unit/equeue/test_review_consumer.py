@@ -1,0 +1,57 @@
+"""A queue that was taken over is always told of: its previous owner's sessions must be ended, its cache dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.messages import Lease
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.exceptions import TransportUnavailable
+
+
+class FailsToAcquire(MemoryTransport):
+    """Cannot be reached when this queue is acquired for the first time."""
+
+    failing: int | None = None
+
+    def acquire(
+        self, group: str, topic: str, queue: int, owner: str, lease: float, *, replaces: Collection[str] = ()
+    ) -> Lease:
+        if queue == self.failing:
+            self.failing = None
+            raise TransportUnavailable("gone for a moment")
+        return super().acquire(group, topic, queue, owner, lease, replaces=replaces)
+
+
+@pytest.fixture
+def transport() -> FailsToAcquire:
+    transport = FailsToAcquire()
+    transport.create_topic("commands", 3)
+    return transport
+
+
+def consumer(transport: MemoryTransport, ticks: list[float]) -> QueueConsumer:
+    return QueueConsumer(
+        transport, group="g", topic="commands", owner="new", lease=10.0, clock=lambda: ticks.append(0.0) or len(ticks)
+    )
+
+
+def test_every_queue_taken_over_is_told_of_though_the_next_one_could_not_be_reached(transport: FailsToAcquire) -> None:
+    for queue in range(3):
+        transport.acquire("g", "commands", queue, "dead", 60.0)
+    transport.failing = 1
+    new = consumer(transport, [])
+    new.assign(range(3), gone=["dead"])
+    told = [(one.window.queue, one.previous_owner) for _ in range(2) for one in new.acquire_missing()]
+    assert sorted(told) == [(0, "dead"), (1, "dead"), (2, "dead")]
+
+
+def test_transport_that_lets_nothing_be_acquired_is_no_secret(transport: FailsToAcquire) -> None:
+    transport.failing = 0
+    new = consumer(transport, [])
+    new.assign(range(3))
+    with pytest.raises(TransportUnavailable):
+        new.acquire_missing()
