@@ -8,7 +8,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
 from enode_django.eventstore.base import EventStore, StreamRecord
-from enode_django.exceptions import AggregateTypeMismatch, BrokenHistory, EnodeError, shown
+from enode_django.exceptions import AggregateTypeMismatch, BrokenHistory, EnodeError, UnknownMessageType, shown
 from enode_django.serialization.codec import decode_events, decode_metadata
 from enode_django.serialization.registry import types
 
@@ -75,6 +75,14 @@ class AggregateLoader:
     def load(self, aggregate_root_id: str) -> AggregateRoot | None:
         """A fresh instance, or None if there are no streams; raises as `replay_record`."""
         return replay_records(self.store.load(aggregate_root_id))
+
+    def try_to_load(self, aggregate_root_id: str) -> AggregateRoot | UnknownMessageType | None:
+        """As `load`, but what this process does not know is returned: it will not know it the next time either, so
+        whoever tries again what is retriable must not try that."""
+        try:
+            return self.load(aggregate_root_id)
+        except UnknownMessageType as unknown:
+            return unknown
 
     def sorted_by_size(self, aggregate_root_ids: Iterable[str]) -> tuple[list[list[str]], list[str]]:
         """Ids in portions that can be loaded in one query each, and ids whose history must be streamed."""

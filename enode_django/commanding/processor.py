@@ -25,7 +25,7 @@ from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import AggregateAlreadyExists, EnodeError, MessageTooLarge
+from enode_django.exceptions import AggregateAlreadyExists, EnodeError, MessageTooLarge, UnknownMessageType
 from enode_django.serialization.codec import encode_refusal, encode_stream
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
@@ -169,7 +169,7 @@ class CommandProcessor:
                 self._new_slot(id, missing[id], partial(replay_records, streams.get(id, ())))
             self._note[0] = IDLE
         for id in large:
-            self._new_slot(id, missing[id], partial(self._persist, partial(self._loader.load, id)))
+            self._new_slot(id, missing[id], partial(self._load, id))
 
     def _new_slot(self, id: str, envelope: Envelope, rebuild: Callable[[], AggregateRoot | None]) -> None:
         aggregate, unreadable = None, None
@@ -191,7 +191,10 @@ class CommandProcessor:
 
     def _load(self, id: str) -> AggregateRoot | None:
         self._note[0] = IDLE  # a store that is slow to answer is no fault of the handler
-        return self._persist(lambda: self._loader.load(id))
+        loaded = self._persist(lambda: self._loader.try_to_load(id))
+        if isinstance(loaded, UnknownMessageType):
+            raise loaded
+        return loaded
 
     def _restore(self, id: str, slot: Slot) -> None:
         """Undo what a failed command did to the aggregate: the store, then our own streams that are not stored yet."""
