@@ -1,0 +1,177 @@
+"""The table "What a crash at each step leads to", line by line: a worker dies there, somebody else writes, another
+worker takes over."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from enode_django.commanding.committing import Committer
+from enode_django.commanding.intake import Intake
+from enode_django.commanding.loading import AggregateLoader
+from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.results import CommandResult, CommandStatus, decode_result
+from enode_django.commanding.routing import MailboxRouter
+from enode_django.concurrency.backoff import once
+from enode_django.domain.messages import Command
+from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing.messages import decode_published
+from enode_django.eventing.publisher import EventPublisher
+from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.serialization.codec import encode_command
+from tests.docs.pages import DOCS, tables
+from tests.races.counting import Add, AddWithin, Create, SetTotal, handlers
+from tests.races.harness import Worker as Rival
+from tests.races.harness import assert_history_is_whole
+
+ID = "x"
+
+
+class Died(BaseException):
+    """The process is gone: nothing after this line runs."""
+
+
+class Mortal:
+    """A driver in whose hands the process dies: before or after the call of one method."""
+
+    def __init__(self, driver: object, end: str) -> None:
+        self._driver = driver
+        self._end = end
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._driver, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._end == f"before {name}":
+                raise Died
+            result = method(*args, **kwargs)
+            if self._end == f"after {name}":
+                raise Died
+            return result
+
+        return call
+
+
+class Worker:
+    """All hands of a worker in one thread."""
+
+    def __init__(self, transport: Transport, store: EventStore, owner: str) -> None:
+        self.consumer = QueueConsumer(transport, group="g", topic="commands", owner=owner, lease=60)
+        self.intake = Intake(store, MailboxRouter(1, 1), persist=once, delays=())
+        self.processor = CommandProcessor(
+            AggregateLoader(store), handlers, persist=once, max_aggregates=10, max_recent=10, max_bytes=10_000
+        )
+        self.committer = Committer(store, persist=once, clock=time.monotonic)
+        self.publisher = EventPublisher(
+            transport,
+            Producer(transport, queues=1),
+            event_topic="events",
+            command_topic="commands",
+            persist=once,
+            commit=self.consumer.commit,
+        )
+
+    def run(self, gone: set[str]) -> int:
+        """Take the queue and do what is in it; returns how many commands were handled, not found in the store."""
+        handled = 0
+        self.consumer.assign([0], gone)
+        assert len(self.consumer.acquire_missing()) == 1
+        for window, offsets, bodies in self.consumer.pull(100, 0):
+            received = self.intake.receive(window, offsets, bodies)
+            handled += len(received.commands)
+            entries = [*received.stored, *self.processor.handle(received.commands)]
+            while entries:
+                committed = self.committer.commit(entries)
+                self.publisher.publish(committed.finished)
+                self.processor.finish(committed.released)
+                entries = [entry for recovery in committed.recoveries for entry in self.processor.recover(recovery)]
+        self.consumer.commit()
+        return handled
+
+
+class Case(NamedTuple):
+    """``row``: the first cell of the table. ``anew``: whether the second worker decides. The rest is counted."""
+
+    row: str
+    end: str
+    commands: str
+    anew: bool
+    answers: int
+    published: int = 1
+
+
+WITH_ROW, ALL = "stream refusal", "stream refusal verdict"
+CASES = [
+    Case("before it pulled", "before pull", ALL, True, 1),
+    Case("after pulling or handling, before the store", "after pull", ALL, True, 1),
+    Case("after pulling or handling, before the store", "after load_many", ALL, True, 1),
+    Case("during `COPY`", "before append", WITH_ROW, True, 1),
+    Case("during `COPY`", "after append", WITH_ROW, False, 1),
+    Case("after storing, before answering", "before reply", WITH_ROW, False, 1),
+    Case("after answering, before publishing", "after reply", WITH_ROW, False, 2),
+    Case("after publishing, before the offset is committed", "after send", WITH_ROW, False, 2, 2),
+    Case("with a verdict, before the offset is committed", "before commit", "verdict", True, 1),
+    Case("with a verdict, after the commit, before answering", "after commit", "verdict", False, 0, 0),
+]
+# On a total of 0 the first adds, the second refuses and the third changes nothing; on -1 each of them succeeds.
+COMMANDS: dict[str, Command] = {
+    "stream": Add(aggregate_root_id=ID, id="c"),
+    "refusal": AddWithin(aggregate_root_id=ID, id="c", limit=0),
+    "verdict": SetTotal(aggregate_root_id=ID, id="c", total=0),
+}
+FIRST = {
+    "stream": CommandStatus.SUCCESS,
+    "refusal": CommandStatus.FAILED,
+    "verdict": CommandStatus.NOTHING_CHANGED,
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [pytest.param(case, kind, id=f"{kind}-{case.end}") for case in CASES for kind in case.commands.split()],
+)
+def test_a_crash_leads_to_what_the_table_says(case: Case, kind: str) -> None:
+    store, transport, command = MemoryEventStore(), MemoryTransport(), COMMANDS[kind]
+    Rival(store).run(Create(aggregate_root_id=ID))
+    for topic in ("commands", "events"):
+        transport.create_topic(topic, 1)
+    inbox = transport.open_inbox()
+    transport.send("commands", {0: [encode_command(command, b"", inbox.address)]})
+
+    dying = Worker(cast(Transport, Mortal(transport, case.end)), cast(EventStore, Mortal(store, case.end)), "first")
+    with pytest.raises(Died):
+        dying.run(set())
+    Rival(store).run(Add(aggregate_root_id=ID, id="rival", amount=-1))
+    handled = Worker(transport, store, "second").run({"first"})
+
+    answers = [decode_result(body) for body in inbox.receive(0)]
+    published = transport.pull("events", {0: 0}, limit=100, wait=0)
+    copies = [decode_published(body).record.command_id for batch in published for body in batch.bodies]
+    assert len(answers) == case.answers
+    assert copies.count("c") == case.published
+    assert handled == int(case.anew)
+    assert transport.committed("g", "commands") == {0: 1}
+    assert_history_is_whole(store, ID)
+    for answer in answers:
+        check_answer(answer, kind, case.anew)
+
+
+def check_answer(answer: CommandResult, kind: str, anew: bool) -> None:
+    if anew:
+        assert (answer.status, answer.version) == (CommandStatus.SUCCESS, 3)
+    else:
+        assert answer.status is FIRST[kind]
+        assert answer.version == (2 if kind == "stream" else None)
+
+
+def test_every_line_of_the_table_has_its_crash() -> None:
+    (rows,) = (
+        table for table in tables(DOCS / "discussions" / "write-path.md") if table and table[0][0] == "before it pulled"
+    )
+    assert [row[0] for row in rows] == list(dict.fromkeys(case.row for case in CASES))
