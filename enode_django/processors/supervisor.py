@@ -24,7 +24,7 @@ from enode_django.conf import Conf
 from enode_django.equeue.assignment import divide
 from enode_django.processors.control import Assignment, Beat, Stop, receive, send
 from enode_django.processors.statistics import add_reports
-from enode_django.processors.suspicion import Suspicion
+from enode_django.processors.suspicion import Suspicion, ended_well
 from enode_django.processors.worker import STOP_SIGNALS, WorkerOptions, new_notes, run_worker, worker_name
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -166,7 +166,7 @@ class Supervisor:
         worker.close()
         due, tries = self._next_start(number, worker)
         self._restarts[number] = (due, tries)
-        if status == 0:
+        if ended_well(status, worker.notes):
             logger.warning("worker %s ended", worker.name)
         else:
             self._failed = True
