@@ -52,10 +52,10 @@ class Committer:
         batch = _Batch(self._refused)
         live = [entry for entry in entries if self._belongs(entry, batch)]
         records = [entry for entry in live if entry.kind in (EntryKind.STREAM, EntryKind.REFUSAL)]
-        outcomes = dict(zip(map(id, records), self._append(records), strict=True)) if records else {}
+        outcomes = self._append(records) if records else {}
         unstored = [entry for entry in live if entry.kind in UNSTORED]
         facts = self._look_up(unstored) if unstored else _NO_FACTS
-        heads = _own_heads(records, outcomes)
+        heads = _own_heads(records, outcomes) if unstored else {}
         for entry in live:
             if entry.epoch <= batch.refused_now.get(entry.aggregate_root_id, -1) and entry.kind is not EntryKind.STORED:
                 continue  # it rests on what was refused; it will be handled again
@@ -64,7 +64,7 @@ class Committer:
             elif entry.kind is EntryKind.STORED:
                 batch.finish(entry, entry.record)
             else:
-                self._settle_record(entry, outcomes[id(entry)], batch)
+                self._settle_record(entry, outcomes.get(id(entry)), batch)
         self.conflicts += len(batch.recoveries)
         return Committed(batch.finished, batch.released, batch.recoveries)
 
@@ -98,14 +98,19 @@ class Committer:
 
     # -- asking the store -----------------------------------------------------------------------------------------
 
-    def _append(self, entries: Sequence[Entry]) -> Sequence[Appended]:
-        records = [entry.record for entry in entries if entry.record is not None]
+    def _append(self, entries: Sequence[Entry]) -> Mapping[int, Appended]:
+        """By the entries' identities. What is missing was not stored, and is not ours any more."""
+        sent = entries
         doubtful = False
 
-        def append() -> Sequence[Appended]:
-            nonlocal doubtful
+        def append() -> Mapping[int, Appended]:
+            nonlocal sent, doubtful
+            if doubtful:
+                # The store was away, maybe for longer than a lease: what somebody else has decided must stay decided.
+                sent = [entry for entry in sent if self._is_ours(entry)]
+            records = [entry.record for entry in sent if entry.record is not None]
             try:
-                return self._store.append(records, doubtful=doubtful)
+                return dict(zip(map(id, sent), self._store.append(records, doubtful=doubtful), strict=True))
             except StoreUnavailable:
                 doubtful = True
                 raise
@@ -121,8 +126,11 @@ class Committer:
 
     # -- deciding -------------------------------------------------------------------------------------------------
 
-    def _settle_record(self, entry: Entry, appended: Appended, batch: _Batch) -> None:
-        if appended.outcome is Outcome.STORED:
+    def _settle_record(self, entry: Entry, appended: Appended | None, batch: _Batch) -> None:
+        if appended is None:
+            batch.released.append(entry)
+            batch.refuse(entry)
+        elif appended.outcome is Outcome.STORED:
             batch.finish(entry, entry.record)
         elif appended.outcome is Outcome.REPEATED:
             batch.finish(entry, appended.stored)
@@ -199,6 +207,7 @@ def _own_heads(records: Iterable[Entry], outcomes: Mapping[int, Appended]) -> di
     heads: dict[str, int] = {}
     for entry in records:
         version = entry.record.version if entry.record is not None else None
-        if version is not None and outcomes[id(entry)].outcome is Outcome.STORED:
+        appended = outcomes.get(id(entry))
+        if version is not None and appended is not None and appended.outcome is Outcome.STORED:
             heads[entry.aggregate_root_id] = version
     return heads

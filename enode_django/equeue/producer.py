@@ -53,6 +53,19 @@ class Producer:
         """Send (key, body) pairs at once; the results are in the order of ``messages``. Raises what `send` raises."""
         if not messages:
             return []
+        bodies, places = self._by_queue(topic, messages)
+        first = self._transport.send(topic, bodies)
+        return [SendResult(topic, queue, first[queue] + place) for queue, place in places]
+
+    def send_all(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> None:
+        """As `send_batch`, for who does not ask where the messages lie."""
+        if messages:
+            self._transport.send(topic, self._by_queue(topic, messages)[0])
+
+    def _by_queue(
+        self, topic: str, messages: Sequence[tuple[str, bytes]]
+    ) -> tuple[dict[int, list[bytes]], list[tuple[int, int]]]:
+        """The bodies of each queue, and for each message its queue and its place among them."""
         select, count = self._selector, self.queue_count(topic)
         bodies: dict[int, list[bytes]] = {}
         places: list[tuple[int, int]] = []
@@ -63,8 +76,7 @@ class Producer:
                 mates = bodies[queue] = []
             places.append((queue, len(mates)))
             mates.append(body)
-        first = self._transport.send(topic, bodies)
-        return [SendResult(topic, queue, first[queue] + place) for queue, place in places]
+        return bodies, places
 
     def queue_count(self, topic: str) -> int:
         """How many queues the topic has, as far as this producer knows; creates the topic as sending does."""

@@ -62,7 +62,7 @@ class EventPublisher:
             if one.record is not None
         ]
         if streams:
-            self._persist(lambda: self._producer.send_batch(self._event_topic, streams))
+            self._persist(lambda: self._producer.send_all(self._event_topic, streams))
         self._bury([one for one in finished if one.record is None and one.envelope.body is not None])
         self._waiting.extend(one for one in finished if one.record is None and one.envelope.reply_to)
         self._move_windows(finished)
@@ -96,7 +96,7 @@ class EventPublisher:
             reason = (type(error).__name__, str(error).encode(errors="replace").decode())
             letters.append((envelope.aggregate_root_id or "?", pack((place, reason, envelope.body))))
         if letters:
-            self._persist(lambda: self._producer.send_batch(self._dead_letters, letters))
+            self._persist(lambda: self._producer.send_all(self._dead_letters, letters))
 
     @staticmethod
     def _move_windows(finished: Sequence[Finished]) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -23,14 +24,18 @@ DECIMAL, UNIQUE_ID, DATE, BIG_INTEGER = 1, 2, 3, 4
 def _to_extension(value: Any) -> msgpack.ExtType:
     kind = type(value)
     if kind is Decimal:
-        return msgpack.ExtType(DECIMAL, str(value).encode())
+        return _extension((DECIMAL, str(value).encode()))
     if kind is UUID:
-        return msgpack.ExtType(UNIQUE_ID, value.bytes)
+        return _extension((UNIQUE_ID, value.bytes))
     if kind is date:
-        return msgpack.ExtType(DATE, value.isoformat().encode())
+        return _extension((DATE, value.isoformat().encode()))
     if kind is int:
-        return msgpack.ExtType(BIG_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+        return _extension((BIG_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)))
     raise InvalidField(f"{value!r} ({kind.__name__}) cannot be stored")
+
+
+# ExtType's own constructor checks what is known here, and takes as long as packing the whole value.
+_extension = partial(tuple.__new__, msgpack.ExtType)
 
 
 def _from_extension(code: int, data: bytes) -> Any:
