@@ -1,0 +1,110 @@
+"""A worker's pipeline in this process, on topics of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+from django.db import connection
+from django.test import override_settings
+
+from enode_django.conf import conf
+from enode_django.eventing.publisher import dead_letter_topic
+from enode_django.processors.pipeline import Pipeline
+from enode_django.processors.statistics import Statistics
+from enode_django.runtime import make_store, make_transport
+
+SECONDS = 20.0
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.01)
+    return value
+
+
+class Processors:
+    """Pipelines that handle commands while a test sends them; `restart` replaces one as a new worker would."""
+
+    def __init__(self) -> None:
+        self.transport = make_transport()
+        self.transport.create_topic(conf().EVENT_TOPIC, conf().QUEUES_PER_TOPIC)
+        self.queues = self.transport.create_topic(conf().COMMAND_TOPIC, conf().QUEUES_PER_TOPIC)
+        self._pipeline: Pipeline | None = None
+
+    def start(self) -> None:
+        current = conf()
+        self._pipeline = Pipeline(
+            current,
+            make_transport(),
+            make_store(),
+            owner=f"test-{uuid.uuid4().hex}",
+            notes=[[0] for _ in range(current.COMMAND_MAILBOXES)],
+            statistics=Statistics(),
+        )
+        self._pipeline.start()
+        self._pipeline.assign(range(self.queues), gone=(), suspects=(), condemned=())
+
+    def stop(self) -> bool:
+        pipeline, self._pipeline = self._pipeline, None
+        assert pipeline is not None
+        drained = pipeline.drain(SECONDS)
+        boxes = [*pipeline._commands, *pipeline._events, pipeline._finished]
+        for box in boxes:
+            box.close()
+        for thread in pipeline._threads:
+            thread.join(SECONDS)
+        return drained
+
+    def restart(self) -> None:
+        assert self.stop()
+        self.start()
+
+    def messages(self, topic: str) -> list[bytes]:
+        pulled = self.transport.pull(topic, dict.fromkeys(range(self.queues), 0), limit=10_000, wait=0)
+        return [body for batch in pulled for body in batch.bodies]
+
+    def published(self) -> list[bytes]:
+        return self.messages(conf().EVENT_TOPIC)
+
+    def dead_letters(self) -> list[bytes]:
+        topic = dead_letter_topic(conf().COMMAND_TOPIC)
+        self.transport.create_topic(topic, self.queues)
+        return self.messages(topic)
+
+
+@contextlib.contextmanager
+def processors(**settings: Any) -> Iterator[Processors]:
+    from django.conf import settings as current
+
+    name = uuid.uuid4().hex
+    topics = {"COMMAND_TOPIC": f"commands-{name}", "EVENT_TOPIC": f"events-{name}", "QUEUES_PER_TOPIC": 4}
+    with override_settings(ENODE={**current.ENODE, **topics, **settings}):
+        running = Processors()
+        running.start()
+        try:
+            yield running
+        finally:
+            if running._pipeline is not None:
+                running.stop()
+            end_other_sessions()
+            running.transport.close()
+
+
+def end_other_sessions() -> None:
+    """Threads that are gone may have left sessions behind, and the tests' database must be dropped in the end."""
+    parameters = {**connection.get_connection_params()}
+    for name in ("context", "cursor_factory"):
+        parameters.pop(name, None)
+    with psycopg.connect(**parameters, autocommit=True) as session:
+        session.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid NOT IN (pg_backend_pid(), %s)",
+            [connection.connection.info.backend_pid if connection.connection is not None else 0],
+        )
