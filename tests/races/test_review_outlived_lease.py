@@ -1,0 +1,84 @@
+"""A store that is away for longer than a lease: what comes back late does not write over the next owner's decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from enode_django.eventstore.base import Appended, StreamRecord
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import StoreUnavailable
+from tests.races.counting import Add, AddWithin, Create
+from tests.races.harness import Clock, Worker, assert_history_is_whole, commands_stored
+
+Value = TypeVar("Value")
+LONGER_THAN_A_LEASE = 60.0
+
+
+def persist(call: Callable[[], Value]) -> Value:
+    for _ in range(5):
+        try:
+            return call()
+        except StoreUnavailable:
+            continue
+    raise AssertionError("the store does not come back")
+
+
+class Away(MemoryEventStore):
+    """Is away once, for so many seconds of the clock; ``stores`` says whether it did what it was asked before."""
+
+    def __init__(self, clock: Clock, *, stores: bool = False) -> None:
+        super().__init__()
+        self.clock = clock
+        self.stores = stores
+        self.seconds: float | None = None
+
+    def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
+        if self.seconds is not None:
+            self.clock.now += self.seconds
+            self.seconds = None
+            if self.stores:
+                super().append(records)
+            raise StoreUnavailable("away")
+        return super().append(records, doubtful=doubtful)
+
+
+def begun(store: Away) -> Worker:
+    worker = Worker(store, clock=store.clock, persist=persist)
+    worker.run(Create(aggregate_root_id="x"))
+    return worker
+
+
+def test_what_was_handled_under_a_lease_that_ended_is_not_sent_again() -> None:
+    store = Away(Clock())
+    worker = begun(store)
+    before = len(worker.finished)
+    worker.send(Add(aggregate_root_id="x", id="a"), AddWithin(aggregate_root_id="x", id="r", limit=0))
+    store.seconds = LONGER_THAN_A_LEASE
+    worker.settle()
+    assert "a" not in commands_stored(store, "x")
+    assert store.find([("r", "x")]) == {}
+    assert len(worker.finished) == before, "the next owner of the queue answers"
+    assert worker.in_flight == 0
+
+
+def test_lease_that_goes_on_finishes_what_was_doubtful() -> None:
+    store = Away(Clock(), stores=True)
+    worker = begun(store)
+    store.seconds = 1.0
+    worker.run(Add(aggregate_root_id="x", id="a"))
+    assert commands_stored(store, "x")[1:] == ["a"]
+    assert_history_is_whole(store, "x")
+
+
+def test_next_lease_goes_on_from_what_was_stored_before_the_store_went_away() -> None:
+    store = Away(Clock(), stores=True)
+    worker = begun(store)
+    command = Add(aggregate_root_id="x", id="a")
+    worker.send(command)
+    store.seconds = LONGER_THAN_A_LEASE
+    worker.settle()
+    worker.acquire()
+    (answer,) = worker.run(command)
+    assert answer.version == 2
+    assert_history_is_whole(store, "x")
