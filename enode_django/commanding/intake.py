@@ -75,7 +75,8 @@ class Intake:
 
     @property
     def delayed(self) -> int:
-        return sum(len(delayed.waiting) for delayed in self._delayed.values())
+        """How many commands wait for their type to become known. May be read by any thread."""
+        return sum(len(delayed.waiting) for delayed in list(self._delayed.values()))
 
     def receive(self, window: OffsetWindow, offsets: Sequence[int], bodies: Sequence[bytes]) -> Received:
         received = Received([], [], [])

@@ -78,8 +78,8 @@ class EventPublisher:
                 due.append(one)
             elif not _is_lost(one):
                 waiting.append(one)
-        self._waiting = waiting
         self._answer([(one.envelope.reply_to, encode_result(one.result)) for one in due if one.result is not None])
+        self._waiting = waiting  # last: whoever shuts down goes by it
 
     def _answer(self, replies: Sequence[tuple[str, bytes]]) -> None:
         if replies:

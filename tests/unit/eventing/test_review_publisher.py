@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.concurrency.backoff import once
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing.publisher import EventPublisher
+
+
+class Watched(MemoryTransport):
+    """Notes how many answers the publisher still says to wait for while it replies."""
+
+    publisher: EventPublisher
+    waiting_while_replying: int | None = None
+
+    def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
+        self.waiting_while_replying = self.publisher.waiting
+        super().reply(replies)
+
+
+def test_answer_counts_as_waiting_until_it_was_sent() -> None:
+    transport = Watched()
+    window = OffsetWindow("commands", 0, epoch=1, committed=0, deadline=10.0)
+    window.add([0])
+
+    def commit() -> None:
+        window.committed = window.committable
+
+    transport.publisher = publisher = EventPublisher(
+        transport,
+        Producer(transport, queues=1),
+        event_topic="events",
+        command_topic="commands",
+        persist=once,
+        commit=commit,
+    )
+    inbox = transport.open_inbox()
+    envelope = Envelope("c", "x", "T", None, reply_to=inbox.address, window=window, offset=0)
+    result = CommandResult(status=CommandStatus.NOTHING_CHANGED, command_id="c", aggregate_root_id="x")
+    publisher.publish([Finished(envelope, None, result)])
+    assert transport.waiting_while_replying == 1
+    assert publisher.waiting == 0
+    assert len(inbox.receive(0)) == 1
