@@ -1,0 +1,235 @@
+"""Leases: who owns a queue, who waits for it, who has lost it without knowing."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.transports.memory import MemoryTransport
+from tests.races.harness import Clock
+
+LEASE = 10.0
+
+
+class Setting:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.transport = MemoryTransport(clock=self.clock)
+        self.transport.create_topic("t", 3)
+        self.one, self.two = self.consumer("one"), self.consumer("two")
+
+    def consumer(self, owner: str) -> QueueConsumer:
+        return QueueConsumer(self.transport, group="g", topic="t", owner=owner, lease=LEASE, clock=self.clock)
+
+    def send(self, count: int, queue: int = 0) -> None:
+        self.transport.send("t", {queue: [b"%d" % n for n in range(count)]})
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def committed(self) -> int:
+        return self.transport.committed("g", "t")[0]
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+def take(consumer: QueueConsumer, *queues: int) -> list[str | None]:
+    consumer.assign(queues)
+    return [acquired.previous_owner for acquired in consumer.acquire_missing()]
+
+
+def pulled(consumer: QueueConsumer, limit: int = 100) -> list[int]:
+    return [offset for batch in consumer.pull(limit, 0) for offset in batch.offsets]
+
+
+def finish(consumer: QueueConsumer, *offsets: int, queue: int = 0) -> None:
+    consumer._windows[queue].finish_many(offsets)
+
+
+def test_held_queue_is_waited_for_and_its_holder_named_once_it_lasts(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert take(setting.one, 0, 1) == [None, None]
+    assert take(setting.two, 0, 2) == [None]
+    assert setting.two.owned == {2}
+    assert "is held by" not in caplog.text
+    for _ in range(60):
+        setting.pass_time(0.1)
+        setting.one.renew()
+        setting.two.acquire_missing()
+    assert caplog.text.count("t/0 is held by one") == 1
+    assert "second runprocessors" in caplog.text
+
+
+def test_queue_of_an_owner_known_to_be_dead_is_taken_at_once(setting: Setting) -> None:
+    take(setting.one, 0)
+    setting.two.assign([0], gone=["one"])
+    ((window, previous),) = setting.two.acquire_missing()
+    assert (previous, window.epoch) == ("one", 2)
+
+
+def test_expired_lease_is_taken_and_the_old_owner_finds_out_by_committing(setting: Setting) -> None:
+    setting.send(3)
+    take(setting.one, 0)
+    assert pulled(setting.one) == [0, 1, 2]
+    setting.pass_time(LEASE)
+    assert take(setting.two, 0) == ["one"]
+    finish(setting.one, 0, 1, 2)
+    (window,) = setting.one._all_windows()
+    setting.one.commit()
+    assert (window.closed, window.committed, setting.committed()) == (True, 0, 0)
+    assert setting.one.unfinished == 0
+    assert pulled(setting.one) == []
+    assert pulled(setting.two) == [0, 1, 2]
+
+
+def test_old_owner_finds_out_by_renewing(setting: Setting) -> None:
+    take(setting.one, 0, 1)
+    setting.pass_time(LEASE)
+    take(setting.two, 0)
+    setting.one.renew()
+    windows = {window.queue: window for window in setting.one._all_windows()}
+    assert (windows[0].closed, windows[1].closed) == (True, False)
+    assert windows[1].deadline == setting.clock.now + LEASE
+    setting.one.acquire_missing()
+    assert setting.one.owned == {1}
+
+
+def test_deadline_counts_from_before_the_transport_was_asked(setting: Setting) -> None:
+    take(setting.one, 0)
+    (window,) = setting.one._all_windows()
+    assert window.deadline == setting.clock.now + LEASE
+    original = setting.transport.renew
+
+    def slow(*arguments: object) -> object:
+        setting.pass_time(3)
+        return original(*arguments)  # type: ignore[arg-type]
+
+    before = setting.clock.now
+    setting.transport.renew = slow  # type: ignore[assignment]
+    setting.one.renew()
+    assert window.deadline == before + LEASE
+
+
+def test_queue_lost_and_acquired_anew_starts_from_what_was_committed(setting: Setting) -> None:
+    setting.send(4)
+    take(setting.one, 0)
+    pulled(setting.one)
+    finish(setting.one, 0, 1)
+    setting.one.commit()
+    finish(setting.one, 3)
+    (old,) = setting.one._all_windows()
+    old.close()
+    setting.pass_time(0.2)
+    ((fresh, previous),) = setting.one.acquire_missing()
+    assert previous is None
+    assert (fresh.epoch, fresh.next_offset, fresh.backlog_end, fresh.closed) == (old.epoch + 1, 2, 4, False)
+    assert pulled(setting.one) == [2, 3]
+    setting.one.commit()
+    assert setting.committed() == 2
+
+
+def test_unassigned_queue_is_drained_then_released_and_goes_on_elsewhere(setting: Setting) -> None:
+    setting.send(3)
+    take(setting.one, 0)
+    take(setting.two, 0)
+    assert pulled(setting.one) == [0, 1, 2]
+    (window,) = setting.one._all_windows()
+    take(setting.one)
+    assert (setting.one.owned, setting.one.is_idle, setting.one.unfinished) == (frozenset(), False, 3)
+    assert pulled(setting.one) == []
+    window.finish_many([0, 1])
+    setting.one.release_drained()
+    assert not setting.one.is_idle
+    window.finish(2)
+    setting.one.release_drained()
+    assert setting.one.is_idle
+    assert window.closed
+    setting.pass_time(0.2)
+    ((fresh, previous),) = setting.two.acquire_missing()
+    assert (previous, fresh.next_offset) == (None, 3)
+
+
+def test_queue_assigned_again_while_it_drains_is_taken_again_only_after_that(setting: Setting) -> None:
+    setting.send(1)
+    take(setting.one, 0)
+    pulled(setting.one)
+    (old,) = setting.one._all_windows()
+    take(setting.one)
+    assert take(setting.one, 0) == []
+    assert setting.one.owned == frozenset()
+    old.finish(0)
+    setting.one.release_drained()
+    setting.pass_time(0.2)
+    assert [acquired.window.next_offset for acquired in setting.one.acquire_missing()] == [1]
+
+
+def test_leases_are_renewed_while_draining(setting: Setting) -> None:
+    setting.send(1)
+    take(setting.one, 0)
+    pulled(setting.one)
+    take(setting.one)
+    for _ in range(5):
+        setting.pass_time(LEASE / 2)
+        setting.one.renew()
+    assert take(setting.two, 0) == []
+
+
+def test_abandon_commits_what_is_finished_and_gives_everything_back_at_once(setting: Setting) -> None:
+    setting.send(3)
+    take(setting.one, 0, 1)
+    pulled(setting.one)
+    finish(setting.one, 0)
+    windows = setting.one._all_windows()
+    setting.one.abandon()
+    assert all(window.closed for window in windows)
+    assert setting.one.is_idle
+    assert take(setting.two, 0, 1) == [None, None]
+    assert pulled(setting.two) == [1, 2]
+
+
+def test_stale_release_leaves_the_new_owner_alone(setting: Setting) -> None:
+    take(setting.one, 0)
+    setting.pass_time(LEASE)
+    take(setting.two, 0)
+    setting.one.abandon()
+    third = setting.consumer("three")
+    assert take(third, 0) == []
+
+
+def test_message_pulled_after_the_window_closed_is_not_taken(setting: Setting) -> None:
+    setting.send(2)
+    take(setting.one, 0)
+    (window,) = setting.one._all_windows()
+    original = setting.transport.pull
+
+    def closing(*arguments: object, **options: object) -> object:
+        window.close()
+        return original(*arguments, **options)  # type: ignore[arg-type]
+
+    setting.transport.pull = closing  # type: ignore[method-assign,assignment]
+    assert pulled(setting.one) == []
+    assert window.unfinished == 0
+
+
+def test_commit_moves_only_to_the_lowest_unfinished_offset_and_is_not_repeated(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    setting.send(5)
+    take(setting.one, 0)
+    pulled(setting.one)
+    finish(setting.one, 1, 2, 4)
+    setting.one.commit()
+    assert setting.committed() == 0
+    finish(setting.one, 0)
+    setting.one.commit()
+    assert setting.committed() == 3
+    setting.one.trim()
+    assert setting.transport.pull("t", {0: 0}, limit=9, wait=0)[0].offsets[0] == 3
+    assert "acquired t/0 at offset 0, epoch 1" in caplog.text

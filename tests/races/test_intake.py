@@ -1,0 +1,236 @@
+"""From pulled bytes to envelopes: what a takeover finds, what cannot be decoded, what cannot be decoded yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from enode_django.commanding.entries import EntryKind, position_of
+from enode_django.commanding.intake import Intake, Received
+from enode_django.commanding.routing import MailboxRouter
+from enode_django.concurrency.backoff import once
+from enode_django.domain.messages import Command
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.eventing.publisher import answer_of
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import CommandKilledWorker, InvalidField, UnknownMessageType
+from enode_django.serialization.codec import encode_command
+from enode_django.serialization.plain import pack
+from tests.races.counting import Add, AddWithin, Create
+from tests.races.harness import Clock, Worker
+
+DELAYS = (1.0, 5.0)
+
+
+def window(backlog_end: int = 0, queue: int = 3) -> OffsetWindow:
+    return OffsetWindow("commands", queue, epoch=1, committed=0, deadline=1e9, backlog_end=backlog_end)
+
+
+def body(command: Command, reply_to: str = "") -> bytes:
+    return encode_command(command, b"", reply_to)
+
+
+def unknown(type_name: str, aggregate_root_id: str = "x", id: str = "u") -> bytes:
+    return pack((1, type_name, id, aggregate_root_id, {}, b"", "inbox"))
+
+
+class CountsQueries(MemoryEventStore):
+    finds = 0
+
+    def find(self, keys: Any) -> Any:
+        self.finds += 1
+        return super().find(keys)
+
+
+@pytest.fixture
+def store() -> CountsQueries:
+    return CountsQueries()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def intake(store: CountsQueries, clock: Clock) -> Intake:
+    return Intake(store, MailboxRouter(2, 1), persist=once, delays=DELAYS, clock=clock)
+
+
+def ids(received: Received) -> list[str]:
+    return [envelope.id for envelope in received.commands]
+
+
+def receive(intake: Intake, window: OffsetWindow, *bodies: bytes) -> Received:
+    offsets = range(window.next_offset, window.next_offset + len(bodies))
+    window.add(offsets)
+    return intake.receive(window, offsets, bodies)
+
+
+def test_backlog_is_looked_up_at_once_and_what_is_found_is_finished_from_the_store(
+    intake: Intake, store: CountsQueries
+) -> None:
+    worker = Worker(store)
+    stored = [Create(aggregate_root_id="x", id="c0"), AddWithin(aggregate_root_id="x", id="c1", limit=0)]
+    worker.run(*stored)
+    store.finds = 0
+    lease = window(backlog_end=3)
+    received = receive(intake, lease, *map(body, [*stored, *(Add(aggregate_root_id="x", id=f"n{n}") for n in (0, 1))]))
+    assert store.finds == 1
+    assert [(entry.kind, entry.record and entry.record.command_id) for entry in received.stored] == [
+        (EntryKind.STORED, "c0"),
+        (EntryKind.STORED, "c1"),
+    ]
+    assert ids(received) == ["n0", "n1"]
+    committed = worker.committer.commit(received.stored)
+    assert [answer_of(one) for one in committed.finished] == [worker.answers["c0"], worker.answers["c1"]]
+    receive(intake, lease, body(Add(aggregate_root_id="x")))
+    assert store.finds == 1, "what came after the takeover is not looked up"
+
+
+def test_stored_outcome_is_not_finished_for_a_lease_that_is_lost(intake: Intake, store: CountsQueries) -> None:
+    worker = Worker(store)
+    worker.run(Create(aggregate_root_id="x", id="c0"))
+    lease = window(backlog_end=1)
+    received = receive(intake, lease, body(Create(aggregate_root_id="x", id="c0")))
+    lease.close()
+    assert worker.committer.commit(received.stored).finished == []
+    assert dict(worker.committer.awaiting) == {}
+
+
+def test_command_of_an_unknown_type_holds_back_its_aggregate_only_and_in_order(intake: Intake, clock: Clock) -> None:
+    lease = window()
+    received = receive(
+        intake,
+        lease,
+        body(Add(aggregate_root_id="x", id="before")),
+        unknown("races.NotYet"),
+        body(Add(aggregate_root_id="x", id="behind-1")),
+        body(Add(aggregate_root_id="y", id="other")),
+    )
+    assert ids(received) == ["before", "other"]
+    assert ids(receive(intake, lease, body(Add(aggregate_root_id="x", id="behind-2")))) == []
+    assert intake.delayed == 3
+    assert intake.retry() == ([], [], [])
+    clock.now += DELAYS[0]
+    assert intake.retry().commands == []  # tried and still unknown
+    clock.now += DELAYS[0]
+    assert intake.retry().commands == []  # not due: the second delay is longer
+
+    class NotYet(Command):
+        type_name = "races.NotYet"
+
+    clock.now += DELAYS[1]
+    arrived = intake.retry().commands
+    assert [envelope.id for envelope in arrived] == ["u", "behind-1", "behind-2"]
+    assert isinstance(arrived[0].command, NotYet)
+    assert [envelope.offset for envelope in arrived] == [1, 2, 4]
+    assert intake.delayed == 0
+
+
+def test_command_that_stays_unknown_fails_and_what_is_behind_it_goes_on(
+    intake: Intake, clock: Clock, store: CountsQueries
+) -> None:
+    lease = window()
+    receive(intake, lease, unknown("races.Never"), body(Create(aggregate_root_id="x", id="made")))
+    received = Received([], [], [])
+    for delay in DELAYS:
+        assert received.commands == []
+        clock.now += delay
+        received = intake.retry()
+    first, second = received.commands
+    assert isinstance(first.failed, UnknownMessageType)
+    assert first.body == unknown("races.Never")
+    assert (second.id, second.failed) == ("made", None)
+    worker = Worker(store)
+    worker.envelopes.extend(received.commands)
+    worker.settle()
+    assert worker.answers["u"].error_type == "UnknownMessageType"
+    assert worker.answers["made"].version == 1
+
+
+def test_second_unknown_command_behind_the_first_gets_delays_of_its_own(intake: Intake, clock: Clock) -> None:
+    receive(intake, window(), unknown("races.Never", id="1"), unknown("races.Never", id="2"))
+    arrived: list[tuple[str, float]] = []
+    start = clock.now
+    while intake.delayed:
+        clock.now += 1.0
+        arrived += [(envelope.id, clock.now - start) for envelope in intake.retry().commands]
+    assert arrived == [("1", 6.0), ("2", 12.0)]
+
+
+def test_what_was_delayed_of_a_lost_lease_is_dropped_and_the_new_leases_copy_goes_on(
+    intake: Intake, clock: Clock
+) -> None:
+    lost, fresh = window(), window()
+    receive(intake, lost, unknown("races.Never", id="lost"), body(Add(aggregate_root_id="x", id="lost-2")))
+    lost.close()
+    receive(intake, fresh, body(Add(aggregate_root_id="x", id="fresh")))
+    clock.now += DELAYS[0]
+    (envelope,) = intake.retry().commands
+    assert (envelope.id, envelope.window) == ("fresh", fresh)
+
+
+@pytest.mark.parametrize(
+    ("garbage", "answered"),
+    [
+        (b"", ("", "")),
+        (b"\xc1", ("", "")),
+        (pack([]), ("", "")),
+        (pack(10**5000), ("", "")),
+        (pack((1, "races.Add", "c", "", {}, b"", "inbox")), ("c", "inbox")),
+        (pack((1, "races.Add", "c", "x\0", {}, b"", "inbox")), ("c", "inbox")),
+        (pack((9, "races.Add", "c", "x", {}, b"", "inbox")), ("c", "inbox")),
+        (pack((10**5000, "races.Add", "c", "x", {}, b"", "inbox")), ("c", "inbox")),
+        (pack((1, "races.Add", 10**5000, "x", {}, b"", "inbox")), ("", "inbox")),
+        (pack((1, None, "c", "x", [], b"", 5)), ("c", "")),
+    ],
+    ids=range(10),
+)
+def test_garbage_goes_to_the_publisher_with_what_can_be_made_out(
+    intake: Intake, garbage: bytes, answered: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = window(backlog_end=2)
+    received = receive(intake, lease, garbage, body(Add(aggregate_root_id="x", id="good")))
+    (broken,) = received.broken
+    assert ids(received) == ["good"]
+    assert broken.envelope.body == garbage
+    assert (answer_of(broken).command_id, broken.envelope.reply_to) == answered
+    assert "message at commands/3, offset 0" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "fields", [{"amount": "1"}, {"amount": 1.0}, {"amount": None}, {"n": 1}, {10**5000: 1}], ids=range(5)
+)
+def test_field_of_the_wrong_type_fails_in_its_place(intake: Intake, fields: dict[Any, Any]) -> None:
+    received = receive(
+        intake, window(), pack((1, "races.Add", "c", "x", fields, b"", "")), body(Add(aggregate_root_id="x", id="next"))
+    )
+    assert ids(received) == ["c", "next"]
+    assert isinstance(received.commands[0].failed, InvalidField)
+    assert received.commands[0].body is not None
+
+
+def test_condemned_position_is_never_handled_and_a_suspect_is_marked(intake: Intake, store: CountsQueries) -> None:
+    lease = window()
+    intake.condemned, intake.suspects = {position_of(3, 1)}, {position_of(3, 2)}
+    received = receive(intake, lease, *(body(Add(aggregate_root_id="x", id=f"{n}")) for n in range(4)))
+    assert [type(envelope.failed) for envelope in received.commands] == [
+        type(None), CommandKilledWorker, type(None), type(None),
+    ]  # fmt: skip
+    assert [envelope.suspect for envelope in received.commands] == [False, False, True, False]
+    assert received.commands[1].body is not None
+    worker = Worker(store)
+    worker.run(Create(aggregate_root_id="x"))
+    worker.envelopes.extend(received.commands)
+    worker.settle()
+    assert worker.answers["1"].error_type == "CommandKilledWorker"
+    assert worker.answers["3"].value == 3
+
+
+def test_condemned_command_that_is_stored_counts_as_what_it_is(intake: Intake, store: CountsQueries) -> None:
+    Worker(store).run(Create(aggregate_root_id="x", id="c0"))
+    intake.condemned = {position_of(3, 0)}
+    received = receive(intake, window(backlog_end=1), body(Create(aggregate_root_id="x", id="c0")))
+    assert (len(received.stored), received.commands) == (1, [])

@@ -1,0 +1,189 @@
+"""The last step: answer, publish, bury, move the window; a crash after any of them repeats, and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.results import CommandResult, decode_result, failure
+from enode_django.concurrency.backoff import once
+from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
+from enode_django.eventing.messages import decode_published
+from enode_django.eventing.publisher import EventPublisher, dead_letter_topic
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import InvalidField, TransportUnavailable
+from enode_django.serialization.plain import unpack
+from tests.races.counting import Add, AddWithin, Create, SetTotal
+from tests.races.harness import Clock, Worker
+
+
+class Flaky(MemoryTransport):
+    """Logs what it does, and cannot be reached as often as told: before or after it has done it."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.log: list[str] = []
+        self.fails: list[str] = []
+
+    def _do(self, name: str, call: Callable[[], Mapping[int, int] | None]) -> Mapping[int, int]:
+        self.log.append(name)
+        if name in self.fails:
+            self.fails.remove(name)
+            call()
+            raise TransportUnavailable("the connection was lost")
+        return call() or {}
+
+    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]]) -> Mapping[int, int]:
+        return self._do(topic, lambda: super(Flaky, self).send(topic, bodies))
+
+    def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
+        self._do("reply", lambda: super(Flaky, self).reply(replies))
+
+
+class Setting:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.transport = Flaky(self.clock)
+        self.transport.create_topic("commands", 1)
+        self.consumer = QueueConsumer(
+            self.transport, group="g", topic="commands", owner="w", lease=10, clock=self.clock
+        )
+        self.consumer.assign([0])
+        ((self.window, _),) = self.consumer.acquire_missing()
+        self.publisher = EventPublisher(
+            self.transport,
+            Producer(self.transport, queues=2),
+            event_topic="events",
+            command_topic="commands",
+            persist=once,
+            commit=self.commit,
+        )
+        self.inbox: MemoryInbox = self.transport.open_inbox()
+        self.worker = Worker(MemoryEventStore(), clock=self.clock)
+
+    def commit(self) -> None:
+        self.transport.log.append("commit")
+        self.consumer.commit()
+
+    def finish(self, *commands: Add | AddWithin | Create | SetTotal) -> list[Finished]:
+        """What the write path makes of these commands, as pulled from the queue by this worker."""
+        before = len(self.worker.finished)
+        self.worker.window = self.window
+        for envelope in self.worker.send(*commands):
+            envelope.reply_to = self.inbox.address
+        self.worker.settle()
+        return self.worker.finished[before:]
+
+    def answers(self) -> list[CommandResult]:
+        return [decode_result(body) for body in self.inbox.receive(0)]
+
+    def events(self) -> list[tuple[str, int | None]]:
+        pulled = self.transport.pull("events", {0: 0, 1: 0}, limit=1_000, wait=0)
+        records = [decode_published(body).record for batch in pulled for body in batch.bodies]
+        return [(record.command_id, record.version) for record in records]
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+def outcomes(setting: Setting) -> list[Finished]:
+    return setting.finish(
+        Create(aggregate_root_id="x", id="0"),
+        SetTotal(aggregate_root_id="x", id="1", total=0),
+        Add(aggregate_root_id="x", id="2"),
+        AddWithin(aggregate_root_id="x", id="3", limit=0),
+    )
+
+
+def test_stored_outcomes_are_answered_first_others_after_the_offset_has_moved(setting: Setting) -> None:
+    setting.publisher.publish(outcomes(setting))
+    assert setting.transport.log == ["reply", "events", "commit", "reply"]
+    assert [answer.command_id for answer in setting.answers()] == ["0", "2", "3", "1"]
+    assert setting.events() == [("0", 1), ("2", 2), ("3", None)]
+    assert setting.window.committed == 4
+    assert setting.publisher.waiting == 0
+
+
+def test_unstored_answer_waits_for_the_commands_before_it(setting: Setting) -> None:
+    finished = outcomes(setting)
+    setting.publisher.publish(finished[1:])
+    assert [answer.command_id for answer in setting.answers()] == ["2", "3"]
+    assert (setting.publisher.waiting, setting.window.committed) == (1, 0)
+    setting.publisher.publish(finished[:1])
+    assert [answer.command_id for answer in setting.answers()] == ["0", "1"]
+    assert (setting.publisher.waiting, setting.window.committed) == (0, 4)
+
+
+def test_unstored_answer_is_not_given_when_the_queue_was_lost(setting: Setting) -> None:
+    finished = outcomes(setting)
+    setting.clock.now += 11
+    rival = QueueConsumer(setting.transport, group="g", topic="commands", owner="r", lease=10, clock=setting.clock)
+    rival.assign([0])
+    assert [acquired.previous_owner for acquired in rival.acquire_missing()] == ["w"]
+    setting.publisher.publish(finished)  # the commit is refused
+    assert [answer.command_id for answer in setting.answers()] == ["0", "2", "3"]
+    assert setting.window.closed
+    assert setting.publisher.waiting == 0
+    assert setting.transport.committed("g", "commands") == {0: 0}
+
+
+@pytest.mark.parametrize("step", ["reply", "events"])
+def test_failure_of_a_step_leaves_the_window_where_it_was(setting: Setting, step: str) -> None:
+    finished = outcomes(setting)
+    setting.transport.fails = [step]
+    with pytest.raises(TransportUnavailable):
+        setting.publisher.publish(finished)
+    assert (setting.window.committable, setting.window.committed) == (0, 0)
+    setting.answers()
+    setting.publisher.publish(finished)
+    assert setting.window.committed == 4
+    assert [answer.command_id for answer in setting.answers()] == ["0", "2", "3", "1"]
+    assert list(dict.fromkeys(setting.events())) == [("0", 1), ("2", 2), ("3", None)]
+
+
+def test_dead_letter_keeps_place_reason_and_body_and_comes_before_the_window_moves(setting: Setting) -> None:
+    setting.window.add([0])
+    error = InvalidField("no such field")
+    envelope = Envelope(
+        "c", "x", "t", None, failed=error, window=setting.window, offset=0, body=b"body", reply_to=setting.inbox.address
+    )
+    setting.publisher.publish([Finished(envelope, None, failure("c", "x", error))])
+    topic = dead_letter_topic("commands")
+    assert setting.transport.log == [topic, "commit", "reply"]
+    (batch,) = setting.transport.pull(topic, {0: 0, 1: 0}, limit=9, wait=0)
+    assert unpack(batch.bodies[0]) == [["commands", 0, 0], ["InvalidField", "no such field"], b"body"]
+    assert [answer.error_type for answer in setting.answers()] == ["InvalidField"]
+
+
+def test_nobody_waiting_means_no_reply_and_nothing_kept(setting: Setting) -> None:
+    finished = outcomes(setting)
+    for one in finished:
+        one.envelope.reply_to = ""
+    setting.publisher.publish(finished)
+    assert setting.transport.log == ["events"]
+    assert (setting.publisher.waiting, setting.window.committable) == (0, 4)
+
+
+def test_streams_of_many_batches_are_published_in_order(setting: Setting) -> None:
+    setting.publisher.publish(setting.finish(Create(aggregate_root_id="x"), Create(aggregate_root_id="y")))
+    for n in range(10):
+        adds = [Add(aggregate_root_id=id, id=f"{id}{n}") for id in "xy"]
+        setting.publisher.publish(setting.finish(*adds))
+    for id in "xy":
+        versions = [version for command, version in setting.events() if command.startswith(id)]
+        assert versions == list(range(2, 12))
+
+
+def test_answers_of_a_window_that_is_none_are_given_at_once(setting: Setting) -> None:
+    envelope = Envelope("c", "x", "t", None, reply_to=setting.inbox.address)
+    assert envelope.window is None
+    setting.publisher.publish([Finished(envelope, None, failure("c", "x", KeyError("k")))])
+    assert [answer.error_type for answer in setting.answers()] == ["KeyError"]
+    assert isinstance(setting.window, OffsetWindow)
