@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
 def test_nothing_is_lost_when_workers_are_killed_again_and_again(stack: Stack, seed: int) -> None:
     random_ = random.Random(seed)
     processors = stack.start_ready()
-    with stack.load(seed):
-        for _ in range(5):
-            last_for(random_.uniform(0.1, 0.8))
-            wait_until(processors.living_workers, "a worker to kill")
-            victim = random_.choice(list(processors.living_workers()))
+    with stack.load(seed) as load:
+        for _ in range(6):
+            load.wait_for_rounds(random_.randint(50, 150))
+            last_for(random_.uniform(0.0, 0.1))
+            victim = random_.choice(sorted(set(processors.owners().values())))
             os.kill(processors.workers()[victim], signal.SIGKILL)
             processors.wait_for(rf"worker {victim} died: killed by SIGKILL; starting another")
     stack.check()
