@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Protocol
 
 from enode_django.commanding.replies import Replies
@@ -14,6 +13,7 @@ from enode_django.domain.metadata import current_metadata
 from enode_django.equeue.messages import SendResult
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
+from enode_django.eventstore.base import CommandKey
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.serialization.codec import encode_command, encode_metadata
 
@@ -67,36 +67,38 @@ class QueueCommandBus:
                 continue
         return self._producer.send_batch(self._topic, messages)
 
-    def _send_expecting(self, command: Command) -> tuple[Future[CommandResult], SendResult]:
-        address = self._replies.address
-        future = self._replies.expect(command.id)
-        try:
-            return future, self._send([command], address)[0]
-        except BaseException:
-            self._replies.forget(command.id, future)
-            raise
+    def _ask(self, command: Command) -> SendResult:
+        return self._send([command], self._replies.address)[0]
 
     def execute(self, command: Command, timeout: float) -> CommandResult:
-        future, sent = self._send_expecting(command)
+        future = self._replies.expect(_key(command))
         try:
-            return future.result(timeout)
-        except TimeoutError:
-            raise _timed_out(command, sent, timeout) from None
+            sent = self._ask(command)
+            try:
+                return future.result(timeout)
+            except TimeoutError:
+                raise _timed_out(command, sent, timeout) from None
         finally:
-            self._replies.forget(command.id, future)
+            self._replies.forget(_key(command), future)
 
     async def aexecute(self, command: Command, timeout: float) -> CommandResult:
-        future, sent = await asyncio.to_thread(self._send_expecting, command)
+        future = self._replies.expect(_key(command))
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), timeout)
-        except TimeoutError:
-            raise _timed_out(command, sent, timeout) from None
+            sent = await asyncio.to_thread(self._ask, command)
+            try:
+                return await asyncio.wait_for(asyncio.wrap_future(future), timeout)
+            except TimeoutError:
+                raise _timed_out(command, sent, timeout) from None
         finally:
-            self._replies.forget(command.id, future)
+            self._replies.forget(_key(command), future)
 
     def close(self) -> None:
         self._replies.close()
         self._transport.close()
+
+
+def _key(command: Command) -> CommandKey:
+    return (command.id, command.aggregate_root_id)
 
 
 def _timed_out(command: Command, sent: SendResult, timeout: float) -> CommandTimeout:

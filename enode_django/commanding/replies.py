@@ -10,6 +10,7 @@ from enode_django.commanding.results import CommandResult, decode_result
 from enode_django.concurrency.backoff import until_it_works
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.equeue.transports.base import Inbox, Transport
+from enode_django.eventstore.base import CommandKey
 from enode_django.exceptions import EnodeError, MessageError, TransportUnavailable
 
 logger = logging.getLogger("enode_django.commands")
@@ -18,7 +19,8 @@ RECEIVE_WAIT = 5.0
 
 
 class Replies:
-    """Safe for threads. `expect` blocks only the first time, to open the inbox."""
+    """Safe for threads. ``address`` blocks the first time, to open the inbox. A command is known by both its ids: the
+    same command id may be used for several aggregates."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -26,7 +28,7 @@ class Replies:
         self._inbox: Inbox | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._expected: dict[str, list[Future[CommandResult]]] = {}
+        self._expected: dict[CommandKey, list[Future[CommandResult]]] = {}
 
     @property
     def address(self) -> str:
@@ -34,23 +36,25 @@ class Replies:
         with self._lock:
             if self._inbox is None:
                 self._inbox = self._transport.open_inbox()
+            if self._thread is None or not self._thread.is_alive():
+                # Also after an error that it could not survive: else nobody would get an answer ever again.
                 self._thread = start_thread("enode-replies", self._receive_all)
             return self._inbox.address
 
-    def expect(self, command_id: str) -> Future[CommandResult]:
+    def expect(self, key: CommandKey) -> Future[CommandResult]:
         future: Future[CommandResult] = Future()
         with self._lock:
-            self._expected.setdefault(command_id, []).append(future)
+            self._expected.setdefault(key, []).append(future)
         return future
 
-    def forget(self, command_id: str, future: Future[CommandResult]) -> None:
+    def forget(self, key: CommandKey, future: Future[CommandResult]) -> None:
         """Stop waiting. Safe to call when the answer has come."""
         with self._lock:
-            futures = self._expected.get(command_id, [])
+            futures = self._expected.get(key, [])
             if future in futures:
                 futures.remove(future)
             if not futures:
-                self._expected.pop(command_id, None)
+                self._expected.pop(key, None)
 
     def _receive_all(self) -> None:
         inbox = self._inbox
@@ -75,7 +79,7 @@ class Replies:
 
     def _hand_over(self, result: CommandResult) -> None:
         with self._lock:
-            futures = self._expected.pop(result.command_id, [])
+            futures = self._expected.pop((result.command_id, result.aggregate_root_id), [])
         for future in futures:
             try:
                 future.set_result(result)
