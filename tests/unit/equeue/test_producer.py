@@ -95,6 +95,17 @@ def test_number_of_queues_is_asked_again_after_a_while() -> None:
     assert producer.send("orders", "key", b"x").queue == 63
 
 
+def test_messages_sent_without_asking_where_lie_where_a_batch_would_put_them(transport: MemoryTransport) -> None:
+    messages = [(f"key-{n % 7}", str(n).encode()) for n in range(50)]
+    producer = Producer(transport, queues=4)
+    producer.send_batch("asked", messages)
+    producer.send_all("unasked", messages)
+    producer.send_all("unasked", [])
+    assert [bodies(transport, "unasked", queue) for queue in range(4)] == [
+        bodies(transport, "asked", queue) for queue in range(4)
+    ]
+
+
 def test_many_threads_may_send_at_once(transport: MemoryTransport) -> None:
     producer = Producer(transport, queues=4)
 
