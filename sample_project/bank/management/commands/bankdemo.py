@@ -60,10 +60,17 @@ class Command(BaseCommand):
         **options: Any,
     ) -> None:
         call_command("migrate", verbosity=0, interactive=False)
-        workers = "" if no_processors else f", {processes} workers"
-        console.print(f"A bank: {accounts:,} accounts, {commands:,} commands, {producers} producers{workers}\n")
+        counts = {"account": accounts, "command": commands, "producer": producers}
+        if not no_processors:
+            counts["worker process"] = processes
+        console.print(f"A bank: {', '.join(_counted(noun, count) for noun, count in counts.items())}\n")
         workload = new_workload(accounts, commands, producers)
         Demo(workload, None if no_processors else processes, console).run()
+
+
+def _counted(noun: str, count: int) -> str:
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
 
 
 @contextlib.contextmanager
