@@ -42,8 +42,16 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
+# Which start of the server this is. A server that crashed may have lost its last writes, and a window that goes on from
+# before would pass over what is sent under the same offsets now. Who may not ask (ACL) is not protected.
+_RUN = """
+local info = redis.pcall('INFO', 'server')
+local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
+"""
+
 ACQUIRE = Script(
     _NOW
+    + _RUN
     + """
 -- KEYS: claim, next offset. ARGV: owner, lease in ms, owners known to be dead.
 -- Returns {1, epoch, committed, end, previous owner or ''} or {0, owner, ms left}.
@@ -58,17 +66,18 @@ if held then
   return {0, previous, tonumber(claim[2]) - now}
 end
 local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
-redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'until', string.format('%d', now + ARGV[2]))
+redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'until', string.format('%d', now + ARGV[2]), 'run', run)
 return {1, epoch, tonumber(claim[4] or 0), tonumber(redis.call('GET', KEYS[2]) or 0), previous or ''}
 """
 )
 
 RENEW = Script(
     _NOW
+    + _RUN
     + """
 -- KEYS: claim. ARGV: owner, epoch, lease in ms. Returns 1, or 0 when the queue was lost.
-local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
-if claim[1] ~= ARGV[1] or claim[2] ~= ARGV[2] then return 0 end
+local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'run')
+if claim[1] ~= ARGV[1] or claim[2] ~= ARGV[2] or claim[3] ~= run then return 0 end
 redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[3]))
 return 1
 """
@@ -83,10 +92,12 @@ end
 return 0
 """)
 
-COMMIT = Script("""
+COMMIT = Script(
+    _RUN
+    + """
 -- KEYS: claim. ARGV: epoch, offset. Returns 1, or 0 when the epoch is stale.
-local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset')
-if claim[1] ~= ARGV[1] then return 0 end
+local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run')
+if claim[1] ~= ARGV[1] or claim[3] ~= run then return 0 end
 if tonumber(ARGV[2]) > tonumber(claim[2] or 0) then
   redis.call('HSET', KEYS[1], 'offset', ARGV[2])
 end

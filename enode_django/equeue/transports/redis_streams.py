@@ -4,7 +4,8 @@ Keys, all under ``prefix`` (``enode``); what a script touches together shares a 
 
 * ``enode:{topic}:queues`` how many queues; ``enode:{topic}:groups`` the groups that ever acquired one of them
 * ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:next`` the next offset
-* ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), and while leased owner, until (ms since 1970)
+* ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), and while leased owner, until (ms since 1970); run,
+  the start of the server under which it was acquired: a later one may have lost writes, so leases are lost with it
 * ``enode:inbox:{address}`` the answers to one process, gone ten minutes after the last one
 
 What was acknowledged survives a crash of the server as its persistence is configured: with ``appendonly no`` it does

@@ -1,0 +1,78 @@
+"""The machine of a Redis crashes and its last second is lost, as ``appendfsync everysec`` allows."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.exceptions import TransportUnavailable
+from sample_project.embedded import Redis
+
+DEADLINE = 20.0
+Value = TypeVar("Value")
+
+
+@pytest.fixture
+def transport(private_redis: Redis) -> Iterator[RedisStreamsTransport]:
+    transport = RedisStreamsTransport(private_redis.url)
+    transport.create_topic("topic", 1)
+    yield transport
+    transport.close()
+
+
+def persist(call: Callable[[], Value]) -> Value:
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return call()
+        except TransportUnavailable:
+            if time.monotonic() > deadline:
+                raise
+
+
+def finish_all(consumer: QueueConsumer) -> list[bytes]:
+    finished = []
+    consumer.acquire_missing()
+    for pulled in consumer.pull(1_000, 0.1):
+        finished += pulled.bodies
+        pulled.window.finish_many(pulled.offsets)
+    return finished
+
+
+@pytest.mark.parametrize("new", [3, 50], ids=["the queue stays shorter", "the queue gets longer again"])
+@pytest.mark.parametrize("first", ["renew", "commit"])
+def test_what_is_sent_after_the_crash_is_delivered_to_consumers_from_before(
+    private_redis: Redis, transport: RedisStreamsTransport, tmp_path: Path, new: int, first: str
+) -> None:
+    consumer = QueueConsumer(transport, group="group", topic="topic", owner="worker", lease=60)
+    consumer.assign([0])
+    consumer.acquire_missing()
+    transport.send("topic", {0: [b"kept"] * 10})
+    assert finish_all(consumer) == [b"kept"] * 10
+    consumer.commit()
+    (log,) = private_redis.directory.rglob("appendonly.aof")
+    shutil.copy(log, tmp_path)
+    transport.send("topic", {0: [b"lost"] * 5})
+    assert finish_all(consumer) == [b"lost"] * 5
+
+    private_redis.kill()
+    shutil.copy(tmp_path / log.name, log)
+    private_redis.start()
+    sent = [b"new %d" % number for number in range(new)]
+    assert persist(lambda: transport.send("topic", {0: sent})) == {0: 10}
+
+    persist(getattr(consumer, first))
+    delivered: list[bytes] = []
+    deadline = time.monotonic() + DEADLINE
+    while len(delivered) < len(sent) and time.monotonic() < deadline:
+        delivered += persist(lambda: finish_all(consumer))
+    consumer.commit()
+    assert delivered == sent
+    assert transport.committed("group", "topic") == {0: 10 + new}
