@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.db import close_old_connections
@@ -20,24 +20,18 @@ TRIM_INTERVAL = 5.0
 PRUNE_INTERVAL = 600.0
 
 
+Duty = tuple[float, Callable[[], None]]
+"""An interval in seconds, and what is to be done at the end of each."""
+
+
 class Housekeeper:
     """`tick` is called by one thread, every ``pause`` seconds. What fails for the moment is tried at its next turn."""
 
-    def __init__(
-        self, conf: Conf, consumer: QueueConsumer, store: EventStore, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._consumer = consumer
-        self._store = store
-        self._retention = conf.REFUSAL_RETENTION_DAYS
+    def __init__(self, duties: Sequence[Duty], clock: Callable[[], float] = time.monotonic) -> None:
+        self._duties = duties
         self._clock = clock
-        self._duties: list[tuple[float, Callable[[], None]]] = [
-            (conf.LEASE / 4, consumer.renew),
-            (conf.COMMIT_INTERVAL, consumer.commit),
-            (TRIM_INTERVAL, consumer.trim),
-            (PRUNE_INTERVAL, self._prune),
-        ]
-        self._due = [clock() + interval for interval, _ in self._duties]
-        self.pause = min(0.5, *(interval for interval, _ in self._duties))
+        self._due = [clock() + interval for interval, _ in duties]
+        self.pause = min(0.5, min(interval for interval, _ in duties))
 
     def tick(self) -> None:
         now = self._clock()
@@ -51,11 +45,22 @@ class Housekeeper:
                         raise
                     logger.warning("%s: %s", duty.__name__, error)
 
-    def _prune(self) -> None:
-        """One worker of all does it: the one that owns the first queue."""
-        if self._retention is None or 0 not in self._consumer.owned:
+
+def queue_duties(conf: Conf, consumer: QueueConsumer) -> Sequence[Duty]:
+    return [(conf.LEASE / 4, consumer.renew), (conf.COMMIT_INTERVAL, consumer.commit), (TRIM_INTERVAL, consumer.trim)]
+
+
+def store_duties(conf: Conf, consumer: QueueConsumer, store: EventStore) -> Sequence[Duty]:
+    """For another thread than that of the `queue_duties`: a lease must not wait for the store."""
+    retention = conf.REFUSAL_RETENTION_DAYS
+
+    def prune() -> None:
+        # One worker of all does it: the one that owns the first queue.
+        if retention is None or 0 not in consumer.owned:
             return
         close_old_connections()
-        before = datetime.now(UTC) - timedelta(days=self._retention)
-        while self._store.prune_refusals(before):
+        before = datetime.now(UTC) - timedelta(days=retention)
+        while store.prune_refusals(before):
             pass
+
+    return [(PRUNE_INTERVAL, prune)]

@@ -2,7 +2,7 @@
 
     puller ─► command mailbox i ─► event mailbox j ─► publisher
                      ▲──────────────────┘
-    keeper: renews leases, commits offsets, on a timer
+    keeper: renews leases, commits offsets, on a timer; pruner: deletes old refusals, and may wait for the store
 
 Between threads go lists of messages that nobody changes any more.
 """
@@ -34,7 +34,7 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import TransportUnavailable
-from enode_django.processors.housekeeping import Housekeeper
+from enode_django.processors.housekeeping import Housekeeper, queue_duties, store_duties
 from enode_django.processors.statistics import Statistics
 
 logger = logging.getLogger("enode_django.worker")
@@ -97,7 +97,8 @@ class Pipeline:
             persist=until_it_works,
             commit=lambda: until_it_works(self.consumer.commit),
         )
-        self._housekeeper = Housekeeper(conf, self.consumer, store)
+        self._keeper = Housekeeper(queue_duties(conf, self.consumer))
+        self._pruner = Housekeeper(store_duties(conf, self.consumer, store))
         self._commands: list[Mailbox[CommandItem]] = [
             Mailbox(f"enode-commands-{n}", _command_weight) for n in range(conf.COMMAND_MAILBOXES)
         ]
@@ -135,7 +136,9 @@ class Pipeline:
             (box.name, partial(self._run_command_mailbox, box, processor))
             for box, processor in zip(self._commands, self._processors, strict=True)
         ]
-        runs += [("enode-puller", self._run_puller), ("enode-keeper", self._run_keeper)]
+        runs += [("enode-puller", self._run_puller)]
+        runs += [("enode-keeper", partial(self._run_keeper, self._keeper))]
+        runs += [("enode-pruner", partial(self._run_keeper, self._pruner))]
         self._threads = [start_thread(name, run, vital=True) for name, run in runs]
 
     # -- called by the main thread --------------------------------------------------------------------------------
@@ -298,6 +301,6 @@ class Pipeline:
             elif publisher.waiting:
                 publisher.answer_committed()
 
-    def _run_keeper(self) -> None:
-        while not self._stopping.wait(self._housekeeper.pause):
-            self._housekeeper.tick()
+    def _run_keeper(self, housekeeper: Housekeeper) -> None:
+        while not self._stopping.wait(housekeeper.pause):
+            housekeeper.tick()

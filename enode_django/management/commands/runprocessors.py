@@ -22,7 +22,7 @@ from enode_django.processors.supervisor import Supervisor
 from enode_django.runtime import make_store, make_transport
 
 CONNECTIONS_BESIDE_MAILBOXES = 2
-"""A worker's puller and keeper read the store, too."""
+"""A worker's puller and pruner use the store, too."""
 
 
 class Command(BaseCommand):

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+
+import pytest
+
+from enode_django.conf import Conf
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.processors import housekeeping
+from enode_django.processors.pipeline import Pipeline
+from enode_django.processors.statistics import Statistics
+
+SOON = 10.0
+
+
+class Renewed(MemoryTransport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewed = threading.Semaphore(0)
+
+    def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
+        self.renewed.release()
+        return super().renew(group, topic, owner, epochs, lease)
+
+
+class PrunesForLong(MemoryEventStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pruning, self.let_go = threading.Event(), threading.Event()
+
+    def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:
+        self.pruning.set()
+        self.let_go.wait(SOON)
+        return 0
+
+
+def test_leases_are_renewed_while_the_store_takes_long_to_prune(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "PRUNE_INTERVAL", 0.01)
+    transport, store = Renewed(), PrunesForLong()
+    conf = Conf(COMMAND_MAILBOXES=1, LEASE=0.4)
+    transport.create_topic(conf.COMMAND_TOPIC, 1)
+    pipeline = Pipeline(conf, transport, store, owner="w", notes=[[0]], statistics=Statistics())
+    pipeline.assign([0], gone=(), suspects=(), condemned=())
+    pipeline.start()
+    assert store.pruning.wait(SOON)
+    while transport.renewed.acquire(blocking=False):
+        pass
+    # Three, since the first may have begun before the pruning did.
+    assert all(transport.renewed.acquire(timeout=SOON / 3) for _ in range(3))
+    assert not store.let_go.is_set()
+    store.let_go.set()
+    assert pipeline.drain(SOON)
