@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from sample_project.embedded import Postgres, Redis, Server, ServerUnavailable
-from tests.acceptance.processors import PROJECT
+from tests.acceptance.processors import PROJECT, guarded_directory
 from tests.acceptance.stack import TEMPLATE, Stack
 from tests.services import services_required
 
@@ -49,12 +49,18 @@ def faulty_redis() -> Iterator[Redis]:
     yield from _started(Redis({"appendfsync": "always"}))
 
 
+@pytest.fixture(scope="session")
+def processors_directory() -> Iterator[Path]:
+    with guarded_directory() as directory:
+        yield directory
+
+
 @pytest.fixture
-def stack(faulty_postgres: Postgres, faulty_redis: Redis, tmp_path: Path) -> Iterator[Stack]:
+def stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: Path) -> Iterator[Stack]:
     """An empty event store and empty queues. At the end every process is killed, and its log printed."""
     faulty_postgres.start()
     faulty_redis.start()
-    with Stack(faulty_postgres, faulty_redis, tmp_path) as stack:
+    with Stack(faulty_postgres, faulty_redis, processors_directory) as stack:
         yield stack
 
 

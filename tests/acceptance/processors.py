@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -16,8 +18,23 @@ import psutil
 from tests.acceptance.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
+GUARD = PROJECT / "sample_project" / "embedded_guard.py"
 _STARTED = re.compile(r"started worker (\S+), process (\d+)")
 _ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/(\d+) ")
+
+
+@contextlib.contextmanager
+def guarded_directory() -> Iterator[Path]:
+    """A directory that ends with this process, and whatever works in it too, even if no fixture is torn down any
+    more (a time limit, a kill)."""
+    directory = Path(tempfile.mkdtemp(prefix="enode-acceptance-")).resolve()
+    guard = subprocess.Popen([sys.executable, GUARD, str(os.getpid()), directory], cwd="/", start_new_session=True)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        guard.kill()
+        guard.wait()
 
 
 class Processors:
@@ -26,8 +43,8 @@ class Processors:
         self.processes = processes
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "manage.py", "runprocessors", "--processes", str(processes)],
-                cwd=PROJECT,
+                [sys.executable, PROJECT / "manage.py", "runprocessors", "--processes", str(processes)],
+                cwd=log.parent,  # by which the guard of that directory finds them
                 env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

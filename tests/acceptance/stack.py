@@ -86,7 +86,7 @@ class Stack:
             "ACCEPTANCE_APPS": apps,
             "ACCEPTANCE_ENODE": json.dumps({"QUEUE": queue, **ENODE, **enode}),
         }
-        log = self._directory / f"runprocessors-{len(self._started)}.log"
+        log = self._directory / f"{self._name}-{len(self._started)}.log"
         processors = Processors(environment, log, processes)
         self._started.append(processors)
         return processors
