@@ -59,8 +59,9 @@ _current = _Current()
 
 
 def current_bus() -> CommandBus:
-    if _current.bus is not None and _current.pid == os.getpid():
-        return _current.bus
+    bus = _current.bus  # read once: another thread may close it meanwhile
+    if bus is not None and _current.pid == os.getpid():
+        return bus
     with _current.lock:
         if _current.bus is None or _current.pid != os.getpid():
             transport = make_transport()

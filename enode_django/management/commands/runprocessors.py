@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import threading
@@ -20,6 +21,8 @@ from enode_django.processors.cores import usable_cores
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.supervisor import Supervisor
 from enode_django.runtime import make_store, make_transport
+
+logger = logging.getLogger("enode_django.supervisor")
 
 CONNECTIONS_BESIDE_MAILBOXES = 2
 """A worker's puller and pruner use the store, too."""
@@ -96,5 +99,8 @@ class _Reporter:
             return
         self._last = report
         aside = self._path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(report))
-        aside.replace(self._path)
+        try:
+            aside.write_text(json.dumps(report))
+            aside.replace(self._path)
+        except OSError as error:  # a full disk must not end the workers
+            logger.warning("the report cannot be written: %s", error)
