@@ -6,12 +6,14 @@ import dataclasses
 import inspect
 import re
 
+import pytest
+from django.core.management import get_commands, load_command_class
+from django.core.management.base import BaseCommand
 from django.test import override_settings
 
 from enode_django import checks
 from enode_django.conf import Conf
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.management.commands.runprocessors import Command
 from tests.docs.pages import DOCS, code_of, rows_by_code
 
 REFERENCE = DOCS / "reference"
@@ -68,10 +70,13 @@ def test_the_setting_of_a_wrong_name_gets_the_check_that_its_page_says() -> None
     assert "not known" in rows_by_code(REFERENCE / "checks.md")[message.id][0][1]
 
 
-def test_every_option_of_runprocessors_is_documented() -> None:
-    parser = Command().create_parser("manage.py", "runprocessors")
-    common = {"--help", "--version", "--verbosity", "--settings", "--pythonpath", "--traceback", "--no-color"}
-    common |= {"--force-color", "--skip-checks"}
-    options = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
-    documented = {code for code in rows_by_code(REFERENCE / "commands.md") if code.startswith("--")}
-    assert documented == options - common
+@pytest.mark.parametrize("command", ["runprocessors", "bankdemo"])
+def test_every_option_of_a_command_is_documented_in_its_section(command: str) -> None:
+    sections = (REFERENCE / "commands.md").read_text(encoding="utf-8").split("\n## ")
+    (section,) = (section for section in sections if section.startswith(f"{command}\n"))
+    parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
+    ours = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
+    common = {text for action in BaseCommand().create_parser("", "")._actions for text in action.option_strings}
+    assert re.findall(r"^\| `(--[\w-]+)` \|", section, re.MULTILINE) == sorted(
+        ours - common, key=lambda option: section.index(f"| `{option}`")
+    )
