@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, ClassVar
+
+import pytest
+
+from enode_django.domain.fields import field_type
+from enode_django.domain.messages import Command, DomainEvent, EventStamp
+from enode_django.domain.metadata import Metadata
+from enode_django.domain.origin import KnownOrigin
+from enode_django.domain.scalars import UnsupportedType
+from enode_django.exceptions import DefinitionError, InvalidField, InvalidId
+
+
+class Pay(Command):
+    type_name = "unit.Pay"
+    amount: Decimal
+    note: str = ""
+    tags: list[str] = dataclasses.field(default_factory=list)
+
+
+class PayTwice(Pay):
+    type_name = "unit.PayTwice"
+    times: int = 2
+
+
+class Paid(DomainEvent):
+    type_name = "unit.Paid"
+    amount: Decimal
+    earlier: Earlier | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Earlier:
+    amount: Decimal
+
+
+class Kind(Enum):
+    GOOD = "good"
+
+
+def test_command_is_keyword_only_frozen_and_gets_an_id() -> None:
+    pay = Pay(aggregate_root_id="a", amount=Decimal(1))
+    assert pay.id != Pay(aggregate_root_id="a", amount=Decimal(1)).id
+    assert Pay(aggregate_root_id="a", id="mine", amount=Decimal(1)).id == "mine"
+    with pytest.raises(TypeError):
+        Pay("a", "id", Decimal(1))  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        pay.note = "x"  # type: ignore[misc]
+    with pytest.raises(TypeError, match="amount"):
+        Pay(aggregate_root_id="a")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unknown"):
+        Pay(aggregate_root_id="a", amount=Decimal(1), unknown=1)  # type: ignore[call-arg]
+
+
+def test_command_class_inherits_fields() -> None:
+    twice = PayTwice(aggregate_root_id="a", amount=Decimal(1), times=3)
+    assert twice.to_plain() == {"amount": Decimal(1), "note": "", "tags": [], "times": 3}
+
+
+def test_mutable_defaults_are_made_anew() -> None:
+    one, other = (Pay(aggregate_root_id="a", amount=Decimal(1)) for _ in range(2))
+    assert one.tags == other.tags == []
+    assert one.tags is not other.tags
+
+
+def test_messages_compare_hash_copy_and_pickle_as_values() -> None:
+    pay = Pay(aggregate_root_id="a", id="i", amount=Decimal(1), tags=["x"])
+    assert pay == Pay(aggregate_root_id="a", id="i", amount=Decimal(1), tags=["x"])
+    assert pay != PayTwice(aggregate_root_id="a", id="i", amount=Decimal(1), tags=["x"])
+    assert pickle.loads(pickle.dumps(pay)) == copy.deepcopy(pay) == copy.copy(pay) == pay
+    assert "amount=Decimal('1')" in repr(pay)
+
+
+@pytest.mark.parametrize("name", ["id", "aggregate_root_id", "type_name", "schema_version"])
+def test_reserved_field_of_a_command_is_refused(name: str) -> None:
+    with pytest.raises(DefinitionError, match=repr(name)):
+        type("Bad", (Command,), {"__annotations__": {name: str}, "__module__": __name__})
+
+
+@pytest.mark.parametrize(
+    "name", ["id", "aggregate_root_id", "version", "timestamp", "command_id", "metadata", "type_name", "schema_version"]
+)
+def test_reserved_field_of_an_event_is_refused(name: str) -> None:
+    with pytest.raises(DefinitionError, match=repr(name)):
+        type("Bad", (DomainEvent,), {"__annotations__": {name: str}, "__module__": __name__})
+
+
+def test_forward_reference_resolves_when_it_is_first_needed() -> None:
+    assert Paid(amount=Decimal(1), earlier=Earlier(Decimal(2))).to_plain() == {
+        "amount": Decimal(1),
+        "earlier": {"amount": Decimal(2)},
+    }
+
+
+def test_annotation_that_cannot_be_resolved_names_the_class(undeclared: None) -> None:
+    class Lost(Command):
+        type_name = "unit.Lost"
+        field: Nowhere  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(DefinitionError, match=r"Lost.*'Nowhere'"):
+        Lost(aggregate_root_id="a", field=1)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        object, Any, list, dict, set, tuple, int | str, list[object], set[list[int]], dict[tuple[int, ...], int],
+        complex, bytearray, type,
+    ],
+)  # fmt: skip
+def test_type_that_cannot_be_stored_is_refused_with_class_and_field(annotation: Any, undeclared: None) -> None:
+    cls = type("Bad", (Command,), {"__annotations__": {"field": annotation}, "__module__": __name__})
+    with pytest.raises(UnsupportedType, match=r"Bad\.field"):
+        cls.schema()
+
+
+def test_dataclass_must_be_frozen_and_enum_values_plain() -> None:
+    @dataclasses.dataclass
+    class Loose:
+        x: int
+
+    class Odd(Enum):
+        A = (1, 2)
+
+    class Nothing(Enum):
+        NONE = None
+
+    for annotation, text in ((Loose, "frozen=True"), (Odd, "Odd.A"), (Nothing | None, "None")):
+        with pytest.raises(UnsupportedType, match=text):
+            field_type(annotation)
+
+
+def test_annotated_types_and_class_variables() -> None:
+    class Marked(Command):
+        type_name = "unit.Marked"
+        limit: ClassVar[int] = 5
+        amount: Annotated[int, "positive"] = 1
+
+    assert Marked(aggregate_root_id="a", amount=2).to_plain() == {"amount": 2}
+    assert Marked.limit == 5
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (int, True), (int, "1"), (int, 1.0), (bool, 1), (str, b"x"), (bytes, "x"), (Decimal, 1), (Decimal, 1.5),
+        (Decimal, Decimal("nan")), (Decimal, Decimal("snan")), (float, float("nan")), (float, "1"), (float, 10**400),
+        (float, 2**53 + 1), (datetime, datetime(2020, 1, 1)), (datetime, "2020-01-01"), (Kind, "good"),
+        (list[int], (1,)), (list[int], [1, "2"]), (tuple[int, str], (1,)), (tuple[int, ...], [1]),
+        (dict[str, int], {1: 1}), (dict[str, int], {"a": "b"}), (set[int], [1]), (Earlier, {"amount": Decimal(1)}),
+        (int | None, "x"), (type(None), 0),
+    ],
+)  # fmt: skip
+def test_value_that_does_not_fit_is_refused(annotation: Any, value: Any) -> None:
+    with pytest.raises(InvalidField):
+        field_type(annotation).check(value)
+
+
+def test_values_are_brought_to_normal_form() -> None:
+    class Text(str):
+        pass
+
+    assert type(field_type(str).check(Text("x"))) is str
+    assert field_type(float).check(3) == 3.0
+    assert type(field_type(float).check(3)) is float
+    at = datetime.fromisoformat("2020-06-01T12:00:00+02:00")
+    assert field_type(datetime).check(at).tzinfo is UTC
+    assert field_type(list[Annotated[float, ""]]).check([1]) == [1.0]
+
+
+def test_error_names_class_field_and_place() -> None:
+    with pytest.raises(InvalidField, match=r"Pay\.tags: item 1: expected str, got 2 \(int\)"):
+        Pay(aggregate_root_id="a", amount=Decimal(1), tags=["x", 2])  # type: ignore[list-item]
+    with pytest.raises(InvalidId, match="aggregate_root_id ''"):
+        Pay(aggregate_root_id="", amount=Decimal(1))
+    with pytest.raises(InvalidId, match=r"pass str\(value\)"):
+        Pay(aggregate_root_id=5, amount=Decimal(1))  # type: ignore[arg-type]
+
+
+def test_restored_message_takes_defaults_for_missing_fields() -> None:
+    pay = Pay.restore("i", "a", {"amount": Decimal(2)})
+    assert pay == Pay(id="i", aggregate_root_id="a", amount=Decimal(2))
+    with pytest.raises(InvalidField, match=r"Pay\.amount is missing"):
+        Pay.restore("i", "a", {})
+    with pytest.raises(InvalidField, match="no field 'x'"):
+        Pay.restore("i", "a", {"amount": Decimal(2), "x": 1})
+    assert Paid.from_plain({"amount": Decimal(1), "of a newer version": 1}) == Paid(amount=Decimal(1))
+
+
+def test_event_has_its_place_once_it_is_stamped() -> None:
+    event = Paid(amount=Decimal(1))
+    assert not event.is_stamped
+    at = datetime.now(UTC)
+    event.stamp(EventStamp("a", 7, at, KnownOrigin("c", Metadata(user="ada"))), 2)
+    assert (event.id, event.aggregate_root_id, event.version, event.timestamp, event.command_id) == (
+        "a/7/2", "a", 7, at, "c",
+    )  # fmt: skip
+    assert event.metadata == Metadata(user="ada", correlation_id="c", causation_id="c")
+    assert event == Paid(amount=Decimal(1))
+    back = pickle.loads(pickle.dumps(event))
+    assert (back, back.id, back.metadata) == (event, event.id, event.metadata)
