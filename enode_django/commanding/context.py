@@ -82,6 +82,10 @@ class CommandContext:
             raise AggregateAlreadyExists(
                 f"there is a {type(self._aggregate).__qualname__} with the id {aggregate.id!r}"
             )
+        if self._aggregate is None and aggregate.version:
+            raise AggregateNotFound(
+                f"{aggregate.id!r} is not in the store and cannot be added at version {aggregate.version}; add a new one"
+            )
         self._is_new = self._is_new or self._aggregate is None
         self._aggregate = aggregate
 

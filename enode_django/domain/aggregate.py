@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -49,6 +50,9 @@ class AggregateRoot:
             raise DefinitionError(
                 f"{cls.__qualname__} declares the field {taken[0]!r}, which every aggregate has already"
             )
+        for name, value in list(vars(cls).items()):
+            if isinstance(value, dataclasses.Field) and value.default is not dataclasses.MISSING:
+                setattr(cls, name, value.default)
         cls._appliers = _collect_appliers(cls)
         cls._schema = cls._initial = None
         declare(cls)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 from enode_django.domain.declarations import declare
 from enode_django.domain.fields import Schema
 from enode_django.domain.metadata import Metadata
-from enode_django.domain.origin import NO_ORIGIN, Origin
+from enode_django.domain.origin import NO_ORIGIN, KnownOrigin, Origin
 from enode_django.exceptions import DefinitionError, InvalidField, shown
 from enode_django.ids import check_id, new_id
 
@@ -109,6 +109,11 @@ class EventStamp:
         self.version = version
         self.timestamp = timestamp
         self.origin = origin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is copied or pickled takes ids and metadata along, not the command's context."""
+        origin = KnownOrigin(self.origin.command_id, self.origin.metadata)
+        return (EventStamp, (self.aggregate_root_id, self.version, self.timestamp, origin))
 
 
 class DomainEvent(Message):
