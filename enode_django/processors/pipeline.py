@@ -164,7 +164,11 @@ class Pipeline:
         self._stopping.set()
         self._room.set()
         join_threads([thread for thread in self._threads if thread.name in ("enode-puller", "enode-keeper")], 5.0)
-        self.consumer.abandon()
+        try:
+            self.consumer.abandon()
+        except TransportUnavailable as error:
+            logger.warning("%s; the queues are kept until their leases end", error)
+            return False
         while self._publisher.waiting and time.monotonic() < deadline:
             time.sleep(0.01)
         return drained
