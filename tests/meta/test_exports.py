@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+
+import enode_django
+from enode_django import exceptions
+from tests.meta.tree import ROOT
+
+PUBLIC = {
+    "AggregateRoot", "Command", "CommandContext", "CommandResult", "CommandStatus", "DomainEvent", "DomainException",
+    "Metadata", "WaitFor", "aexecute_command", "applies", "asend_command", "command_handler", "execute_command",
+    "metadata", "send_command", "send_command_on_commit", "send_commands",
+}  # fmt: skip
+
+
+def test_public_names_are_a_contract() -> None:
+    assert set(enode_django.__all__) == PUBLIC
+    assert enode_django.__all__ == sorted(enode_django.__all__)
+    for name in PUBLIC:
+        assert getattr(enode_django, name) is not None
+
+
+def test_everything_imported_by_the_package_is_exported() -> None:
+    tree = ast.parse((ROOT / "enode_django" / "__init__.py").read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported == PUBLIC
+
+
+def test_importing_the_package_imports_no_models() -> None:
+    code = "import sys, enode_django; sys.exit('enode_django.models' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_error_page_draws_every_error_in_its_place() -> None:
+    drawn = dict.fromkeys(re.findall(r"── (\w+)", exceptions.__doc__ or ""))
+    defined = {
+        name: cls
+        for name, cls in vars(exceptions).items()
+        if inspect.isclass(cls) and issubclass(cls, exceptions.EnodeError) and cls is not exceptions.EnodeError
+    }
+    assert set(drawn) == {*defined, "DomainException"}
+    parents: list[str] = ["EnodeError"]
+    for line in (exceptions.__doc__ or "").splitlines():
+        match = re.match(r"^([│ ├└]*)── (\w+)", line)
+        if match is None or match[2] == "DomainException":
+            continue
+        depth = (len(match[1]) + 3) // 4
+        parents = [*parents[:depth], match[2]]
+        assert parents[depth - 1] in {base.__name__ for base in defined[match[2]].__mro__[1:]}, line
+
+
+def test_check_ids_are_unique_in_the_source() -> None:
+    source = (ROOT / "enode_django" / "checks.py").read_text()
+    ids = re.findall(r'id="(enode_django\.[EW]\d{3})"', source)
+    assert len(ids) >= 8
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from enode_django.commanding.entries import position_of, queue_and_offset
+from enode_django.commanding.recent import RecentCommands
+from enode_django.commanding.results import CommandResult, CommandStatus, failure
+from enode_django.commanding.routing import MailboxRouter
+from enode_django.equeue.producer import select_by_hash
+from enode_django.exceptions import CommandFailed
+
+
+def test_recent_commands_are_bounded_and_the_last_half_is_certain() -> None:
+    recent = RecentCommands(10)
+    for n in range(100):
+        recent.remember(f"{n}", "x", None)
+        known = [m for m in range(n + 1) if recent.find(f"{m}", "x") is not None]
+        assert len(known) <= 10
+        assert set(known) >= set(range(max(0, n - 4), n + 1))
+
+
+def test_recent_command_is_known_for_its_aggregate_only_until_it_is_forgotten() -> None:
+    recent, result = RecentCommands(2), failure("c", "x", ValueError("v"))
+    recent.remember("c", "x", result)
+    remembered = recent.find("c", "x")
+    assert remembered is not None
+    assert remembered.result is result
+    assert recent.find("c", "y") is None
+    recent.forget("c")
+    assert recent.find("c", "x") is None
+
+
+def test_failed_result_raises_with_type_and_fields() -> None:
+    result = CommandResult(
+        status=CommandStatus.FAILED, command_id="c", aggregate_root_id="a", error_type="bank.TooLow",
+        error_message="the balance is too low", error_fields={"missing": 5},
+    )  # fmt: skip
+    with pytest.raises(CommandFailed, match=r"bank\.TooLow: the balance is too low") as caught:
+        result.raise_for_status()
+    assert (caught.value.error_type, caught.value.error_fields) == ("bank.TooLow", {"missing": 5})
+
+
+@pytest.mark.parametrize(("queue", "offset"), [(0, 0), (3, 41), (2**15 - 1, 2**48 - 1)])
+def test_position_is_above_zero_fits_eight_bytes_and_turns_back(queue: int, offset: int) -> None:
+    position = position_of(queue, offset)
+    assert 0 < position < 2**63 + 1
+    assert queue_and_offset(position) == (queue, offset)
+
+
+def test_aggregates_of_one_queue_use_all_mailboxes_evenly() -> None:
+    router = MailboxRouter(4, 3)
+    ids = [f"account-{n}" for n in range(20_000)]
+    of_one_queue = [id for id in ids if select_by_hash(id, 8) == 5]
+    pairs = Counter(router.mailboxes(id) for id in of_one_queue)
+    assert len(pairs) == 12
+    assert max(pairs.values()) < 1.4 * len(of_one_queue) / 12
+    assert router.mailboxes("account-1") == MailboxRouter(4, 3).mailboxes("account-1")

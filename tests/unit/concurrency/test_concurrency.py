@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from itertools import islice
+
+import pytest
+
+from enode_django.concurrency import backoff
+from enode_django.concurrency.backoff import delays, once, until_it_works
+from enode_django.concurrency.mailbox import Mailbox
+from enode_django.concurrency.threads import THREAD_DIED, join_threads, start_thread
+from enode_django.exceptions import StoreUnavailable, UnknownTopic
+
+
+def test_mailbox_gives_batches_in_order_up_to_a_weight() -> None:
+    box: Mailbox[list[int]] = Mailbox("box", len)
+    for items in ([1, 2], [3], [4, 5, 6], [7]):
+        box.post(items)
+    assert box.max_offset == 7
+    assert box.take(3) == [[1, 2], [3]]
+    assert box.take(1) == [[4, 5, 6]]
+    assert box.consume_offset == 6
+    assert box.take(99) == [[7]]
+    assert box.take(1, timeout=0.01) == []
+    assert box.consume_offset == box.max_offset == 7
+
+
+def test_closed_mailbox_gives_what_was_posted_before_and_then_none_for_ever() -> None:
+    box: Mailbox[int] = Mailbox("box")
+    box.post(1)
+    box.close()
+    box.post(2)
+    assert box.take(10) == [1]
+    assert box.take(10) is None
+    assert box.take(10) is None
+
+
+def test_mailbox_wakes_its_taker() -> None:
+    box: Mailbox[int] = Mailbox("box")
+    taken: list[int] = []
+    thread = threading.Thread(target=lambda: taken.extend(box.take(1, timeout=10) or []))
+    thread.start()
+    box.post(5)
+    thread.join(10)
+    assert taken == [5]
+
+
+def test_delays_double_up_to_the_longest() -> None:
+    assert list(islice(delays(0.1, 0.5), 5)) == [0.1, 0.2, 0.4, 0.5, 0.5]
+
+
+def test_only_retriable_errors_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(backoff.time, "sleep", slept.append)
+    errors: list[Exception] = [StoreUnavailable("1"), StoreUnavailable("2")]
+
+    def call() -> str:
+        if errors:
+            raise errors.pop(0)
+        return "done"
+
+    assert until_it_works(call) == "done"
+    assert slept == [0.05, 0.1]
+    for error in (UnknownTopic("t"), ValueError("v")):
+        errors[:] = [error]
+        with pytest.raises(type(error)):
+            until_it_works(call)
+    errors[:] = [StoreUnavailable("1")]
+    with pytest.raises(StoreUnavailable):
+        once(call)
+
+
+def test_threads_that_do_not_stop_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    stop = threading.Event()
+    threads = [start_thread("stuck", stop.wait), start_thread("quick", lambda: None)]  # type: ignore[arg-type]
+    assert join_threads(threads, 0.05) == ["stuck"]
+    assert "stuck" in caplog.text
+    stop.set()
+    assert join_threads(threads, 10) == []
+
+
+DIES = """
+import logging, threading
+from enode_django.concurrency.threads import start_thread
+logging.basicConfig()
+def die():
+    raise {error}
+start_thread("the-vital-one", die, vital=True)
+threading.Event().wait(30)
+"""
+
+
+@pytest.mark.parametrize("error", ["ValueError('because')", "KeyboardInterrupt('because')"])
+def test_a_vital_thread_that_dies_ends_its_process_loudly(error: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DIES.format(error=error)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == THREAD_DIED
+    assert "thread the-vital-one died" in done.stderr
+    assert "because" in done.stderr

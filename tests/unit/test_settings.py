@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.test import override_settings
+
+from enode_django.checks import check_definitions, check_settings
+from enode_django.conf import Conf, conf
+from enode_django.domain.handlers import command_handlers
+from enode_django.domain.messages import Command
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.exceptions import ConfigurationError
+from enode_django.runtime import current_bus, make_store, make_transport, use_bus
+from enode_django.testing import inline
+
+
+def test_settings_are_read_at_use() -> None:
+    assert conf().COMMAND_MAILBOXES == 2
+    with override_settings(ENODE={"COMMAND_MAILBOXES": 5, "AGGREGATE_CACHE": {"MAX_AGGREGATES": 7}}):
+        assert (conf().COMMAND_MAILBOXES, conf().max_aggregates) == (5, 7)
+    assert conf().COMMAND_MAILBOXES == 2
+
+
+def test_every_key_has_a_default() -> None:
+    current = Conf()
+    assert current.queue_backend.endswith("RedisStreamsTransport")
+    assert current.queue_location == "redis://127.0.0.1:6379/0"
+    assert (current.event_databases, current.max_aggregates) == (["default"], 100_000)
+
+
+def test_backends_are_made_by_their_dotted_paths() -> None:
+    memory = {"BACKEND": "enode_django.equeue.transports.memory.MemoryTransport", "LOCATION": "anywhere"}
+    with override_settings(ENODE={"QUEUE": memory}):
+        transport = make_transport()
+        assert isinstance(transport, MemoryTransport)
+        assert transport.location == "anywhere"
+    for key in ("QUEUE", "EVENT_STORE"):
+        settings = override_settings(ENODE={key: {"BACKEND": "no.such.thing"}})
+        with settings, pytest.raises(ConfigurationError, match=rf"{key}.*'no\.such\.thing'"):
+            make_transport() if key == "QUEUE" else make_store()
+
+
+def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> None:
+    memory = {"QUEUE": {"BACKEND": "enode_django.equeue.transports.memory.MemoryTransport"}}
+    with override_settings(ENODE=memory):
+        bus = current_bus()
+        assert current_bus() is bus
+        with override_settings(ENODE={**memory, "COMMAND_TOPIC": "others"}):
+            assert current_bus() is not bus
+    with inline() as own, override_settings(ENODE=memory):
+        assert current_bus() is own
+        with use_bus(bus):
+            assert current_bus() is bus
+        assert current_bus() is own
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, []),
+        ({"COMAND_TOPIC": "x"}, ["enode_django.E002"]),
+        ({1: 2}, ["enode_django.E002"]),
+        ({"COMMAND_MAILBOXES": 0}, ["enode_django.E003"]),
+        ({"COPY_MAX_BATCH": "5", "MAX_UNFINISHED": True}, ["enode_django.E003", "enode_django.E003"]),
+        ({"EVENT_STORE": {"DATABASES": []}}, ["enode_django.E004"]),
+        ({"COMMAND_TOPIC": "x", "EVENT_TOPIC": "x"}, ["enode_django.E005"]),
+    ],
+)
+def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], expected: list[str]) -> None:
+    with override_settings(ENODE=settings):
+        assert [message.id for message in check_settings(None)] == expected
+
+
+def test_settings_that_are_no_dictionary_are_reported() -> None:
+    with override_settings(ENODE=["COMMAND_TOPIC"]):
+        assert [message.id for message in check_settings(None)] == ["enode_django.E001"]
+
+
+def messages(name: str) -> list[tuple[str | None, str]]:
+    return [(message.id, message.msg) for message in check_definitions(None) if name in message.msg]
+
+
+def test_two_handlers_for_one_command_are_an_error() -> None:
+    class HandledTwice(Command):
+        type_name = "unit.HandledTwice"
+
+    def one(command: Any, context: Any) -> None: ...
+    def two(command: Any, context: Any) -> None: ...
+
+    for handler in (one, two):
+        command_handlers.add(HandledTwice, handler)
+    try:
+        ((id, text),) = messages("HandledTwice")
+    finally:
+        for handler in (one, two):
+            command_handlers.remove(HandledTwice, handler)
+    assert id == "enode_django.E010"
+    assert ".one, " in text
+    assert messages("HandledTwice") == []
+
+
+@pytest.mark.usefixtures("undeclared")
+def test_names_given_twice_or_not_at_all_and_fields_that_cannot_be_stored_are_reported() -> None:
+    for name in ("FirstOfTwo", "SecondOfTwo"):
+        type(name, (Command,), {"type_name": "unit.Two", "__module__": __name__})
+
+    class Nameless(Command):
+        pass
+
+    class Unstorable(Command):
+        type_name = "unit.Unstorable"
+        thing: object
+
+    class Unresolved(Command):
+        type_name = "unit.Unresolved"
+        thing: Missing  # type: ignore[name-defined]  # noqa: F821
+
+    assert [id for id, _ in messages("SecondOfTwo")] == ["enode_django.E011"]
+    assert [id for id, _ in messages("Nameless")] == ["enode_django.W012"]
+    ((id, text),) = messages("Unstorable")
+    assert id == "enode_django.E013"
+    assert "Unstorable.thing" in text
+    assert [id for id, _ in messages("Unresolved")] == ["enode_django.E013"]
+
+
+def test_the_sample_passes_every_check() -> None:
+    ours = [message for message in run_checks() if str(message.id).startswith("enode_django.")]
+    assert [message for message in ours if "tests." not in message.msg] == []
