@@ -84,7 +84,7 @@ class CommandContext:
             )
         if self._aggregate is None and aggregate.version:
             raise AggregateNotFound(
-                f"{aggregate.id!r} is not in the store and cannot be added at version {aggregate.version}; add a new one"
+                f"{aggregate.id!r} is not stored and cannot be added at version {aggregate.version}; add a new one"
             )
         self._is_new = self._is_new or self._aggregate is None
         self._aggregate = aggregate
