@@ -27,12 +27,11 @@ def opens(accounts: Sequence[str]) -> Messages:
 def deposits(accounts: Sequence[str], count: int, seed: int = 1) -> Messages:
     """To random accounts."""
     choose = random.Random(seed).choice
-    return [_message(Deposit(aggregate_root_id=choose(accounts), amount=AMOUNT)) for _ in range(count)]
+    return [deposit(choose(accounts)) for _ in range(count)]
 
 
-def deposits_in_turn(accounts: Sequence[str], rounds: int) -> Messages:
-    """To each account once a round: no cache smaller than all of them helps."""
-    return [_message(Deposit(aggregate_root_id=id, amount=AMOUNT)) for _ in range(rounds) for id in accounts]
+def deposit(account: str) -> tuple[str, bytes]:
+    return _message(Deposit(aggregate_root_id=account, amount=AMOUNT))
 
 
 def with_repeats(messages: Messages, share: float, seed: int = 2) -> Messages:
