@@ -34,6 +34,10 @@ def median(name: str, rounds: Sequence[float], unit: str, note: str = "") -> Fig
     return Figure(name, statistics.median(rounds), unit, tuple(rounds), note)
 
 
+def best(name: str, rounds: Sequence[float], unit: str, note: str = "") -> Figure:
+    return Figure(name, max(rounds), unit, tuple(rounds), note)
+
+
 BARS = (
     Bar("spread / raw COPY", ["spread", "raw COPY"], lambda b, a: b / a, at_least=0.30),
     Bar("spread / peer at its best", ["spread", "peer best, spread"], lambda b, d: b / d, at_least=8),

@@ -28,9 +28,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
     with services.workspace(**bounds) as workspace, Processors(workspace) as processors:
         sender = threading.Thread(target=_send, args=(workspace, aggregates))
         sender.start()
-        print(
-            f"  {total:,} commands over {aggregates:,} aggregates, MAX_AGGREGATES and RECENT_COMMANDS {limit:,}; peak MB:"
-        )
+        print(f"  {total:,} commands over {aggregates:,} aggregates, a worker may cache {limit:,}; peak MB of each:")
         for tenth in range(1, 11):
             processors.wait_published(total * tenth // 10)
             peaks.append([peak_bytes(pid) for pid in processors.pids()])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from urllib.parse import unquote, urlsplit
 
-from benchmarks.figures import Figure, median
+from benchmarks.figures import Figure, best
 from benchmarks.workspace import PROJECT, Services
 
 CACHE = {"AGGREGATE_CACHE_MAXSIZE": "20000"}
@@ -24,8 +24,9 @@ BEST = {
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    rounds = 1 if quick else 2
-    scale = 1 if quick else 3
+    """The best of its rounds, where ours are medians: what else the machine does shall not count against it."""
+    rounds = 1 if quick else 3
+    scale = 1 if quick else 2
     cases = (
         ("defaults, spread", DEFAULTS, "spread", 2_000 * scale),
         ("best, spread", BEST, "spread", 6_000 * scale),
@@ -33,7 +34,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
         ("best, one account", BEST, "hot", 2_000 * scale),
     )
     return [
-        median(
+        best(
             f"peer {name}",
             [_rate(services, settings, load, count) for _ in range(rounds)],
             "commands/s",
