@@ -34,7 +34,7 @@ from enode_django.exceptions import CommandFailed, CommandTimeout, DefinitionErr
 from enode_django.middleware import EnodeMiddleware
 from enode_django.models import EventStream
 from enode_django.runtime import current_bus, make_store
-from enode_django.serialization.codec import decode_metadata, encode_command
+from enode_django.serialization.codec import decode_metadata, encode_command, encode_stream
 from enode_django.serialization.plain import pack, unpack
 from tests.integration.notebook import (
     ChangeTitle,
@@ -48,6 +48,7 @@ from tests.integration.notebook import (
     RaiseInHandler,
     Refuse,
     TellMetadata,
+    TitleChanged,
     TouchAnother,
     Unhandled,
     WriteMuch,
@@ -429,3 +430,24 @@ def test_a_command_sent_before_any_worker_runs_is_handled_when_one_starts(runnin
     send_bytes(note, body, body)
     running.start()
     assert execute(Count(aggregate_root_id=note)).version == 3
+
+
+def test_what_a_dead_worker_stored_and_did_not_publish_is_published_before_what_comes_after(
+    running: Processors, note: str
+) -> None:
+    running.stop()
+    (row,) = make_store().load(note)
+    commands = [ChangeTitle(aggregate_root_id=note, id=f"{note}-{n}", title=f"{n}") for n in range(60)]
+    send_commands(commands)
+    stored = [
+        row._replace(version=n + 2, command_id=command.id, events=encode_stream([TitleChanged(title=command.title)]))
+        for n, command in enumerate(commands[:40])
+    ]
+    make_store().append(stored)
+    running.start()
+    assert execute(Count(aggregate_root_id=note)).version == 62
+    records = wait_for(
+        lambda: len(found := [decode_published(body).record for body in running.published()]) >= 62 and found
+    )
+    assert [record.version for record in records] == list(range(1, 63))
+    assert [record.command_id for record in records[1:61]] == [command.id for command in commands]
