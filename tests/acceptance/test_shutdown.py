@@ -106,3 +106,28 @@ def test_a_signal_to_workers_that_are_being_started_leaves_nothing_behind(stack:
     assert processors.wait_end() == 0
     assert "Traceback" not in processors.log
     processors.wait_gone()
+
+
+def test_a_drain_without_postgres_ends_with_the_grace_time_and_loses_nothing(stack: Stack, seed: int) -> None:
+    first = stack.start_ready(GRACE=2.0)
+    with stack.load(seed):
+        stack.postgres.stop()
+        first.signal(signal.SIGTERM)
+        assert first.wait_end() == 1
+        first.wait_for("could not finish in 2.0 s; what is left comes again")
+        assert "Traceback" not in first.log
+        stack.postgres.start()
+        stack.start_ready()
+    stack.check()
+
+
+def test_a_drain_without_redis_ends_within_the_grace_time_and_loses_nothing(stack: Stack, seed: int) -> None:
+    first = stack.start_ready(GRACE=2.0)
+    with stack.load(seed):
+        stack.redis.stop()
+        first.signal(signal.SIGTERM)
+        assert first.wait_end() == 1
+        assert "Traceback" not in first.log
+        stack.redis.start()
+        stack.start_ready()
+    stack.check()
