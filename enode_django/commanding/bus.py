@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from enode_django.commanding.replies import Replies
 from enode_django.commanding.results import CommandResult
+from enode_django.concurrency.backoff import delays
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import current_metadata
 from enode_django.equeue.messages import SendResult
@@ -60,11 +63,11 @@ class QueueCommandBus:
     def _send(self, commands: Sequence[Command], reply_to: str) -> list[SendResult]:
         metadata = encode_metadata(current_metadata())
         messages = [(command.aggregate_root_id, encode_command(command, metadata, reply_to)) for command in commands]
-        for _ in range(SEND_TRIES - 1):
+        for delay in islice(delays(), SEND_TRIES - 1):
             try:
                 return self._producer.send_batch(self._topic, messages)
             except TransportUnavailable:
-                continue
+                time.sleep(delay)
         return self._producer.send_batch(self._topic, messages)
 
     def _ask(self, command: Command) -> SendResult:

@@ -18,6 +18,7 @@ from enode_django.exceptions import MessageError, StoreUnavailable
 
 logger = logging.getLogger("enode_django.store")
 
+_CONFLICT = Appended(Outcome.CONFLICT)
 UNSTORED = (EntryKind.VERDICT, EntryKind.REPEAT)
 
 
@@ -52,7 +53,7 @@ class Committer:
         batch = _Batch(self._refused)
         live = [entry for entry in entries if self._belongs(entry, batch)]
         records = [entry for entry in live if entry.kind in (EntryKind.STREAM, EntryKind.REFUSAL)]
-        outcomes = self._append(records) if records else {}
+        outcomes = self._store_records(records) if records else {}
         unstored = [entry for entry in live if entry.kind in UNSTORED]
         facts = self._look_up(unstored) if unstored else _NO_FACTS
         heads = _own_heads(records, outcomes) if unstored else {}
@@ -96,10 +97,30 @@ class Committer:
             window.close()
         return not window.closed
 
+    def _store_records(self, records: Sequence[Entry]) -> Mapping[int, Appended]:
+        """By the entries' identities. What is missing was not stored, and is not ours any more."""
+        outdated = self._outdated(records)
+        fresh = [entry for entry in records if entry.aggregate_root_id not in outdated]
+        outcomes = dict(self._append(fresh)) if fresh else {}
+        outcomes.update({id(entry): _CONFLICT for entry in records if entry.aggregate_root_id in outdated})
+        return outcomes
+
+    def _outdated(self, records: Sequence[Entry]) -> set[str]:
+        """Aggregates with a refusal that was not decided on the stored head. A refusal has no version that the index
+        could judge, and once it is stored it is final; so somebody else's write is looked for before."""
+        refusing = {entry.aggregate_root_id for entry in records if entry.kind is EntryKind.REFUSAL}
+        if not refusing:
+            return set()
+        rests_on: dict[str, int | None] = {}
+        for entry in records:
+            if entry.aggregate_root_id in refusing:
+                rests_on.setdefault(entry.aggregate_root_id, entry.rests_on)
+        heads = self._persist(lambda: self._store.heads(refusing))
+        return {id for id, version in rests_on.items() if heads.get(id, 0) != version}
+
     # -- asking the store -----------------------------------------------------------------------------------------
 
     def _append(self, entries: Sequence[Entry]) -> Mapping[int, Appended]:
-        """By the entries' identities. What is missing was not stored, and is not ours any more."""
         sent = entries
         doubtful = False
 

@@ -17,6 +17,8 @@ logger = logging.getLogger("enode_django.equeue")
 
 RETRY_ACQUIRE = 0.1
 """Seconds between tries to acquire a queue that another worker is about to release."""
+NOTHING_TO_PULL = 0.05
+"""Seconds that `QueueConsumer.pull` takes when there is no queue to pull from."""
 
 
 class PulledMessages(NamedTuple):
@@ -48,6 +50,7 @@ class QueueConsumer:
         topic: str,
         owner: str,
         lease: float,
+        max_held: int = 100_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
@@ -55,6 +58,7 @@ class QueueConsumer:
         self._topic = topic
         self._owner = owner
         self._lease = lease
+        self._max_held = max_held
         self._clock = clock
         self._assigned: frozenset[int] = frozenset()
         self._gone: frozenset[str] = frozenset()
@@ -149,10 +153,14 @@ class QueueConsumer:
         )
 
     def pull(self, limit: int, wait: float) -> list[PulledMessages]:
-        """New messages of the owned queues; blocks up to ``wait`` seconds. Called by the pulling thread."""
+        """New messages of the owned queues; blocks up to ``wait`` seconds. Called by the pulling thread.
+
+        A queue whose window holds ``max_held`` messages is left out until its first unfinished one is finished.
+        """
         windows = {queue: window for queue, window in self._windows.items() if not window.closed}
-        offsets = {queue: window.next_offset for queue, window in windows.items()}
+        offsets = {queue: window.next_offset for queue, window in windows.items() if window.held < self._max_held}
         if not offsets:
+            time.sleep(min(wait, NOTHING_TO_PULL))
             return []
         pulled = []
         for batch in self._transport.pull(self._topic, offsets, limit=limit, wait=wait):

@@ -48,6 +48,11 @@ class OffsetWindow:
         return len(self._unfinished)
 
     @property
+    def held(self) -> int:
+        """How many messages lie between the lowest unfinished one and the last one pulled, finished or not."""
+        return len(self._in_order)
+
+    @property
     def next_offset(self) -> int:
         """Where to pull from."""
         return self._next

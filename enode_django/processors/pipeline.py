@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from django.db import connections
 
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
@@ -41,6 +43,8 @@ logger = logging.getLogger("enode_django.worker")
 
 PULL_WAIT = 0.2
 """Seconds of one long poll: how long an order of the supervisor may go unnoticed on an idle queue."""
+HELD_PER_UNFINISHED = 5
+"""A queue whose first message is stuck goes on until it holds so many times ``MAX_UNFINISHED`` finished ones behind."""
 HANDLE_AT_ONCE = 250
 """Commands after which a command mailbox hands over what it has: the event mailbox should not wait for more."""
 
@@ -65,6 +69,13 @@ def _command_weight(item: CommandItem) -> int:
     return len(item.envelopes) if isinstance(item, Commands) else 0
 
 
+def _then_disconnect(run: Callable[[], None]) -> None:
+    try:
+        run()
+    finally:
+        connections.close_all()
+
+
 class Pipeline:
     """`assign`, `drain` and `abandon` are called by the worker's main thread; the rest runs in threads of its own.
 
@@ -86,7 +97,12 @@ class Pipeline:
         self._statistics = statistics
         self._router = MailboxRouter(conf.COMMAND_MAILBOXES, conf.EVENT_MAILBOXES)
         self.consumer = QueueConsumer(
-            transport, group=conf.CONSUMER_GROUP, topic=conf.COMMAND_TOPIC, owner=owner, lease=conf.LEASE
+            transport,
+            group=conf.CONSUMER_GROUP,
+            topic=conf.COMMAND_TOPIC,
+            owner=owner,
+            lease=conf.LEASE,
+            max_held=HELD_PER_UNFINISHED * conf.MAX_UNFINISHED,
         )
         self._intake = Intake(store, self._router, persist=until_it_works, delays=conf.UNKNOWN_TYPE_DELAYS)
         self._publisher = EventPublisher(
@@ -139,7 +155,7 @@ class Pipeline:
         runs += [("enode-puller", self._run_puller)]
         runs += [("enode-keeper", partial(self._run_keeper, self._keeper))]
         runs += [("enode-pruner", partial(self._run_keeper, self._pruner))]
-        self._threads = [start_thread(name, run, vital=True) for name, run in runs]
+        self._threads = [start_thread(name, partial(_then_disconnect, run), vital=True) for name, run in runs]
 
     # -- called by the main thread --------------------------------------------------------------------------------
 
@@ -172,6 +188,13 @@ class Pipeline:
         while self._publisher.waiting and time.monotonic() < deadline:
             time.sleep(0.01)
         return drained
+
+    def close(self, timeout: float) -> None:
+        """End the threads of a drained pipeline, waiting up to ``timeout`` seconds for each."""
+        boxes: list[Mailbox[Any]] = [*self._commands, *self._events, self._finished]
+        for box in boxes:
+            box.close()
+        join_threads(self._threads, timeout)
 
     @property
     def cached_aggregates(self) -> int:
@@ -206,11 +229,8 @@ class Pipeline:
             if self.consumer.unfinished >= self._conf.MAX_UNFINISHED:
                 self._room.wait(PULL_WAIT)
             return
-        pulled = self.consumer.pull(self._conf.PULL_MAX_BATCH, PULL_WAIT)
-        for window, offsets, bodies in pulled:
+        for window, offsets, bodies in self.consumer.pull(self._conf.PULL_MAX_BATCH, PULL_WAIT):
             self._route(self._intake.receive(window, offsets, bodies))
-        if not pulled and not self.consumer.owned:
-            self._stopping.wait(0.05)
 
     def _route(self, received: Received) -> None:
         # First what is stored: a later stream of the same aggregate must not be published before it.

@@ -85,9 +85,9 @@ class Supervisor:
         self._restarts: dict[int, tuple[float, int]] = dict.fromkeys(range(processes), (0.0, 0))
         self._gone: list[str] = []
         self._past_reports: list[dict[str, Any]] = []
+        self._patience = conf.GRACE + conf.HANDLER_TIME_LIMIT
         self._suspicion = Suspicion(conf.MAX_ABNORMAL_ENDS, conf.HANDLER_TIME_LIMIT)
         self._stops = 0
-        self._failed = False
 
     def stop(self) -> None:
         self._stops += 1
@@ -144,6 +144,12 @@ class Supervisor:
             logger.warning("worker %s, process %s, is silent; its queues go to others", worker.name, worker.process.pid)
             worker.stalled = True
             self._divide()
+        silent = now - (worker.last_beat or worker.started)
+        if silent > self._patience and not worker.is_killed:
+            logger.error(
+                "worker %s, process %s, is silent for %.1f s; killing it", worker.name, worker.process.pid, silent
+            )
+            worker.kill()
         overdue = self._suspicion.overdue(worker.name, worker.notes, now)
         if overdue is not None and not worker.is_killed:
             queue, offset = queue_and_offset(overdue)
@@ -169,7 +175,6 @@ class Supervisor:
         if ended_well(status, worker.notes):
             logger.warning("worker %s ended", worker.name)
         else:
-            self._failed = True
             logger.error("worker %s died: %s; starting another", worker.name, _ending(status))
             for position in self._suspicion.died(worker.name, worker.notes):
                 queue, offset = queue_and_offset(position)

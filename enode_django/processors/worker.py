@@ -21,6 +21,7 @@ logger = logging.getLogger("enode_django.worker")
 STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 BEAT_INTERVAL = 0.5
 TICK = 0.1
+CLOSE_TIMEOUT = 1.0
 
 
 class WorkerOptions(NamedTuple):
@@ -91,6 +92,8 @@ class _Worker:
                 logger.warning("the supervisor of %s is gone; draining", self._options.name)
                 self._grace = self._options.grace
         drained = self._pipeline.drain(self._grace)
+        if drained:
+            self._pipeline.close(CLOSE_TIMEOUT)
         try:
             send(self._connection, self._state())
         except OSError:

@@ -55,11 +55,7 @@ class Processors:
         pipeline, self._pipeline = self._pipeline, None
         assert pipeline is not None
         drained = pipeline.drain(SECONDS)
-        boxes = [*pipeline._commands, *pipeline._events, pipeline._finished]
-        for box in boxes:
-            box.close()
-        for thread in pipeline._threads:
-            thread.join(SECONDS)
+        pipeline.close(SECONDS)
         return drained
 
     def restart(self) -> None:

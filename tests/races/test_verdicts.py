@@ -124,3 +124,30 @@ def test_stored_outcome_counts_more_than_a_verdict(store: MemoryEventStore, work
     assert worker.status(command) is CommandStatus.SUCCESS
     assert worker.answers["next"].value == 11
     assert_history_is_whole(store, "x")
+
+
+def test_durable_refusal_that_rests_on_a_stale_head_is_decided_again(store: MemoryEventStore, worker: Worker) -> None:
+    """A refusal has no version for the index to judge, and once stored it would be final."""
+    add = AddWithin(aggregate_root_id="x", id="c", limit=0)
+    worker.send(add, Add(aggregate_root_id="x", id="d"))
+    refused, _ = worker.handle()
+    assert (refused.kind, refused.rests_on) == (EntryKind.REFUSAL, 1)
+    Worker(store).run(SetTotal(aggregate_root_id="x", id="rival", total=-9))
+    worker.settle()
+    assert worker.status(add) is CommandStatus.SUCCESS
+    assert [record.version for record in store.find([("c", "x")]).values()] == [3]
+    assert_history_is_whole(store, "x")
+    assert_answers_are_final(store, worker.answers)
+
+
+def test_refusals_between_own_streams_of_one_batch_are_not_stale(store: MemoryEventStore, worker: Worker) -> None:
+    commands = [Add(aggregate_root_id="x"), AddWithin(aggregate_root_id="x", limit=0), Add(aggregate_root_id="x")]
+    worker.send(*commands)
+    worker.handle()
+    worker.settle()
+    assert [worker.status(command) for command in commands] == [
+        CommandStatus.SUCCESS,
+        CommandStatus.FAILED,
+        CommandStatus.SUCCESS,
+    ]
+    assert worker.committer.conflicts == 0

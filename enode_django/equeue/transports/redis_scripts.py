@@ -102,4 +102,5 @@ if tonumber(ARGV[2]) > tonumber(claim[2] or 0) then
   redis.call('HSET', KEYS[1], 'offset', ARGV[2])
 end
 return 1
-""")
+"""
+)
