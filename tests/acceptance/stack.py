@@ -30,6 +30,8 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.waiting import wait_until
 
 TEMPLATE = "acceptance"
+REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
+SLOW_REDIS_STREAMS = "tests.acceptance.slow_transport.SlowRedisStreams"
 QUEUES = 4
 GROUP, COMMANDS, EVENTS = "processors", "commands", "events"
 ENODE = {"QUEUES_PER_TOPIC": QUEUES, "LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3, "HANDLER_TIME_LIMIT": 20.0}
@@ -73,10 +75,17 @@ class Stack:
 
     # -- what runs on it ------------------------------------------------------------------------------------------
 
-    def start(self, processes: int = 2, *, apps: str = "tests.acceptance.faulty", **enode: Any) -> Processors:
+    def start(
+        self,
+        processes: int = 2,
+        *,
+        apps: str = "tests.acceptance.faulty",
+        transport: str = REDIS_STREAMS,
+        **enode: Any,
+    ) -> Processors:
         """A ``runprocessors`` that has just been started, with ``ENODE`` settings of its own."""
         queue = {
-            "BACKEND": "enode_django.equeue.transports.redis_streams.RedisStreamsTransport",
+            "BACKEND": transport,
             "LOCATION": self.redis.url,
             "OPTIONS": {"prefix": self._name, "timeout": 3.0},
         }
