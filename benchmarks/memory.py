@@ -22,7 +22,9 @@ AHEAD = 40_000
 def run(services: Services, quick: bool) -> list[Figure]:
     aggregates = 20_000 if quick else 200_000
     limit = MAX_AGGREGATES // 10 if quick else MAX_AGGREGATES
-    bounds = {"AGGREGATE_CACHE": {"MAX_AGGREGATES": limit}, "RECENT_COMMANDS": limit, "MAX_UNFINISHED": limit}
+    bounds: dict[str, object] = {"AGGREGATE_CACHE": {"MAX_AGGREGATES": limit}}
+    if quick:  # the others' defaults are meant for longer runs
+        bounds |= {"RECENT_COMMANDS": limit, "MAX_UNFINISHED": limit}
     total = aggregates * COMMANDS_EACH
     peaks: list[list[int]] = []
     with services.workspace(**bounds) as workspace, Processors(workspace) as processors:

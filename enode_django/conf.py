@@ -37,14 +37,15 @@ class Conf:
     QUEUES_PER_TOPIC: int = 8
     """For topics that do not exist yet; an upper bound on how many workers can share them."""
     CONSUMER_GROUP: str = "processors"
-    COMMAND_MAILBOXES: int = 2
+    COMMAND_MAILBOXES: int = 1
+    """More help handlers that wait for something; Python runs one thread at a time, so processes use the cores."""
     EVENT_MAILBOXES: int = 1
     COPY_MAX_BATCH: int = 1000
     PULL_MAX_BATCH: int = 500
     """Of one queue."""
     MAX_UNFINISHED: int = 20_000
     """Commands pulled and not published yet; above it the worker stops pulling."""
-    RECENT_COMMANDS: int = 100_000
+    RECENT_COMMANDS: int = 50_000
     EVENTS_MAX_BYTES: int = 4 * 1024 * 1024
     AGGREGATE_CACHE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``MAX_AGGREGATES`` (100,000)."""

@@ -18,7 +18,7 @@ class CommandStatus(Enum):
     NOTHING_CHANGED = "nothing_changed"
     """It was handled and changed nothing."""
     FAILED = "failed"
-    """It took no effect and never will."""
+    """It took no effect, and this sending of it never will. Whether a copy sent later may: see the write path."""
 
 
 class WaitFor(Enum):

@@ -317,7 +317,7 @@ class Pipeline:
         while (
             items := self._finished.take(2 * self._conf.COPY_MAX_BATCH, PULL_WAIT if publisher.waiting else None)
         ) is not None:
-            finished = [one for item in items for one in item]
+            finished = items[0] if len(items) == 1 else [one for item in items for one in item]
             if finished:
                 publisher.publish(finished)
                 self._statistics.count_published(len(finished))

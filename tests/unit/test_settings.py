@@ -17,10 +17,10 @@ from enode_django.testing import inline
 
 
 def test_settings_are_read_at_use() -> None:
-    assert conf().COMMAND_MAILBOXES == 2
+    assert conf().COMMAND_MAILBOXES == 1
     with override_settings(ENODE={"COMMAND_MAILBOXES": 5, "AGGREGATE_CACHE": {"MAX_AGGREGATES": 7}}):
         assert (conf().COMMAND_MAILBOXES, conf().max_aggregates) == (5, 7)
-    assert conf().COMMAND_MAILBOXES == 2
+    assert conf().COMMAND_MAILBOXES == 1
 
 
 def test_every_key_has_a_default() -> None:
