@@ -9,11 +9,8 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from enode_django import conf as settings
-from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
-from enode_django.domain.messages import Message
-from enode_django.domain.refusals import DomainException
 from enode_django.exceptions import ConfigurationError, DefinitionError
 from enode_django.serialization.registry import types
 
@@ -95,8 +92,7 @@ def _names() -> Iterator[CheckMessage]:
 
 def _fields() -> Iterator[CheckMessage]:
     for cls in declared():
-        if issubclass(cls, (Message, DomainException, AggregateRoot)):
-            try:
-                cls.schema()
-            except DefinitionError as error:
-                yield Error(f"{cls.__module__}: {error}", obj=cls, id="enode_django.E013")
+        try:
+            cls.schema()
+        except DefinitionError as error:
+            yield Error(f"{cls.__module__}: {error}", obj=cls, id="enode_django.E013")

@@ -27,6 +27,10 @@ class Slot:
         self.error = error
         self.unfinished: deque[Entry] = deque()
 
+    @property
+    def version(self) -> int:
+        return self.aggregate.version if self.aggregate is not None else 0
+
 
 class AggregateCache:
     """Keeps up to ``limit`` slots, the least recently used one leaving first; one with unfinished entries is pinned.

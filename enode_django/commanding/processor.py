@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
@@ -17,18 +16,16 @@ from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import Entry, EntryKind, Envelope, Recovery
 from enode_django.commanding.loading import AggregateLoader, replay_record, replay_records
+from enode_django.commanding.outcomes import nothing_changed, refusal_of, refused_for_now, stream_of
 from enode_django.commanding.recent import RecentCommands
-from enode_django.commanding.results import CommandResult, CommandStatus, failure
+from enode_django.commanding.results import CommandResult, failure
 from enode_django.concurrency.backoff import Persist
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import AggregateAlreadyExists, EnodeError, MessageTooLarge, UnknownMessageType
-from enode_django.serialization.codec import encode_refusal, encode_stream
-from enode_django.serialization.plain import pack
-from enode_django.serialization.registry import types
+from enode_django.exceptions import AggregateAlreadyExists, EnodeError, UnknownMessageType
 
 logger = logging.getLogger("enode_django.commands")
 
@@ -246,64 +243,26 @@ class CommandProcessor:
     def _done(self, slot: Slot, envelope: Envelope, context: CommandContext) -> Entry:
         aggregate = context.changed_aggregate()
         if aggregate is None:
-            return self._unchanged(slot, envelope, context)
-        events = aggregate.uncommitted_events
-        record = StreamRecord(
-            aggregate.id,
-            aggregate.version + 1,
-            envelope.id,
-            types.name_of(type(aggregate)),
-            envelope.type_name,
-            events[0].timestamp,
-            self._checked(encode_stream(events, context.result)),
-            envelope.metadata,
-        )
+            version = slot.version
+            result = nothing_changed(envelope, version, context.result)
+            return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
+        record = stream_of(envelope, aggregate, context.result, self._max_bytes)
         aggregate.accept()
         slot.aggregate = aggregate
         return self._entry(EntryKind.STREAM, slot, envelope, aggregate.version - 1, record)
 
-    def _unchanged(self, slot: Slot, envelope: Envelope, context: CommandContext) -> Entry:
-        pack(context.result)  # what cannot travel must fail here, not on the way to the caller
-        version = slot.aggregate.version if slot.aggregate is not None else 0
-        result = CommandResult(
-            status=CommandStatus.NOTHING_CHANGED,
-            command_id=envelope.id,
-            aggregate_root_id=envelope.aggregate_root_id,
-            version=version,
-            value=context.result,
-        )
-        return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
-
     def _refused(self, slot: Slot, envelope: Envelope, context: CommandContext, refusal: DomainException) -> Entry:
+        record, result = None, None
         try:
-            value = self._checked(encode_refusal(refusal))
-            name = types.name_of(type(refusal))
+            if refusal.durable:
+                record = refusal_of(envelope, slot.aggregate, refusal, self._max_bytes)
+            else:
+                result = refused_for_now(envelope, refusal)
         except Exception as error:  # its class may skip our __init__, or its fields hold what they cannot
             return self._raised(slot, envelope, context, error)
         self._clean(slot, envelope, context)
-        version = slot.aggregate.version if slot.aggregate is not None else 0
-        if not refusal.durable:
-            result = CommandResult(
-                status=CommandStatus.FAILED,
-                command_id=envelope.id,
-                aggregate_root_id=envelope.aggregate_root_id,
-                error_type=name,
-                error_message=refusal.message,
-                error_fields=refusal.to_plain(),
-            )
-            return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
-        owner = types.name_of(type(slot.aggregate)) if slot.aggregate is not None else ""
-        record = StreamRecord(
-            envelope.aggregate_root_id,
-            None,
-            envelope.id,
-            owner,
-            envelope.type_name,
-            datetime.now(UTC),
-            value,
-            envelope.metadata,
-        )
-        return self._entry(EntryKind.REFUSAL, slot, envelope, version, record)
+        kind = EntryKind.REFUSAL if refusal.durable else EntryKind.VERDICT
+        return self._entry(kind, slot, envelope, slot.version, record, result)
 
     def _raised(self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException) -> Entry:
         if isinstance(error, AggregateAlreadyExists):
@@ -311,8 +270,7 @@ class CommandProcessor:
         elif not isinstance(error, EnodeError):
             logger.error("command %s %r failed", envelope.type_name, envelope.id, exc_info=error)
         self._clean(slot, envelope, context)
-        version = slot.aggregate.version if slot.aggregate is not None else 0
-        return self._failed(slot, envelope, error, version)
+        return self._failed(slot, envelope, error, slot.version)
 
     def _clean(self, slot: Slot, envelope: Envelope, context: CommandContext) -> None:
         """A handler that raised before any ``apply`` left the aggregate as it was: refusals are common."""
@@ -322,14 +280,6 @@ class CommandProcessor:
     def _failed(self, slot: Slot, envelope: Envelope, error: BaseException, rests_on: int | None) -> Entry:
         result = failure(envelope.id, envelope.aggregate_root_id, error)
         return self._entry(EntryKind.VERDICT, slot, envelope, rests_on, result=result)
-
-    def _checked(self, events: bytes) -> bytes:
-        if len(events) > self._max_bytes:
-            raise MessageTooLarge(
-                f"the events take {len(events)} bytes, more than EVENTS_MAX_BYTES = {self._max_bytes}; "
-                "keep large values elsewhere and store a reference"
-            )
-        return events
 
     @staticmethod
     def _entry(

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeVar
 
-from enode_django.domain.declarations import declare
-from enode_django.domain.fields import Schema
-from enode_django.domain.messages import DomainEvent, EventStamp, resolve_schema
+from enode_django.domain.declarations import Declared
+from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.origin import NO_ORIGIN, handled_command
 from enode_django.exceptions import ApplierNotFound, BrokenHistory, DefinitionError
 from enode_django.ids import check_id
 
 Applier = TypeVar("Applier", bound=Callable[..., None])
-
-_RESERVED = frozenset({"id", "version", "apply", "type_name"})
 
 
 def applies(*events: type[DomainEvent]) -> Callable[[Applier], Applier]:
@@ -33,29 +29,23 @@ def applies(*events: type[DomainEvent]) -> Callable[[Applier], Applier]:
     return mark
 
 
-class AggregateRoot:
+class AggregateRoot(Declared):
     """Declared fields are the state. A constructor takes the id only; mutable defaults are copied for each instance.
 
     An aggregate is touched by one thread only, that of its command mailbox.
     """
 
+    _reserved: ClassVar[frozenset[str]] = frozenset({"id", "version", "apply"})
     _appliers: ClassVar[dict[type[DomainEvent], str]] = {}
-    _schema: ClassVar[Schema | None] = None
     _initial: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        taken = sorted(_RESERVED & inspect.get_annotations(cls).keys() - {"type_name"})
-        if taken:
-            raise DefinitionError(
-                f"{cls.__qualname__} declares the field {taken[0]!r}, which every aggregate has already"
-            )
         for name, value in list(vars(cls).items()):
             if isinstance(value, dataclasses.Field) and value.default is not dataclasses.MISSING:
                 setattr(cls, name, value.default)
         cls._appliers = _collect_appliers(cls)
-        cls._schema = cls._initial = None
-        declare(cls)
+        cls._initial = None
 
     def __init__(self, id: str) -> None:
         self._id = check_id(id, "aggregate root id")
@@ -63,14 +53,6 @@ class AggregateRoot:
         self._uncommitted: list[DomainEvent] = []
         for name, default in self._initial if self._initial is not None else self._initial_state():
             self.__dict__[name] = default() if callable(default) else default
-
-    @classmethod
-    def schema(cls) -> Schema:
-        """The declared state fields; raises `DefinitionError` naming what cannot be stored."""
-        schema = cls.__dict__.get("_schema")
-        if schema is None:
-            schema = cls._schema = resolve_schema(cls)
-        return schema
 
     @classmethod
     def _initial_state(cls) -> tuple[tuple[str, Any], ...]:

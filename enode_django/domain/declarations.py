@@ -1,17 +1,53 @@
-"""Every aggregate, command, event and refusal class that was ever defined, in the order of definition.
+"""What aggregates, messages and refusals have in common: declared fields, and being known by class.
 
-The type registry (`enode_django.serialization.registry`) names them later, when Django knows its apps.
+Every such class is kept in the order of definition. The type registry (`enode_django.serialization.registry`) names
+them later, when Django knows its apps.
 """
 
 from __future__ import annotations
 
-_declared: list[type] = []
+import inspect
+from typing import Any, ClassVar
+
+from enode_django.domain.fields import Schema
+from enode_django.exceptions import DefinitionError
+
+_declared: list[type[Declared]] = []
 
 
-def declare(cls: type) -> None:
-    _declared.append(cls)
-
-
-def declared(since: int = 0) -> list[type]:
+def declared(since: int = 0) -> list[type[Declared]]:
     """The classes declared from index ``since`` on."""
     return _declared[since:]
+
+
+class Declared:
+    """``_reserved`` are names that no subclass may declare as a field, ``_envelope`` fields that are not stored."""
+
+    _reserved: ClassVar[frozenset[str]] = frozenset()
+    _envelope: ClassVar[frozenset[str]] = frozenset()
+    _schema: ClassVar[Schema | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        taken = sorted(cls._reserved & inspect.get_annotations(cls).keys())
+        if taken:
+            raise DefinitionError(f"{cls.__qualname__} declares the field {taken[0]!r}, which it has already")
+        cls._schema = None
+        _declared.append(cls)
+
+    @classmethod
+    def schema(cls) -> Schema:
+        """The declared fields, resolved at first use; raises `DefinitionError` naming what cannot be stored."""
+        schema = cls.__dict__.get("_schema")
+        if schema is None:
+            schema = cls._schema = _resolve(cls)
+        return schema
+
+
+def _resolve(cls: type[Declared]) -> Schema:
+    try:
+        return Schema(cls, cls._envelope)
+    except DefinitionError:
+        raise
+    except Exception as error:  # whatever evaluating an annotation raises
+        raise DefinitionError(f"{cls.__qualname__}: an annotation cannot be resolved: {error}") from error

@@ -3,51 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
-from enode_django.domain.declarations import declare
-from enode_django.domain.fields import Schema
+from enode_django.domain.declarations import Declared
 from enode_django.domain.metadata import Metadata
 from enode_django.domain.origin import NO_ORIGIN, KnownOrigin, Origin
-from enode_django.exceptions import DefinitionError, InvalidField, shown
+from enode_django.exceptions import InvalidField, shown
 from enode_django.ids import check_id, new_id
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
-class Message:
+class Message(Declared):
     """Subclasses become frozen dataclasses.
 
     ``type_name`` may be given in a class body; by default it is ``"<app_label>.<ClassName>"``.
     """
 
     schema_version: ClassVar[int] = 1
-    _reserved: ClassVar[frozenset[str]] = frozenset()
-    _envelope: ClassVar[frozenset[str]] = frozenset()
-    _schema: ClassVar[Schema | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        taken = sorted(cls._reserved & inspect.get_annotations(cls).keys())
-        if taken:
-            raise DefinitionError(
-                f"{cls.__qualname__} declares the field {taken[0]!r}, which every message has already"
-            )
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-        cls._schema = None
-        declare(cls)
 
     def __post_init__(self) -> None:
         (self._schema or self.schema()).check(self.__dict__)
-
-    @classmethod
-    def schema(cls) -> Schema:
-        """The declared fields, resolved at first use; raises `DefinitionError` naming what cannot be stored."""
-        schema = cls.__dict__.get("_schema")
-        if schema is None:
-            schema = cls._schema = resolve_schema(cls, cls._envelope)
-        return schema
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Self:
@@ -59,13 +39,6 @@ class Message:
 
     def to_plain(self) -> dict[str, Any]:
         return (self._schema or self.schema()).encode(self.__dict__)
-
-
-def resolve_schema(cls: type, without: frozenset[str] = frozenset()) -> Schema:
-    try:
-        return Schema(cls, without)
-    except NameError as error:
-        raise DefinitionError(f"{cls.__qualname__}: an annotation cannot be resolved: {error}") from error
 
 
 class Command(Message):

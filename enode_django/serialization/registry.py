@@ -67,7 +67,9 @@ class TypeRegistry:
         except TypeNameError:
             return False
         self._names[cls] = name
-        kind = next(kind for kind in KINDS if issubclass(cls, kind))
+        kind = next((kind for kind in KINDS if issubclass(cls, kind)), None)
+        if kind is None:
+            return True  # a base of ours
         other = self._classes[kind].get(name)
         if other is not None and _place(other) != _place(cls):
             self._duplicates[name] = (other, cls)

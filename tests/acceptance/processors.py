@@ -38,12 +38,12 @@ def guarded_directory() -> Iterator[Path]:
 
 
 class Processors:
-    def __init__(self, environment: Mapping[str, str], log: Path, processes: int) -> None:
+    def __init__(self, environment: Mapping[str, str], log: Path, processes: int, *options: str) -> None:
         self.log_path = log
         self.processes = processes
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, PROJECT / "manage.py", "runprocessors", "--processes", str(processes)],
+                [sys.executable, PROJECT / "manage.py", "runprocessors", "--processes", str(processes), *options],
                 cwd=log.parent,  # by which the guard of that directory finds them
                 env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,

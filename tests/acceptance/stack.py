@@ -78,12 +78,12 @@ class Stack:
     def start(
         self,
         processes: int = 2,
-        *,
+        *options: str,
         apps: str = "tests.acceptance.faulty",
         transport: str = REDIS_STREAMS,
         **enode: Any,
     ) -> Processors:
-        """A ``runprocessors`` that has just been started, with ``ENODE`` settings of its own."""
+        """A ``runprocessors`` that has just been started, with command-line options and ``ENODE`` settings of its own."""
         queue = {
             "BACKEND": transport,
             "LOCATION": self.redis.url,
@@ -96,12 +96,12 @@ class Stack:
             "ACCEPTANCE_ENODE": json.dumps({"QUEUE": queue, **ENODE, **enode}),
         }
         log = self._directory / f"{self._name}-{len(self._started)}.log"
-        processors = Processors(environment, log, processes)
+        processors = Processors(environment, log, processes, *options)
         self._started.append(processors)
         return processors
 
-    def start_ready(self, processes: int = 2, **options: Any) -> Processors:
-        processors = self.start(processes, **options)
+    def start_ready(self, processes: int = 2, *options: str, **settings: Any) -> Processors:
+        processors = self.start(processes, *options, **settings)
         processors.wait_ready()
         return processors
 

@@ -11,13 +11,14 @@ from tests.acceptance.stack import Stack
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
 
 
-def test_a_command_that_ends_its_process_is_failed_after_three_ends(stack: Stack, seed: int) -> None:
+@pytest.mark.parametrize("status", [3, 0])
+def test_a_command_that_ends_its_process_is_failed_after_three_ends(stack: Stack, seed: int, status: int) -> None:
     processors = stack.start_ready()
     with stack.load(seed):
-        answer = stack.client.execute(EndProcess(aggregate_root_id=new_id()))
+        answer = stack.client.execute(EndProcess(aggregate_root_id=new_id(), status=status))
     assert answer is not None
     assert (answer.status, answer.error_type) == (CommandStatus.FAILED, "CommandKilledWorker")
-    assert processors.log.count("died: exit status 3; starting another") == 3
+    assert processors.log.count(f"died: exit status {status}; starting another") == 3
     stack.check()
     assert [letter[1][0] for letter in stack.dead_letters()] == ["CommandKilledWorker"]
 

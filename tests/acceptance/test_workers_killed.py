@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 
 import pytest
 
@@ -105,4 +106,20 @@ def test_workers_do_not_die_of_a_supervisor_that_stands_still(stack: Stack, seed
         processors.signal(signal.SIGCONT)
         last_for(0.5)
     assert len(processors.workers()) == 2
+    stack.check()
+
+
+def test_a_worker_that_stays_silent_is_killed_and_replaced(stack: Stack, seed: int) -> None:
+    """Silent for longer than GRACE and HANDLER_TIME_LIMIT together; no command of it is to blame."""
+    processors = stack.start_ready(GRACE=2.0, HANDLER_TIME_LIMIT=2.0)
+    name, pid = next(iter(processors.workers().items()))
+    begun = time.monotonic()
+    os.kill(pid, signal.SIGSTOP)
+    with stack.load(seed):
+        processors.wait_for(rf"worker {name}, process {pid}, is silent for .* s; killing it")
+        assert time.monotonic() - begun > 3.0, "a worker may be silent while it drains and handles"
+        processors.wait_for(f"worker {name} died: killed by SIGKILL; starting another")
+        processors.wait_owning(list(processors.workers())[-1])
+    assert len(processors.living_workers()) == 2
+    assert "hangs in the command" not in processors.log
     stack.check()

@@ -11,7 +11,7 @@ from tests.acceptance.faulty.commands import DepositWhenFileExists, EndProcess, 
 
 @command_handler(EndProcess)
 def end_process(command: EndProcess, context: CommandContext) -> None:
-    os._exit(3)
+    os._exit(command.status)
 
 
 @command_handler(NeverReturn)

@@ -10,6 +10,8 @@ from enode_django import Command
 class EndProcess(Command):
     type_name = "faulty.EndProcess"
 
+    status: int = 3
+
 
 class NeverReturn(Command):
     type_name = "faulty.NeverReturn"

@@ -1,0 +1,81 @@
+"""What one handled command comes to: a row to be stored, or an answer without one. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from enode_django.commanding.entries import Envelope
+from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.refusals import DomainException
+from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import MessageTooLarge
+from enode_django.serialization.codec import encode_refusal, encode_stream
+from enode_django.serialization.plain import pack
+from enode_django.serialization.registry import types
+
+
+def stream_of(envelope: Envelope, aggregate: AggregateRoot, result: Any, max_bytes: int) -> StreamRecord:
+    """The row of an aggregate's uncommitted events; raises `InvalidField`, `TypeNameError`, `MessageTooLarge`."""
+    events = aggregate.uncommitted_events
+    return StreamRecord(
+        aggregate.id,
+        aggregate.version + 1,
+        envelope.id,
+        types.name_of(type(aggregate)),
+        envelope.type_name,
+        events[0].timestamp,
+        _checked(encode_stream(events, result), max_bytes),
+        envelope.metadata,
+    )
+
+
+def refusal_of(
+    envelope: Envelope, aggregate: AggregateRoot | None, refusal: DomainException, max_bytes: int
+) -> StreamRecord:
+    """The row of a durable refusal; raises as `stream_of`, and whatever application code does in its class."""
+    return StreamRecord(
+        envelope.aggregate_root_id,
+        None,
+        envelope.id,
+        types.name_of(type(aggregate)) if aggregate is not None else "",
+        envelope.type_name,
+        datetime.now(UTC),
+        _checked(encode_refusal(refusal), max_bytes),
+        envelope.metadata,
+    )
+
+
+def nothing_changed(envelope: Envelope, version: int, value: Any) -> CommandResult:
+    """Raises `InvalidField` for a value that cannot travel: better here than on the way to the caller."""
+    pack(value)
+    return CommandResult(
+        status=CommandStatus.NOTHING_CHANGED,
+        command_id=envelope.id,
+        aggregate_root_id=envelope.aggregate_root_id,
+        version=version,
+        value=value,
+    )
+
+
+def refused_for_now(envelope: Envelope, refusal: DomainException) -> CommandResult:
+    """The answer of a refusal that is not stored; raises as `refusal_of`."""
+    encode_refusal(refusal)
+    return CommandResult(
+        status=CommandStatus.FAILED,
+        command_id=envelope.id,
+        aggregate_root_id=envelope.aggregate_root_id,
+        error_type=types.name_of(type(refusal)),
+        error_message=refusal.message,
+        error_fields=refusal.to_plain(),
+    )
+
+
+def _checked(events: bytes, max_bytes: int) -> bytes:
+    if len(events) > max_bytes:
+        raise MessageTooLarge(
+            f"the events take {len(events)} bytes, more than EVENTS_MAX_BYTES = {max_bytes}; "
+            "keep large values elsewhere and store a reference"
+        )
+    return events
