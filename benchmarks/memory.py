@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -45,10 +46,13 @@ def run(services: Services, quick: bool) -> list[Figure]:
 def _send(workspace: Workspace, aggregates: int) -> None:
     sent = 0
     for messages in _portions(loads.account_ids(aggregates)):
-        bound = sent - AHEAD
-        wait_for("the workers keep up", lambda bound=bound: workspace.published() > bound)  # type: ignore[misc]
+        wait_for("the workers keep up", partial(_has_published, workspace, sent - AHEAD))
         workspace.send(messages)
         sent += len(messages)
+
+
+def _has_published(workspace: Workspace, more_than: int) -> bool:
+    return workspace.published() > more_than
 
 
 def _portions(accounts: list[str], size: int = 10_000) -> Iterator[loads.Messages]:

@@ -94,7 +94,7 @@ def _opened(bank: Bank, count: int) -> list[UUID]:
 
 def main(load: str, count: str, environment: str) -> None:
     bank = Bank(env=json.loads(environment))
-    bank.repository  # noqa: B018
+    _ = bank.repository
     print(rate(bank, load, int(count)))
     bank.close()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig, apps
+from django.core.checks import Tags, register
 from django.utils.module_loading import autodiscover_modules
 
 
@@ -11,11 +12,13 @@ class EnodeConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from enode_django import checks  # noqa: F401  (registers them)
+        from enode_django.checks import check_definitions, check_settings
         from enode_django.conf import conf
         from enode_django.serialization.registry import types
 
         types.label_of = _label_of
+        register(check_settings, Tags.compatibility)
+        register(check_definitions, Tags.models)
         autodiscover_modules(*conf().AUTODISCOVER_MODULES)
 
 

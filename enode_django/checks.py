@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import CheckMessage, Error, Warning
 
 from enode_django import conf as settings
 from enode_django.domain.declarations import declared
@@ -15,12 +15,10 @@ from enode_django.exceptions import ConfigurationError, DefinitionError
 from enode_django.serialization.registry import types
 
 
-@register(Tags.compatibility)
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     return [*_settings()]
 
 
-@register(Tags.models)
 def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     return [*_handlers(), *_names(), *_fields()]
 

@@ -15,6 +15,10 @@ class _Clock:
     """Milliseconds that never go back within a process, and a counter within each (RFC 9562, method 1)."""
 
     def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Begin anew: a forked child must not repeat its parent's ids, nor wait for a lock that was held there."""
         self.lock = threading.Lock()
         self.millisecond = 0
         self.counter = 0
@@ -35,7 +39,7 @@ class _Clock:
 
 
 _clock = _Clock()
-os.register_at_fork(after_in_child=lambda: _clock.__init__())  # type: ignore[misc]
+os.register_at_fork(after_in_child=_clock.start)
 
 
 def new_id() -> str:

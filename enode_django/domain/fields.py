@@ -71,18 +71,15 @@ def _optional(annotation: Any, arguments: tuple[Any, ...]) -> FieldType:
     inner = field_type(others[0])
     if is_enum(others[0]) and any(member.value is None for member in others[0]):
         raise UnsupportedType(f"{annotation!r} cannot be stored: one of the enum's members has the value None, too")
-    encode = inner.encode
+    encode = _or_none(inner.encode) if inner.encode else None
+    return FieldType(inner.exact, _or_none(inner.check), encode, _or_none(inner.decode), inner.hashable)
 
-    def check(value: Any) -> Any:
-        return None if value is None else inner.check(value)
 
-    def encode_some(value: Any) -> Any:
-        return None if value is None else encode(value)  # type: ignore[misc]
+def _or_none(convert: Convert) -> Convert:
+    def convert_some(value: Any) -> Any:
+        return None if value is None else convert(value)
 
-    def decode(value: Any) -> Any:
-        return None if value is None else inner.decode(value)
-
-    return FieldType(inner.exact, check, encode_some if encode else None, decode, inner.hashable)
+    return convert_some
 
 
 def _at(where: str, convert: Convert, value: Any) -> Any:

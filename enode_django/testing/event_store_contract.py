@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -239,7 +240,7 @@ class EventStoreContract(EventStoreReadContract):
                 stored.extend(kept)
                 _assert_prefixes(batch, results)
 
-        self.run_threads([lambda number=number: write(number) for number in range(3)])  # type: ignore[misc]
+        self.run_threads([partial(write, number) for number in range(3)])
         rows = store.find([(command, root) for command in commands for root in roots])
         for root, streams in store.load_many(roots).items():
             assert [record.version for record in streams] == list(range(1, len(streams) + 1)), root
