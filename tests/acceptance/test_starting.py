@@ -87,3 +87,17 @@ def test_without_postgres_it_says_so_and_does_not_start(stack: Stack) -> None:
     assert "the event database 'default' cannot be asked" in processors.log
     assert "Traceback" not in processors.log
     assert not processors.workers()
+
+
+def test_without_its_table_it_says_so_and_does_not_start(stack: Stack) -> None:
+    stack.execute("DROP TABLE enode_django_eventstream")
+    processors = stack.start()
+    assert processors.wait_end() == 1
+    assert "has no table 'enode_django_eventstream'; run manage.py migrate" in processors.log
+    assert not processors.workers()
+
+
+def test_no_worker_process_at_all_is_refused(stack: Stack) -> None:
+    processors = stack.start(0)
+    assert processors.wait_end() == 1
+    assert "--processes must be at least 1, got 0" in processors.log

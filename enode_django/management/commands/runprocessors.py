@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, connections
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.utils import autoreload
 
 from enode_django.conf import Conf, conf
 from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.models import EventStream
 from enode_django.processors.cores import usable_cores
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.supervisor import Supervisor
@@ -45,7 +46,7 @@ class Command(BaseCommand):
     def supervise(self, *, processes: int | None, report: Path | None, verbosity: int, **options: Any) -> None:
         log_to_console(verbosity)
         current = conf()
-        count = processes or current.PROCESSES or usable_cores()
+        count = (current.PROCESSES or usable_cores()) if processes is None else processes
         if count < 1:
             raise CommandError(f"--processes must be at least 1, got {count}")
         queues = self._prepare_topics(current)
@@ -77,12 +78,20 @@ class Command(BaseCommand):
         each = current.COMMAND_MAILBOXES + current.EVENT_MAILBOXES + CONNECTIONS_BESIDE_MAILBOXES
         try:
             with connection.cursor() as cursor:
-                cursor.execute("SELECT current_setting('max_connections')::int")
-                limit = cursor.fetchone()[0]
+                cursor.execute(
+                    "SELECT current_setting('max_connections')::int, to_regclass(%s) IS NULL",
+                    [EventStream._meta.db_table],
+                )
+                limit, table_is_missing = cursor.fetchone()
         except DatabaseError as error:
             raise CommandError(f"the event database {alias!r} cannot be asked: {error}") from error
         finally:
             connections.close_all()
+        if table_is_missing:
+            raise CommandError(
+                f"the event database {alias!r} has no table {EventStream._meta.db_table!r}; "
+                f"run manage.py migrate{'' if alias == DEFAULT_DB_ALIAS else f' --database {alias}'}"
+            )
         text = f"up to {processes} × {each} = {processes * each} connections to {alias!r}, whose server allows {limit}"
         self.stdout.write(text if processes * each <= limit else self.style.WARNING(f"{text}: too many"))
 
