@@ -14,6 +14,7 @@ from enode_django.exceptions import (
     AggregateTypeMismatch,
     ForeignAggregateChanged,
 )
+from enode_django.ids import check_id
 from enode_django.serialization.codec import decode_metadata
 
 Root = TypeVar("Root", bound=AggregateRoot)
@@ -61,7 +62,7 @@ class CommandContext:
             aggregate = self._aggregate
         else:
             if id not in self._foreign:
-                self._foreign[id] = self._load(id)
+                self._foreign[id] = self._load(id if isinstance(id, str) else check_id(id, "aggregate root id"))
             aggregate = self._foreign[id]
         if aggregate is not None and not isinstance(aggregate, cls):
             raise AggregateTypeMismatch(

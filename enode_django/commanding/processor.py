@@ -25,9 +25,18 @@ from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import AggregateAlreadyExists, EnodeError, UnknownMessageType
+from enode_django.exceptions import (
+    AggregateAlreadyExists,
+    AggregateNotFound,
+    AggregateTypeMismatch,
+    EnodeError,
+    UnknownMessageType,
+)
 
 logger = logging.getLogger("enode_django.commands")
+
+_SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismatch)
+"""Not the handler's fault, so a traceback would tell nothing."""
 
 IDLE = 0
 
@@ -265,9 +274,9 @@ class CommandProcessor:
         return self._entry(kind, slot, envelope, slot.version, record, result)
 
     def _raised(self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException) -> Entry:
-        if isinstance(error, AggregateAlreadyExists):
-            logger.warning("command %s %r: %s", envelope.type_name, envelope.id, error)
-        elif not isinstance(error, EnodeError):
+        if isinstance(error, _SENDERS_ERRORS):
+            logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, error)
+        else:
             logger.error("command %s %r failed", envelope.type_name, envelope.id, exc_info=error)
         self._clean(slot, envelope, context)
         return self._failed(slot, envelope, error, slot.version)

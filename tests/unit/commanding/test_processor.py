@@ -18,7 +18,7 @@ from enode_django.domain.messages import Command
 from enode_django.domain.refusals import DomainException
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.exceptions import BrokenHistory, StoreUnavailable
+from enode_django.exceptions import AggregateNotFound, BrokenHistory, HandlerNotFound, InvalidId, StoreUnavailable
 from tests.races.counting import Added, Counter, Created
 from tests.races.counting import handlers as race_handlers
 from tests.races.harness import Worker
@@ -108,6 +108,20 @@ def test_whatever_a_handler_raises_fails_its_command_and_leaves_clean_state(
     assert worker.run(Add(aggregate_root_id="x"))[0].value == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "with_traceback"),
+    [(AggregateNotFound("none"), False), (HandlerNotFound("none"), True), (ValueError("v"), True)],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_fails_a_command_is_logged_for_senders_that_do_not_wait(
+    store: MemoryEventStore, error: Exception, with_traceback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    play(store, raises(error))
+    [record] = caplog.records
+    assert record.getMessage().startswith("command unit.Do 'do' failed")
+    assert (record.exc_info is not None) == with_traceback
+
+
 def test_unencodable_error_text_still_arrives(store: MemoryEventStore) -> None:
     from enode_django.commanding.results import decode_result, encode_result
 
@@ -175,6 +189,8 @@ def test_aggregate_is_asked_for_twice_and_found_or_not(store: MemoryEventStore) 
         assert context.find(Counter, "none") is None
         assert context.get(Counter) is context.get(Counter, "x") is context.find(Counter)
         assert context.command_id == "do"
+        with pytest.raises(InvalidId, match=r"aggregate root id must be a string, got 5; pass str\(value\)"):
+            context.find(Counter, 5)  # type: ignore[arg-type]
         context.set_result("fine")
 
     assert play(store, look)[1].value == "fine"
