@@ -100,6 +100,8 @@ class AggregateRoot(Declared):
             if base in self._appliers:
                 self._appliers[event] = self._appliers[base]
                 return self._appliers[event]
+        if not issubclass(event, DomainEvent):
+            raise DefinitionError(f"apply() takes a domain event, got an instance of {event.__qualname__}")
         raise ApplierNotFound(
             f"{type(self).__qualname__} has no method for {event.__qualname__}; "
             f"add one marked with @applies({event.__qualname__})"

@@ -66,6 +66,8 @@ command_handlers = HandlerTable()
 
 def command_handler(*commands: type[Command]) -> Callable[[AnyHandler], AnyHandler]:
     """Mark a function ``(command, context) -> None`` as the handler of these commands and their subclasses."""
+    if not commands:
+        raise DefinitionError("command_handler() names no command; write @command_handler(SomeCommand)")
     for command in commands:
         if not (isinstance(command, type) and issubclass(command, Command)):
             raise DefinitionError(f"command_handler() takes classes of commands, got {command!r}")

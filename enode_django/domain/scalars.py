@@ -63,6 +63,10 @@ def _check_float(value: Any) -> float:
 
 def _check_decimal(value: Any) -> Decimal:
     if not isinstance(value, Decimal):
+        if type(value) in (int, float, str):
+            raise InvalidField(
+                f"expected Decimal, got {shown(value)} ({type(value).__name__}); pass Decimal(str(value))"
+            )
         raise mismatch("Decimal", value)
     if value.is_nan():
         raise InvalidField(f"{value!r} is not a number that can be stored; use None for an unknown value")

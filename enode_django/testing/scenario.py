@@ -11,6 +11,7 @@ from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import DefinitionError
 from enode_django.serialization.codec import StoredRefusal, decode_refusal, encode_stream, read_stored
 from enode_django.serialization.registry import types
 from enode_django.testing.inline import InlineCommandBus
@@ -37,6 +38,8 @@ class Scenario:
 
     def when(self, command: Command) -> Self:
         """Handle a command, as a command mailbox does."""
+        if not isinstance(command, Command):
+            raise DefinitionError(f"when() takes a command, got {command!r}")
         before = len(self._bus.events)
         self.result = self._bus.execute(command, 0)
         self._events = self._bus.events[before:]
@@ -103,6 +106,8 @@ def _records(aggregate: type[AggregateRoot], id: str, history: Sequence[DomainEv
     root = aggregate(id)
     records = []
     for version, event in enumerate(history, start=1):
+        if not isinstance(event, DomainEvent):
+            raise DefinitionError(f"given() takes domain events, got {event!r}")
         event = type(event).from_plain(event.to_plain())  # the test's own may be given again elsewhere
         root.apply(event)
         root.accept()

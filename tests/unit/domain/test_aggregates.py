@@ -105,6 +105,11 @@ def test_event_without_applier_changes_nothing() -> None:
     assert tree.uncommitted_events == ()
 
 
+def test_only_events_can_be_applied() -> None:
+    with pytest.raises(DefinitionError, match=r"apply\(\) takes a domain event, got an instance of dict"):
+        Tree("t").apply({"by": 1})  # type: ignore[arg-type]
+
+
 def test_event_is_applied_once() -> None:
     tree, event = Tree("t"), Grown()
     tree.apply(event)
@@ -231,3 +236,5 @@ def test_what_cannot_handle_commands_is_refused() -> None:
         command_handler(Plant)(later)  # type: ignore[type-var]
     with pytest.raises(DefinitionError, match="classes of commands"):
         command_handler(Grown)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="names no command"):
+        command_handler()

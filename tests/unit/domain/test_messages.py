@@ -92,6 +92,13 @@ def test_reserved_field_of_an_event_is_refused(name: str) -> None:
         type("Bad", (DomainEvent,), {"__annotations__": {name: str}, "__module__": __name__})
 
 
+def test_number_where_a_decimal_is_expected_says_how_to_make_one() -> None:
+    with pytest.raises(
+        InvalidField, match=r"Pay\.amount: expected Decimal, got 1\.5 \(float\); pass Decimal\(str\(value\)\)"
+    ):
+        Pay(aggregate_root_id="a", amount=1.5)  # type: ignore[arg-type]
+
+
 def test_forward_reference_resolves_when_it_is_first_needed() -> None:
     assert Paid(amount=Decimal(1), earlier=Earlier(Decimal(2))).to_plain() == {
         "amount": Decimal(1),
