@@ -7,6 +7,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
 
 from enode_django import conf as settings
 from enode_django.domain.declarations import declared
@@ -29,13 +30,17 @@ def _settings() -> Iterator[CheckMessage]:
     except ConfigurationError as error:
         yield Error(str(error), id="enode_django.E001")
         return
-    for key in sorted(given.keys() - settings.KEYS, key=str):
-        yield Error(
-            f"ENODE has the unknown key {key!r}.",
-            hint=f"Known are {', '.join(sorted(settings.KEYS))}.",
-            id="enode_django.E002",
-        )
+    levels = [("ENODE", given, settings.KEYS)]
+    levels += [(f"ENODE[{key!r}]", given.get(key, {}), known) for key, known in settings.NESTED_KEYS.items()]
+    for name, level, known in levels:
+        for key in sorted(level.keys() - known, key=str):
+            yield Error(
+                f"{name} has the unknown key {key!r}.",
+                hint=f"Known are {', '.join(sorted(known))}.",
+                id="enode_django.E002",
+            )
     yield from _counts()
+    yield from _databases()
 
 
 _COUNTS = (
@@ -45,22 +50,39 @@ _COUNTS = (
     "COPY_MAX_BATCH",
     "PULL_MAX_BATCH",
     "MAX_UNFINISHED",
+    "EVENTS_MAX_BYTES",
+    "MAX_ABNORMAL_ENDS",
 )
+_COUNTS_OR_NONE = ("PROCESSES",)
 
 
 def _counts() -> Iterator[CheckMessage]:
     current = settings.conf()
-    for key in _COUNTS:
+    for key in _COUNTS + _COUNTS_OR_NONE:
         value = getattr(current, key)
+        if value is None and key in _COUNTS_OR_NONE:
+            continue
         if type(value) is not int or value < 1:
             yield Error(f"ENODE[{key!r}] is {value!r}; it must be a whole number above 0.", id="enode_django.E003")
-    if len(current.event_databases) != 1:
-        yield Error(
-            f"ENODE['EVENT_STORE']['DATABASES'] is {current.event_databases!r}; it must name one database.",
-            id="enode_django.E004",
-        )
     if current.COMMAND_TOPIC == current.EVENT_TOPIC:
         yield Error(f"ENODE uses the topic {current.COMMAND_TOPIC!r} for commands and events.", id="enode_django.E005")
+
+
+def _databases() -> Iterator[CheckMessage]:
+    current = settings.conf()
+    aliases = current.event_databases
+    if len(aliases) != 1 or aliases[0] not in connections:
+        yield Error(
+            f"ENODE['EVENT_STORE']['DATABASES'] is {aliases!r}; it must name one of DATABASES.",
+            hint=f"DATABASES has {', '.join(sorted(connections))}.",
+            id="enode_django.E004",
+        )
+    elif current.event_store_backend == settings.POSTGRES and connections[aliases[0]].vendor != "postgresql":
+        yield Error(
+            f"The event store is in the database {aliases[0]!r}, which is {connections[aliases[0]].vendor}; "
+            "it must be PostgreSQL.",
+            id="enode_django.E006",
+        )
 
 
 def _handlers() -> Iterator[CheckMessage]:

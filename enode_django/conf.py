@@ -13,6 +13,7 @@ from django.core.signals import setting_changed
 from enode_django.exceptions import ConfigurationError
 
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
+POSTGRES = "enode_django.eventstore.postgres.PostgresEventStore"
 
 DISCOVERED_MODULES = (
     "domain",
@@ -94,17 +95,25 @@ class Conf:
 
     @property
     def event_store_backend(self) -> str:
-        return str(self.EVENT_STORE.get("BACKEND", "enode_django.eventstore.postgres.PostgresEventStore"))
+        return str(self.EVENT_STORE.get("BACKEND", POSTGRES))
 
 
 KEYS = frozenset(field.name for field in dataclasses.fields(Conf))
+NESTED_KEYS: Mapping[str, frozenset[str]] = {
+    "QUEUE": frozenset({"BACKEND", "LOCATION", "OPTIONS"}),
+    "EVENT_STORE": frozenset({"DATABASES", "BACKEND"}),
+    "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES"}),
+}
 
 
 def given() -> Mapping[str, Any]:
-    """``settings.ENODE`` as it stands; raises `ConfigurationError` if it is no dictionary."""
+    """``settings.ENODE`` as it stands; raises `ConfigurationError` if it, or one in it, is no dictionary."""
     value = getattr(settings, "ENODE", {})
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"ENODE must be a dictionary, got {value!r}")
+    for key in NESTED_KEYS:
+        if not isinstance(value.get(key, {}), Mapping):
+            raise ConfigurationError(f"ENODE[{key!r}] must be a dictionary, got {value[key]!r}")
     return value
 
 

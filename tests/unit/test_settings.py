@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from django.core.checks import run_checks
+from django.db import connections
 from django.test import override_settings
 
 from enode_django.checks import check_definitions, check_settings
@@ -62,6 +63,11 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({}, []),
         ({"COMAND_TOPIC": "x"}, ["enode_django.E002"]),
         ({1: 2}, ["enode_django.E002"]),
+        ({"QUEUE": {"LOCATON": "redis://elsewhere"}}, ["enode_django.E002"]),
+        ({"EVENT_STORE": {"DATABASE": "default"}, "AGGREGATE_CACHE": {"MAX": 1}}, ["enode_django.E002"] * 2),
+        ({"PROCESSES": 0, "MAX_ABNORMAL_ENDS": 0}, ["enode_django.E003"] * 2),
+        ({"PROCESSES": None}, []),
+        ({"EVENT_STORE": {"DATABASES": ["elsewhere"]}}, ["enode_django.E004"]),
         ({"COMMAND_MAILBOXES": 0}, ["enode_django.E003"]),
         ({"COPY_MAX_BATCH": "5", "MAX_UNFINISHED": True}, ["enode_django.E003", "enode_django.E003"]),
         ({"EVENT_STORE": {"DATABASES": []}}, ["enode_django.E004"]),
@@ -73,9 +79,17 @@ def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], exp
         assert [message.id for message in check_settings(None)] == expected
 
 
-def test_settings_that_are_no_dictionary_are_reported() -> None:
-    with override_settings(ENODE=["COMMAND_TOPIC"]):
+@pytest.mark.parametrize("settings", [["COMMAND_TOPIC"], {"QUEUE": "redis://127.0.0.1:6379/0"}])
+def test_settings_that_are_no_dictionary_are_reported(settings: object) -> None:
+    with override_settings(ENODE=settings):
         assert [message.id for message in check_settings(None)] == ["enode_django.E001"]
+
+
+def test_event_store_outside_postgresql_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections["default"], "vendor", "sqlite", raising=False)
+    assert [message.id for message in check_settings(None)] == ["enode_django.E006"]
+    with override_settings(ENODE={"EVENT_STORE": {"BACKEND": "a.store.of.ones.own"}}):
+        assert check_settings(None) == []
 
 
 def messages(name: str) -> list[tuple[str | None, str]]:
