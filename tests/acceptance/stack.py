@@ -83,7 +83,7 @@ class Stack:
         transport: str = REDIS_STREAMS,
         **enode: Any,
     ) -> Processors:
-        """A ``runprocessors`` that has just been started, with command-line options and ``ENODE`` settings of its own."""
+        """A ``runprocessors`` that has just been started, with options and ``ENODE`` settings of its own."""
         queue = {
             "BACKEND": transport,
             "LOCATION": self.redis.url,
