@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeVar
@@ -46,6 +47,7 @@ class AggregateRoot(Declared):
                 setattr(cls, name, value.default)
         cls._appliers = _collect_appliers(cls)
         cls._initial = None
+        _check_constructor(cls)
 
     def __init__(self, id: str) -> None:
         self._id = check_id(id, "aggregate root id")
@@ -131,6 +133,20 @@ class AggregateRoot(Declared):
         for version, events in streams:
             aggregate.replay(events, version)
         return aggregate
+
+
+def _check_constructor(cls: type[AggregateRoot]) -> None:
+    """One that wants more than the id would work until the aggregate is loaded for the first time."""
+    constructor = cls.__dict__.get("__init__")
+    if constructor is None:
+        return
+    try:
+        inspect.signature(constructor).bind(cls, "id")
+    except TypeError as error:
+        raise DefinitionError(
+            f"{cls.__qualname__}.__init__() must do with the id alone ({error}); "
+            "give the rest to a method that applies an event"
+        ) from error
 
 
 def _collect_appliers(cls: type[AggregateRoot]) -> dict[type[DomainEvent], str]:

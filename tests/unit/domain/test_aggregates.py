@@ -229,6 +229,15 @@ def test_two_handlers_for_a_command_are_reported() -> None:
         table.find(PlantTwo)
 
 
+def test_constructor_takes_the_id_alone(undeclared: None) -> None:
+    def named(self: AggregateRoot, id: str, name: str) -> None: ...
+    def optional(self: AggregateRoot, id: str, name: str = "") -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"Shrub.__init__\(\) must do with the id alone \(missing.*'name'\)"):
+        type("Shrub", (AggregateRoot,), {"__init__": named, "__module__": __name__})
+    type("Bush", (AggregateRoot,), {"__init__": optional, "__module__": __name__})
+
+
 def test_what_cannot_handle_commands_is_refused() -> None:
     async def later(command: Plant, context: object) -> None: ...
 
