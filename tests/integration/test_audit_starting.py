@@ -1,0 +1,76 @@
+"""What happens before the first command: discovery and system checks, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enode_django.conf import DISCOVERED_MODULES
+from tests.meta.tree import ROOT
+
+SETTINGS = """
+from sample_project.settings import *
+INSTALLED_APPS = [*INSTALLED_APPS, "audited"]
+ENODE = {enode!r}
+"""
+TWO_HANDLERS = """
+from enode_django import Command, command_handler
+
+class Double(Command):
+    pass
+
+@command_handler(Double)
+def one(command, context): ...
+
+@command_handler(Double)
+def two(command, context): ...
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """An app of its own in a project of its own; nothing of it reaches the modules of this process."""
+    (tmp_path / "audited").mkdir()
+    (tmp_path / "audited" / "__init__.py").touch()
+    return tmp_path / "audited"
+
+
+def run(app: Path, *arguments: str, **enode: object) -> subprocess.CompletedProcess[str]:
+    (app.parent / "audit_settings.py").write_text(SETTINGS.format(enode=enode))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{app.parent}{os.pathsep}{ROOT}",
+        "DJANGO_SETTINGS_MODULE": "audit_settings",
+    }
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=app.parent, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("given", [None, ("rules", "domain")])
+def test_the_modules_of_the_setting_are_imported_from_every_app(app: Path, given: tuple[str, ...] | None) -> None:
+    for module in (*DISCOVERED_MODULES, "rules"):
+        (app / f"{module}.py").touch()
+    code = "import sys, django; django.setup(); print(*[m[8:] for m in sys.modules if m.startswith('audited.')])"
+    done = run(app, "-c", code, **({} if given is None else {"AUTODISCOVER_MODULES": given}))
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == set(DISCOVERED_MODULES if given is None else given)
+
+
+@pytest.mark.parametrize("options", [(), ("--reload",)])
+def test_two_handlers_for_a_command_are_refused_before_anything_starts(app: Path, options: tuple[str, ...]) -> None:
+    (app / "command_handlers.py").write_text(TWO_HANDLERS)
+    done = run(app, str(ROOT / "manage.py"), "runprocessors", *options)
+    assert done.returncode == 1
+    assert "(enode_django.E010) Double has several handlers: " in done.stderr
+    assert "workers" not in done.stdout
+
+
+def test_an_unknown_setting_is_refused_before_anything_starts(app: Path) -> None:
+    done = run(app, str(ROOT / "manage.py"), "runprocessors", COMAND_TOPIC="x")
+    assert done.returncode == 1
+    assert "(enode_django.E002) ENODE has the unknown key 'COMAND_TOPIC'." in done.stderr
