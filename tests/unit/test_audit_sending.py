@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from django.test import override_settings
+
+from enode_django import execute_command, send_command, send_commands
+from enode_django.commanding.bus import QueueCommandBus
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
+from enode_django.exceptions import CommandTimeout, TransportUnavailable
+from enode_django.runtime import use_bus
+from tests.races.counting import Add
+
+
+class Shaky(MemoryTransport):
+    """Stores what is sent, and then cannot be reached for so many times. Counts the inboxes that were opened."""
+
+    def __init__(self, failures: int = 0) -> None:
+        super().__init__()
+        self.failures = failures
+        self.inboxes = 0
+
+    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]]) -> Mapping[int, int]:
+        sent = super().send(topic, bodies)
+        if self.failures:
+            self.failures -= 1
+            raise TransportUnavailable("the connection was lost after the message was stored")
+        return sent
+
+    def open_inbox(self) -> MemoryInbox:
+        self.inboxes += 1
+        return super().open_inbox()
+
+    @property
+    def stored(self) -> int:
+        return sum(self.end_offsets("commands").values())
+
+
+def bus_on(transport: Shaky) -> QueueCommandBus:
+    return QueueCommandBus(transport, Producer(transport, queues=1), "commands")
+
+
+@pytest.mark.parametrize(("failures", "stored"), [(0, 1), (1, 2), (2, 3)])
+def test_a_command_is_sent_up_to_three_times(failures: int, stored: int) -> None:
+    transport = Shaky(failures)
+    with use_bus(bus_on(transport)):
+        send_command(Add(aggregate_root_id="x"))
+    assert transport.stored == stored
+
+
+def test_after_three_tries_the_sender_is_told_to_try_again() -> None:
+    transport = Shaky(failures=3)
+    with use_bus(bus_on(transport)), pytest.raises(TransportUnavailable) as caught:
+        send_command(Add(aggregate_root_id="x"))
+    assert caught.value.retriable
+    assert (transport.stored, transport.failures) == (3, 0)
+
+
+def test_a_reply_channel_is_opened_once_and_only_for_who_waits() -> None:
+    transport = Shaky()
+    with use_bus(bus_on(transport)):
+        send_commands(Add(aggregate_root_id="x") for _ in range(3))
+        assert transport.inboxes == 0
+        for _ in range(2):
+            with pytest.raises(CommandTimeout, match=r"within 0\.02 s"):
+                execute_command(Add(aggregate_root_id="x"), timeout=0.02)
+        assert transport.inboxes == 1
+
+
+def test_the_settings_say_how_long_an_execution_waits() -> None:
+    with (
+        override_settings(ENODE={"EXECUTE_TIMEOUT": 0.03}),
+        use_bus(bus_on(Shaky())),
+        pytest.raises(CommandTimeout, match=r"within 0\.03 s"),
+    ):
+        execute_command(Add(aggregate_root_id="x"))
