@@ -195,6 +195,6 @@ def _salvage(body: bytes) -> tuple[str, str, str]:
         value = unpack(body)
     except MessageError:
         return "", "", ""
-    parts = value if isinstance(value, list) and len(value) == 7 else [None] * 7
+    parts = value if isinstance(value, list) and len(value) in (7, 8) else [None] * 7
     id, aggregate_root_id, reply_to = (part if isinstance(part, str) else "" for part in (parts[2], parts[3], parts[6]))
     return id, aggregate_root_id, reply_to

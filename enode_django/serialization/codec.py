@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from enode_django.domain.messages import Command, DomainEvent, EventStamp
+from enode_django.domain.messages import Command, DomainEvent, EventStamp, Message
 from enode_django.domain.metadata import EMPTY, Metadata
 from enode_django.domain.refusals import DomainException
 from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, UnknownMessageType, shown
@@ -112,10 +112,10 @@ def decode_refusal(refusal: StoredRefusal) -> DomainException:
         raise MalformedMessage(f"{shown(refusal)} is no stored refusal: {error}") from error
 
 
-def _check_schema_version(cls: type[DomainEvent] | type[DomainException], name: str, stored: int) -> None:
-    if stored > cls.schema_version:
+def _check_schema_version(cls: type[Message] | type[DomainException], name: str, given: int) -> None:
+    if given > cls.schema_version:
         raise UnknownMessageType(
-            f"{name!r} is stored with schema version {stored}, known here is {cls.schema_version}; deploy newer code"
+            f"{name!r} comes with schema version {shown(given)}, known here is {cls.schema_version}; deploy newer code"
         )
 
 
@@ -145,10 +145,12 @@ class WireCommand(NamedTuple):
     fields: dict[str, Any]
     metadata: bytes
     reply_to: str
+    schema_version: int = 1
 
 
 def encode_command(command: Command, metadata: bytes, reply_to: str = "") -> bytes:
     """``reply_to`` is the address of an inbox, or empty where nobody waits for an answer."""
+    version = command.schema_version
     return pack(
         (
             COMMAND_FORMAT,
@@ -158,6 +160,7 @@ def encode_command(command: Command, metadata: bytes, reply_to: str = "") -> byt
             command.to_plain(),
             metadata,
             reply_to,
+            *(() if version == 1 else (version,)),
         )
     )
 
@@ -165,7 +168,8 @@ def encode_command(command: Command, metadata: bytes, reply_to: str = "") -> byt
 def decode_command(body: bytes) -> WireCommand:
     """Raises `MalformedMessage` or `InvalidId`; the fields are not looked at yet."""
     try:
-        form, type_name, id, aggregate_root_id, fields, metadata, reply_to = unpack(body)
+        form, type_name, id, aggregate_root_id, fields, metadata, reply_to, *rest = unpack(body)
+        (version,) = rest or [1]
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"{len(body)} bytes are no command of ours: {error}") from error
     if (
@@ -174,16 +178,18 @@ def decode_command(body: bytes) -> WireCommand:
         or type(fields) is not dict
         or type(metadata) is not bytes
         or type(reply_to) is not str
+        or type(version) is not int
     ):
         raise MalformedMessage(f"a command of format {shown(form)} has another shape than ours")
     check_id(id, "command id")
     check_id(aggregate_root_id, "aggregate_root_id")
-    return WireCommand(type_name, id, aggregate_root_id, fields, metadata, reply_to)
+    return WireCommand(type_name, id, aggregate_root_id, fields, metadata, reply_to, version)
 
 
 def restore_command(wire: WireCommand) -> Command:
     """Raises `UnknownMessageType` (retriable) or `InvalidField`."""
     cls = types.class_of(Command, wire.type_name)
+    _check_schema_version(cls, wire.type_name, wire.schema_version)
     try:
         return cls.restore(wire.id, wire.aggregate_root_id, wire.fields)
     except EnodeError:

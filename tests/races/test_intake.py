@@ -129,6 +129,41 @@ def test_command_of_an_unknown_type_holds_back_its_aggregate_only_and_in_order(i
     assert intake.delayed == 0
 
 
+def test_command_of_a_newer_schema_waits_as_one_of_an_unknown_type_does(
+    intake: Intake, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = Add(aggregate_root_id="x", id="newer")
+    with monkeypatch.context() as sender:
+        sender.setattr(Add, "schema_version", 2)
+        newer = body(command)
+    assert receive(intake, window(), newer, body(Add(aggregate_root_id="x", id="behind"))).commands == []
+    assert intake.delayed == 2
+    monkeypatch.setattr(Add, "schema_version", 2)  # the deploy arrives
+    clock.now += DELAYS[0]
+    received = intake.retry()
+    assert ids(received) == ["newer", "behind"]
+    assert received.commands[0].command == command
+
+
+@pytest.mark.parametrize("version", [2, 10**5000], ids=["next", "huge"])
+def test_command_whose_schema_stays_newer_fails(intake: Intake, clock: Clock, version: int) -> None:
+    lease = window()
+    receive(intake, lease, pack((1, "races.Add", "newer", "x", {"unknown": 1}, b"", "inbox", version)))
+    for delay in DELAYS:
+        clock.now += delay
+        received = intake.retry()
+    (failed,) = received.commands
+    assert isinstance(failed.failed, UnknownMessageType)
+    assert failed.reply_to == "inbox"
+
+
+@pytest.mark.parametrize("rest", [(None,), ("2",), (2.0,), (1, 1)])
+def test_command_with_a_strange_schema_version_is_broken(intake: Intake, rest: tuple[object, ...]) -> None:
+    received = receive(intake, window(), pack((1, "races.Add", "c", "x", {}, b"", "inbox", *rest)))
+    assert received.commands == []
+    assert len(received.broken) == 1
+
+
 def test_command_that_stays_unknown_fails_and_what_is_behind_it_goes_on(
     intake: Intake, clock: Clock, store: CountsQueries
 ) -> None:
