@@ -14,6 +14,7 @@ EnodeError
 ├── AggregateError
 │   ├── AggregateNotFound
 │   ├── AggregateAlreadyExists
+│   ├── AggregateNotAdded            a new aggregate has events but was not handed to ``context.add``
 │   ├── AggregateTypeMismatch        the id belongs to an aggregate of another type
 │   ├── ForeignAggregateChanged      a command changed or added an aggregate that is not its own
 │   ├── ApplierNotFound              an aggregate has no method for the event it applies
@@ -99,6 +100,10 @@ class AggregateNotFound(AggregateError):
 
 
 class AggregateAlreadyExists(AggregateError):
+    pass
+
+
+class AggregateNotAdded(AggregateError):
     pass
 
 

@@ -10,6 +10,8 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
 from enode_django.exceptions import (
     AggregateAlreadyExists,
+    AggregateError,
+    AggregateNotAdded,
     AggregateNotFound,
     AggregateTypeMismatch,
     ForeignAggregateChanged,
@@ -27,13 +29,14 @@ class CommandContext:
     It lives for one call of a handler and belongs to that handler's thread.
     """
 
-    __slots__ = ("_aggregate", "_foreign", "_is_new", "_load", "_metadata", "command", "result")
+    __slots__ = ("_aggregate", "_changed", "_foreign", "_is_new", "_load", "_metadata", "command", "result")
 
     def __init__(self, command: Command, aggregate: AggregateRoot | None, load: Load, metadata: bytes = b"") -> None:
         self.command = command
         self.result: Any = None
         self._aggregate = aggregate
         self._is_new = False
+        self._changed: list[AggregateRoot] = []
         self._foreign: dict[str, AggregateRoot | None] = {}
         self._load = load
         self._metadata = metadata
@@ -80,6 +83,7 @@ class CommandContext:
                 f"a command for {self.command.aggregate_root_id!r} cannot add {aggregate.id!r}; send it a command"
             )
         if self._aggregate is not None and self._aggregate is not aggregate:
+            self._changed = [changed for changed in self._changed if changed is not aggregate]
             raise AggregateAlreadyExists(
                 f"there is a {type(self._aggregate).__qualname__} with the id {aggregate.id!r}"
             )
@@ -97,14 +101,27 @@ class CommandContext:
     def _own_or(self, id: str | None) -> str:
         return self.command.aggregate_root_id if id is None else id
 
+    def note_change(self, aggregate: AggregateRoot) -> None:
+        """Called by the first ``apply`` of every aggregate that changes while the command is handled."""
+        self._changed.append(aggregate)
+
     def changed_aggregate(self) -> AggregateRoot | None:
-        """The command's aggregate if it has uncommitted events; raises `ForeignAggregateChanged` if another has."""
-        for foreign in self._foreign.values():
-            if foreign is not None and foreign.uncommitted_events:
-                raise ForeignAggregateChanged(
-                    f"a command for {self.command.aggregate_root_id!r} cannot change {foreign.id!r}; send it a command"
-                )
-        return self._aggregate if self._aggregate is not None and self._aggregate.uncommitted_events else None
+        """The command's aggregate if it has uncommitted events.
+
+        Raises `ForeignAggregateChanged` or `AggregateNotAdded` if another has.
+        """
+        own = self._aggregate
+        for aggregate in self._changed:
+            if aggregate is not own:
+                raise self._lost(aggregate)
+        return own if self._changed else None
+
+    def _lost(self, aggregate: AggregateRoot) -> AggregateError:
+        own = self.command.aggregate_root_id
+        if aggregate.id == own:
+            kind = type(aggregate).__qualname__
+            return AggregateNotAdded(f"a new {kind} {own!r} has events that would be lost; call context.add() with it")
+        return ForeignAggregateChanged(f"a command for {own!r} cannot change {aggregate.id!r}; send it a command")
 
     @property
     def has_changes(self) -> bool:

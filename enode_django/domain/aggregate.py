@@ -91,7 +91,10 @@ class AggregateRoot(Declared):
         getattr(self, applier)(event)
 
     def _new_stamp(self) -> EventStamp:
-        return EventStamp(self._id, self._version + 1, datetime.now(UTC), handled_command.get() or NO_ORIGIN)
+        command = handled_command.get()
+        if command is not None:
+            command.note_change(self)
+        return EventStamp(self._id, self._version + 1, datetime.now(UTC), command or NO_ORIGIN)
 
     def _applier_of(self, event: type[DomainEvent]) -> str:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from enode_django.domain.metadata import EMPTY, Metadata
 
@@ -23,5 +23,11 @@ class KnownOrigin(NamedTuple):
 
 NO_ORIGIN: Origin = KnownOrigin()
 
-handled_command: ContextVar[Origin | None] = ContextVar("enode_handled_command", default=None)
+
+class HandledCommand(Origin, Protocol):
+    def note_change(self, aggregate: Any, /) -> None:
+        """An aggregate begins to change while this command is handled."""
+
+
+handled_command: ContextVar[HandledCommand | None] = ContextVar("enode_handled_command", default=None)
 """Set while a command handler runs, in its thread."""

@@ -1,0 +1,89 @@
+"""What a handler changes without handing it in is an error, not a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from enode_django.commanding.context import CommandContext
+from enode_django.domain.aggregate import AggregateRoot, applies
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.origin import handled_command
+from enode_django.exceptions import AggregateAlreadyExists, AggregateNotAdded, ForeignAggregateChanged
+
+
+class Grow(Command):
+    type_name = "context.Grow"
+
+
+class Grown(DomainEvent):
+    type_name = "context.Grown"
+
+
+class Plant(AggregateRoot):
+    type_name = "context.Plant"
+    size: int = 0
+
+    @applies(Grown)
+    def _grown(self, event: Grown) -> None:
+        self.size += 1
+
+
+def handling(stored: Plant | None, other: Plant | None = None) -> CommandContext:
+    context = CommandContext(Grow(aggregate_root_id="own"), stored, lambda id: other)
+    handled_command.set(context)
+    return context
+
+
+@pytest.fixture(autouse=True)
+def _no_command_afterwards() -> Iterator[None]:
+    yield
+    handled_command.set(None)
+
+
+def grown(id: str) -> Plant:
+    plant = Plant(id)
+    plant.apply(Grown())
+    return plant
+
+
+def test_a_new_aggregate_that_was_not_added_is_an_error() -> None:
+    context = handling(None)
+    grown("own")
+    with pytest.raises(AggregateNotAdded, match=r"a new Plant 'own' has events .* context.add\(\)"):
+        context.changed_aggregate()
+
+
+def test_a_second_new_aggregate_beside_the_own_is_an_error() -> None:
+    context = handling(None)
+    context.add(grown("own"))
+    grown("stranger")
+    with pytest.raises(ForeignAggregateChanged, match="'own' cannot change 'stranger'"):
+        context.changed_aggregate()
+
+
+def test_a_read_only_copy_that_was_changed_is_an_error() -> None:
+    context = handling(Plant("own"), other=Plant("other"))
+    context.get(Plant, "other").apply(Grown())
+    with pytest.raises(ForeignAggregateChanged, match="'own' cannot change 'other'"):
+        context.changed_aggregate()
+
+
+def test_the_own_aggregate_is_what_changed() -> None:
+    stored = Plant("own")
+    context = handling(stored)
+    assert context.changed_aggregate() is None
+    context.get(Plant).apply(Grown())
+    assert context.changed_aggregate() is stored
+    assert context.has_changes
+
+
+def test_a_handler_may_fall_back_when_the_aggregate_exists_already() -> None:
+    stored = Plant("own")
+    context = handling(stored)
+    with pytest.raises(AggregateAlreadyExists):
+        context.add(grown("own"))
+    assert context.changed_aggregate() is None
+    context.get(Plant).apply(Grown())
+    assert context.changed_aggregate() is stored
