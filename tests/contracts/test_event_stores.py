@@ -35,5 +35,5 @@ class TestPostgresEventStoreInsideAnAtomicBlock(EventStoreContract):
     def store(self) -> EventStore:
         return PostgresEventStore()
 
-    @pytest.mark.skip(reason="the threads of other writers do not see an uncommitted block")
-    def test_writers_that_race_leave_histories_without_gap_or_repeat(self, store: EventStore, seed: int) -> None: ...
+    # Not part of it: the threads of other writers do not see an uncommitted block.
+    test_writers_that_race_leave_histories_without_gap_or_repeat = None  # type: ignore[assignment]
