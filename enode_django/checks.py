@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -39,7 +40,8 @@ def _settings() -> Iterator[CheckMessage]:
                 hint=f"Known are {', '.join(sorted(known))}.",
                 id="enode_django.E002",
             )
-    yield from _counts()
+    yield from _numbers()
+    yield from _topics()
     yield from _databases()
 
 
@@ -50,20 +52,41 @@ _COUNTS = (
     "COPY_MAX_BATCH",
     "PULL_MAX_BATCH",
     "MAX_UNFINISHED",
+    "RECENT_COMMANDS",
     "EVENTS_MAX_BYTES",
     "MAX_ABNORMAL_ENDS",
 )
 _COUNTS_OR_NONE = ("PROCESSES",)
+_TIMES = ("COMMIT_INTERVAL", "LEASE", "GRACE", "HANDLER_TIME_LIMIT", "EXECUTE_TIMEOUT")
+_TIMES_OR_NONE = ("REFUSAL_RETENTION_DAYS",)
 
 
-def _counts() -> Iterator[CheckMessage]:
+def _numbers() -> Iterator[CheckMessage]:
     current = settings.conf()
-    for key in _COUNTS + _COUNTS_OR_NONE:
-        value = getattr(current, key)
-        if value is None and key in _COUNTS_OR_NONE:
-            continue
+    counts = {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS}
+    counts |= {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS_OR_NONE if getattr(current, key) is not None}
+    counts["ENODE['AGGREGATE_CACHE']['MAX_AGGREGATES']"] = current.AGGREGATE_CACHE.get("MAX_AGGREGATES", 1)
+    for name, value in counts.items():
         if type(value) is not int or value < 1:
-            yield Error(f"ENODE[{key!r}] is {value!r}; it must be a whole number above 0.", id="enode_django.E003")
+            yield Error(f"{name} is {value!r}; it must be a whole number above 0.", id="enode_django.E003")
+    for key in _TIMES + _TIMES_OR_NONE:
+        value = getattr(current, key)
+        if not (_is_number(value) and value > 0) and not (value is None and key in _TIMES_OR_NONE):
+            yield Error(f"ENODE[{key!r}] is {value!r}; it must be a number above 0.", id="enode_django.E007")
+    delays = current.UNKNOWN_TYPE_DELAYS
+    if not isinstance(delays, list | tuple) or not all(_is_number(delay) and delay >= 0 for delay in delays):
+        yield Error(
+            f"ENODE['UNKNOWN_TYPE_DELAYS'] is {delays!r}; it must be a list of numbers that are not below 0.",
+            id="enode_django.E008",
+        )
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+def _topics() -> Iterator[CheckMessage]:
+    current = settings.conf()
     if current.COMMAND_TOPIC == current.EVENT_TOPIC:
         yield Error(f"ENODE uses the topic {current.COMMAND_TOPIC!r} for commands and events.", id="enode_django.E005")
 
