@@ -114,6 +114,8 @@ class QueueConsumer:
                 break  # the caller must hear of those that are ours already; the rest is for the next call
             if one is not None:
                 acquired.append(one)
+        if acquired:
+            logger.info("acquired %s/%s", self._topic, ", ".join(str(one.window.queue) for one in acquired))
         return acquired
 
     def _acquire(self, queue: int) -> Acquired | None:
@@ -135,7 +137,7 @@ class QueueConsumer:
         )
         self._windows[queue] = window
         self._warned.pop(queue, None)
-        logger.info("acquired %s/%d at offset %d, epoch %d", self._topic, queue, lease.committed, lease.epoch)
+        logger.debug("%s/%d is ours from offset %d on, epoch %d", self._topic, queue, lease.committed, lease.epoch)
         return Acquired(window, lease.previous_owner)
 
     def _warn(self, queue: int, held: QueueHeld) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from tests.acceptance.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 GUARD = PROJECT / "sample_project" / "embedded_guard.py"
+_QUEUES = re.compile(r"\d+ workers, (\d+) queues of topic ")
 _STARTED = re.compile(r"started worker (\S+), process (\d+)")
-_ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/(\d+) ")
+_ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/([\d, ]+)\n")
 
 
 @contextlib.contextmanager
@@ -61,22 +63,32 @@ class Processors:
 
     def wait_for(self, text: str, *, times: int = 1, seconds: float = 20.0) -> None:
         """``text`` is a regular expression that the log must match so many times."""
-        pattern = re.compile(text)
-        wait_until(
-            lambda: len(pattern.findall(self.log)) >= times, f"{text!r} in the log of process {self.pid}", seconds
-        )
+        wait_until(lambda: self.count(text) >= times, f"{text!r} in the log of process {self.pid}", seconds)
+
+    def count(self, text: str) -> int:
+        """How often the log matches a regular expression."""
+        return len(re.findall(text, self.log))
 
     def wait_ready(self) -> None:
-        """Every worker owns queues."""
-        wait_until(lambda: len(self.workers()) >= self.processes, "the first workers")
-        names = list(self.workers())[: self.processes]
-        self.wait_owning(*names)
+        """All workers live and share all queues evenly, so that no queue moves any more."""
+        wait_until(self._is_divided, f"{self.processes} workers share the queues evenly")
+
+    def _is_divided(self) -> bool:
+        held = Counter(self.owners().values())
+        shares = [held[name] for name in self.living_workers()]
+        queues = _QUEUES.search(self.log)
+        return (
+            queues is not None
+            and len(shares) == self.processes
+            and sum(shares) == int(queues[1])
+            and max(shares) - min(shares) <= 1
+        )
 
     def wait_owning(self, *names: str) -> None:
         wait_until(lambda: {name for name, _ in self._acquired()}.issuperset(names), f"{names} own queues")
 
     def _acquired(self) -> list[tuple[str, str]]:
-        return _ACQUIRED.findall(self.log)
+        return [(name, queue) for name, queues in _ACQUIRED.findall(self.log) for queue in queues.split(", ")]
 
     def owners(self) -> dict[int, str]:
         """Who acquired each queue last."""

@@ -66,6 +66,14 @@ def test_held_queue_is_waited_for_and_its_holder_named_once_it_lasts(
     assert "second runprocessors" in caplog.text
 
 
+def test_what_is_acquired_at_once_is_said_in_one_line(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    take(setting.two, 1)
+    take(setting.one, 0, 1, 2)
+    setting.one.acquire_missing()
+    assert caplog.messages == ["acquired t/1", "acquired t/0, 2"]
+
+
 def test_queue_of_an_owner_known_to_be_dead_is_taken_at_once(setting: Setting) -> None:
     take(setting.one, 0)
     setting.two.assign([0], gone=["one"])
@@ -217,10 +225,7 @@ def test_message_pulled_after_the_window_closed_is_not_taken(setting: Setting) -
     assert window.unfinished == 0
 
 
-def test_commit_moves_only_to_the_lowest_unfinished_offset_and_is_not_repeated(
-    setting: Setting, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
+def test_commit_moves_only_to_the_lowest_unfinished_offset_and_is_not_repeated(setting: Setting) -> None:
     setting.send(5)
     take(setting.one, 0)
     pulled(setting.one)
@@ -232,4 +237,3 @@ def test_commit_moves_only_to_the_lowest_unfinished_offset_and_is_not_repeated(
     assert setting.committed() == 3
     setting.one.trim()
     assert setting.transport.pull("t", {0: 0}, limit=9, wait=0)[0].offsets[0] == 3
-    assert "acquired t/0 at offset 0, epoch 1" in caplog.text
