@@ -13,13 +13,18 @@ class EnodeConfig(AppConfig):
 
     def ready(self) -> None:
         from enode_django.checks import check_definitions, check_settings
-        from enode_django.conf import conf
+        from enode_django.conf import DISCOVERED_MODULES, conf
+        from enode_django.exceptions import ConfigurationError
         from enode_django.serialization.registry import types
 
         types.label_of = _label_of
         register(check_settings, Tags.compatibility)
         register(check_definitions, Tags.models)
-        autodiscover_modules(*conf().AUTODISCOVER_MODULES)
+        try:
+            modules = conf().AUTODISCOVER_MODULES
+        except ConfigurationError:  # the system check says so, which a traceback from here would keep it from
+            modules = DISCOVERED_MODULES
+        autodiscover_modules(*modules)
 
 
 def _label_of(module: str) -> str | None:

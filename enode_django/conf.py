@@ -114,6 +114,9 @@ def given() -> Mapping[str, Any]:
     for key in NESTED_KEYS:
         if not isinstance(value.get(key, {}), Mapping):
             raise ConfigurationError(f"ENODE[{key!r}] must be a dictionary, got {value[key]!r}")
+    options = value.get("QUEUE", {}).get("OPTIONS", {})
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(f"ENODE['QUEUE']['OPTIONS'] must be a dictionary, got {options!r}")
     return value
 
 

@@ -40,6 +40,10 @@ def app(tmp_path: Path) -> Path:
 
 
 def run(app: Path, *arguments: str, **enode: object) -> subprocess.CompletedProcess[str]:
+    return run_with(app, enode, *arguments)
+
+
+def run_with(app: Path, enode: object, *arguments: str) -> subprocess.CompletedProcess[str]:
     (app.parent / "audit_settings.py").write_text(SETTINGS.format(enode=enode))
     environment = {
         **os.environ,
@@ -74,3 +78,13 @@ def test_an_unknown_setting_is_refused_before_anything_starts(app: Path) -> None
     done = run(app, str(ROOT / "manage.py"), "runprocessors", COMAND_TOPIC="x")
     assert done.returncode == 1
     assert "(enode_django.E002) ENODE has the unknown key 'COMAND_TOPIC'." in done.stderr
+
+
+@pytest.mark.parametrize("enode", [None, "redis://127.0.0.1:6379/0", {"QUEUE": "redis://127.0.0.1:6379/0"}])
+def test_settings_that_are_no_dictionary_are_refused_by_the_check_and_not_by_a_traceback(
+    app: Path, enode: object
+) -> None:
+    done = run_with(app, enode, str(ROOT / "manage.py"), "check")
+    assert done.returncode == 1
+    assert "(enode_django.E001) ENODE" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -90,7 +90,9 @@ def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], exp
         assert [message.id for message in check_settings(None)] == expected
 
 
-@pytest.mark.parametrize("settings", [["COMMAND_TOPIC"], {"QUEUE": "redis://127.0.0.1:6379/0"}])
+@pytest.mark.parametrize(
+    "settings", [["COMMAND_TOPIC"], {"QUEUE": "redis://127.0.0.1:6379/0"}, {"QUEUE": {"OPTIONS": "prefix=mine"}}]
+)
 def test_settings_that_are_no_dictionary_are_reported(settings: object) -> None:
     with override_settings(ENODE=settings):
         assert [message.id for message in check_settings(None)] == ["enode_django.E001"]
