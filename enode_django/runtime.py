@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,10 +23,23 @@ from enode_django.exceptions import ConfigurationError
 def make_transport() -> Transport:
     """The queue of the settings; raises `ConfigurationError`. It connects when it is first used."""
     current = conf()
-    transport: Transport = _import(current.queue_backend, 'QUEUE["BACKEND"]')(
-        current.queue_location, **current.queue_options
-    )
+    backend = _import(current.queue_backend, 'QUEUE["BACKEND"]')
+    _check_options(backend, current.queue_backend, current.queue_options)
+    transport: Transport = backend(current.queue_location, **current.queue_options)
     return transport
+
+
+def _check_options(backend: Any, path: str, options: Mapping[str, Any]) -> None:
+    parameters = list(inspect.signature(backend).parameters.values())[1:]
+    known = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    if len(known) < len(parameters):
+        return
+    for key in options:
+        if key not in known:
+            raise ConfigurationError(
+                f'ENODE QUEUE["OPTIONS"] has the key {key!r}, which {path} does not know; '
+                f"it knows {', '.join(known) or 'none'}"
+            )
 
 
 def make_store() -> EventStore:

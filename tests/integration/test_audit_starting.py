@@ -88,3 +88,10 @@ def test_settings_that_are_no_dictionary_are_refused_by_the_check_and_not_by_a_t
     assert done.returncode == 1
     assert "(enode_django.E001) ENODE" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_option_of_the_transport_is_refused_in_one_line(app: Path) -> None:
+    done = run(app, str(ROOT / "manage.py"), "runprocessors", QUEUE={"OPTIONS": {"prefx": "x"}})
+    assert done.returncode == 1
+    assert done.stderr.startswith("CommandError: ENODE QUEUE[\"OPTIONS\"] has the key 'prefx', which ")
+    assert "Traceback" not in done.stderr

@@ -43,6 +43,28 @@ def test_backends_are_made_by_their_dotted_paths() -> None:
             make_transport() if key == "QUEUE" else make_store()
 
 
+class Tolerant(MemoryTransport):
+    def __init__(self, location: str = "", **options: object) -> None:
+        super().__init__(location)
+        self.options = options
+
+
+def test_an_option_that_the_transport_does_not_know_is_named_with_it() -> None:
+    with override_settings(ENODE={"QUEUE": {"OPTIONS": {"prefix": "mine", "prefx": "x"}}}):
+        expected = r"'prefx', which \S+RedisStreamsTransport does not know; it knows prefix, timeout, max_length,"
+        with pytest.raises(ConfigurationError, match=expected):
+            make_transport()
+        with pytest.raises(ConfigurationError, match="'prefx'"):
+            current_bus()
+
+
+def test_a_transport_that_takes_any_option_gets_them_all() -> None:
+    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.Tolerant", "OPTIONS": {"anything": 1}}}):
+        transport = make_transport()
+    assert isinstance(transport, Tolerant)
+    assert transport.options == {"anything": 1}
+
+
 def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> None:
     memory = {"QUEUE": {"BACKEND": "enode_django.equeue.transports.memory.MemoryTransport"}}
     with override_settings(ENODE=memory):
