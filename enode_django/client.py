@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import warnings
 from collections.abc import Iterable
 
@@ -12,7 +13,7 @@ from enode_django.commanding.results import CommandResult, WaitFor
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.origin import handled_command
-from enode_django.exceptions import DefinitionError, ExecuteInsideHandler
+from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, shown
 from enode_django.runtime import current_bus
 
 
@@ -45,22 +46,32 @@ def execute_command(
     """Send a command and block until its outcome is durable.
 
     Raises `CommandTimeout` after ``timeout`` seconds (``EXECUTE_TIMEOUT`` of the settings): the command goes on.
-    Raises `ExecuteInsideHandler` in a command handler, which would wait for itself.
+    Raises `ExecuteInsideHandler` in a command handler, which would wait for itself, and `InvalidField` for a timeout
+    that is no number above 0.
     """
+    seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
-    return current_bus().execute(command, _timeout(timeout))
+    return current_bus().execute(command, seconds)
 
 
 async def aexecute_command(
     command: Command, *, wait_for: WaitFor = WaitFor.EXECUTED, timeout: float | None = None
 ) -> CommandResult:
     """As `execute_command`, waiting without a thread."""
+    seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
-    return await current_bus().aexecute(command, _timeout(timeout))
+    return await current_bus().aexecute(command, seconds)
 
 
 def _timeout(timeout: float | None) -> float:
-    return conf().EXECUTE_TIMEOUT if timeout is None else timeout
+    if timeout is None:
+        return conf().EXECUTE_TIMEOUT
+    if type(timeout) not in (int, float) or not math.isfinite(timeout) or timeout <= 0:
+        raise InvalidField(
+            f"timeout={shown(timeout)} is no number of seconds above 0; "
+            "leave it out for the EXECUTE_TIMEOUT of the settings, or use send_command to not wait"
+        )
+    return timeout
 
 
 def _checked(command: Command) -> Command:

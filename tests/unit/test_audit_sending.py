@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.test import override_settings
 
-from enode_django import execute_command, send_command, send_commands
+from enode_django import aexecute_command, execute_command, send_command, send_commands
 from enode_django.commanding.bus import QueueCommandBus
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
-from enode_django.exceptions import CommandTimeout, TransportUnavailable
+from enode_django.exceptions import CommandTimeout, InvalidField, TransportUnavailable
 from enode_django.runtime import use_bus
 from tests.races.counting import Add
 
@@ -76,3 +79,15 @@ def test_the_settings_say_how_long_an_execution_waits() -> None:
         pytest.raises(CommandTimeout, match=r"within 0\.03 s"),
     ):
         execute_command(Add(aggregate_root_id="x"))
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, "5", True, float("nan"), float("inf"), timedelta(seconds=5)])
+def test_a_timeout_that_cannot_be_used_is_refused_before_anything_is_sent(timeout: Any) -> None:
+    transport = Shaky()
+    transport.create_topic("commands", 1)
+    with use_bus(bus_on(transport)):
+        with pytest.raises(InvalidField, match=r"timeout=.* is no number of seconds above 0"):
+            execute_command(Add(aggregate_root_id="x"), timeout=timeout)
+        with pytest.raises(InvalidField, match=r"timeout=.* is no number of seconds above 0"):
+            asyncio.run(aexecute_command(Add(aggregate_root_id="x"), timeout=timeout))
+    assert (transport.stored, transport.inboxes) == (0, 0)
