@@ -27,7 +27,7 @@ def main(page: Path) -> None:
     with inline(MemoryEventStore()):
         for block in blocks(page):
             if block.runs and block.option("file") is None and block.option("append") is None:
-                exec(compile(block.at_its_lines, str(page), "exec"), namespace)
+                exec(compile(block.at_its_lines, str(page), "exec", dont_inherit=True), namespace)
 
 
 if __name__ == "__main__":
