@@ -28,22 +28,31 @@ SECONDS = 60
 class Reader:
     """Somebody at a terminal who does what the page says."""
 
-    def __init__(self, directory: Path, postgres: Postgres, redis: Redis) -> None:
+    def __init__(self, directory: Path, postgres: Postgres, redis: Redis, *, embedded: bool) -> None:
         self.directory = directory
         self.database_url = postgres.url
+        self.embedded = embedded
         self.processors: subprocess.Popen[bytes] | None = None
         self.log = directory / "processors.log"
         self.ran: list[str] = []
         server = urlsplit(postgres.url)
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("DJANGO_")} | {
+        own = {
             "PGHOST": server.hostname or "",
             "PGPORT": str(server.port),
             "PGUSER": server.username or "",
             "PGPASSWORD": server.password or "",
-            "REDIS_URL": redis.url,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
         }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "PG"))}
+        inherited.pop("DATABASE_URL", None)
+        self.environment = (
+            inherited
+            | ({"DATABASE_URL": postgres.url} if embedded else own)
+            | {
+                "REDIS_URL": redis.url,
+                "PYTHONPATH": str(ROOT),
+                "PYTHONUNBUFFERED": "1",
+            }
+        )
 
     def follow(self, block: Block) -> None:
         if block.language == "python":
@@ -71,6 +80,8 @@ class Reader:
         if words[0] == "cd":
             self.directory /= words[1]
         elif words[0] == "createdb":
+            if self.embedded:
+                return  # as the page says
             with psycopg.connect(self.database_url, autocommit=True) as connection:
                 connection.execute(f'CREATE DATABASE "{words[1]}"')
         elif "runprocessors" in words:
@@ -131,9 +142,11 @@ def _matches(expected: str, line: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, expected.split("…"))), line) is not None
 
 
-@pytest.fixture
-def reader(tmp_path: Path, private_postgres: Postgres, private_redis: Redis) -> Iterator[Reader]:
-    reader = Reader(tmp_path, private_postgres, private_redis)
+@pytest.fixture(params=[False, True], ids=["own-services", "embedded-services"])
+def reader(
+    tmp_path: Path, private_postgres: Postgres, private_redis: Redis, request: pytest.FixtureRequest
+) -> Iterator[Reader]:
+    reader = Reader(tmp_path, private_postgres, private_redis, embedded=request.param)
     with contextlib.closing(reader):
         yield reader
 
