@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from enode_django.exceptions import InvalidField, shown
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
@@ -26,6 +28,12 @@ class Metadata:
     causation_id: str | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in _NAMES:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise InvalidField(f"metadata {name}={shown(value)} is no string; pass str(...)")
+
     def as_map(self) -> dict[str, Any]:
         """The fields that are set, as they are stored."""
         named = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
@@ -33,7 +41,8 @@ class Metadata:
 
     @classmethod
     def from_map(cls, stored: Mapping[str, Any]) -> Metadata:
-        known = {name: stored[name] for name in _NAMES if name in stored}
+        """What was stored stays readable: what should be a string becomes one."""
+        known = {name: str(stored[name]) for name in _NAMES if stored.get(name) is not None}
         return cls(**known, extra={name: value for name, value in stored.items() if name not in _NAMES})
 
 
@@ -57,7 +66,10 @@ def metadata(
     causation_id: str | None = None,
     **extra: Any,
 ) -> Iterator[Metadata]:
-    """Commands sent inside carry these values, and those of an enclosing block where one is not given."""
+    """Commands sent inside carry these values, and those of an enclosing block where one is not given.
+
+    Raises `InvalidField` for a named one that is no string.
+    """
     outer = current_metadata()
     inner = Metadata(
         user=outer.user if user is None else user,

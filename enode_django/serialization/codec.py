@@ -12,7 +12,7 @@ A command on its way is ``[1, type name, id, aggregate root id, {field: value}, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from enode_django.domain.messages import Command, DomainEvent, EventStamp, Message
@@ -123,7 +123,23 @@ _EMPTY_BYTES = b""
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
-    return pack(metadata.as_map()) if metadata is not EMPTY and metadata != EMPTY else _EMPTY_BYTES
+    """Raises `InvalidField`, naming the key, for a value that cannot be stored."""
+    if metadata is EMPTY or metadata == EMPTY:
+        return _EMPTY_BYTES
+    fields = metadata.as_map()
+    try:
+        return pack(fields)
+    except InvalidField:
+        _find_unstorable(fields)
+        raise
+
+
+def _find_unstorable(fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        try:
+            pack(value)
+        except InvalidField as error:
+            raise InvalidField(f"metadata {name}={shown(value)}: {error}") from error
 
 
 def decode_metadata(stored: bytes) -> Metadata:

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from enode_django.domain.metadata import EMPTY, Metadata, current_metadata, metadata
+from enode_django.exceptions import InvalidField
+from enode_django.serialization.codec import decode_metadata, encode_metadata
+from enode_django.serialization.plain import pack
+
+
+@pytest.mark.parametrize("name", ["user", "request", "correlation_id", "causation_id"])
+def test_named_metadata_that_is_no_string_is_refused_with_its_name(name: str) -> None:
+    given: dict[str, Any] = {name: 17}
+    with pytest.raises(InvalidField, match=rf"metadata {name}=17 is no string; pass str"), metadata(**given):
+        pytest.fail("the block has been entered")
+    assert current_metadata() is EMPTY
+    with pytest.raises(InvalidField, match=rf"metadata {name}=17 is no string"):
+        Metadata(**given)
+
+
+def test_metadata_of_an_enclosing_block_holds_where_none_is_given() -> None:
+    with metadata(user="ada", shop=7), metadata(user=None, request="r1"):
+        assert current_metadata() == Metadata(user="ada", request="r1", extra={"shop": 7})
+
+
+def test_stored_metadata_stays_readable_whatever_is_in_it() -> None:
+    assert decode_metadata(pack({"user": 17, "request": None, "shop": 7})) == Metadata(user="17", extra={"shop": 7})
+
+
+def test_metadata_that_cannot_be_stored_is_refused_with_its_key() -> None:
+    with metadata(user="ada", shop=7, basket=[object()]), pytest.raises(InvalidField, match=r"metadata basket=\[<obj"):
+        encode_metadata(current_metadata())
+    with pytest.raises(InvalidField, match="metadata user="):
+        encode_metadata(Metadata(user="\ud800"))
