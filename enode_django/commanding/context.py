@@ -14,7 +14,9 @@ from enode_django.exceptions import (
     AggregateNotAdded,
     AggregateNotFound,
     AggregateTypeMismatch,
+    DefinitionError,
     ForeignAggregateChanged,
+    shown,
 )
 from enode_django.ids import check_id
 from enode_django.serialization.codec import decode_metadata
@@ -61,6 +63,8 @@ class CommandContext:
 
     def find(self, cls: type[Root], id: str | None = None) -> Root | None:
         """As `get`, but None for an id that does not exist."""
+        if not isinstance(cls, type) or not issubclass(cls, AggregateRoot):
+            raise DefinitionError(f"{shown(cls)} is no aggregate class; pass the class, then the id if it is another's")
         if id is None or id == self.command.aggregate_root_id:
             aggregate = self._aggregate
         else:
@@ -78,6 +82,8 @@ class CommandContext:
 
         Raises `AggregateAlreadyExists`, or `ForeignAggregateChanged` for an id that is not the command's.
         """
+        if not isinstance(aggregate, AggregateRoot):
+            raise DefinitionError(f"context.add({shown(aggregate)}) is given no aggregate; pass the new one")
         if aggregate.id != self.command.aggregate_root_id:
             raise ForeignAggregateChanged(
                 f"a command for {self.command.aggregate_root_id!r} cannot add {aggregate.id!r}; send it a command"

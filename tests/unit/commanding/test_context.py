@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,12 @@ from enode_django.commanding.context import CommandContext
 from enode_django.domain.aggregate import AggregateRoot, applies
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.origin import handled_command
-from enode_django.exceptions import AggregateAlreadyExists, AggregateNotAdded, ForeignAggregateChanged
+from enode_django.exceptions import (
+    AggregateAlreadyExists,
+    AggregateNotAdded,
+    DefinitionError,
+    ForeignAggregateChanged,
+)
 
 
 class Grow(Command):
@@ -87,3 +93,17 @@ def test_a_handler_may_fall_back_when_the_aggregate_exists_already() -> None:
     assert context.changed_aggregate() is None
     context.get(Plant).apply(Grown())
     assert context.changed_aggregate() is stored
+
+
+@pytest.mark.parametrize("cls", ["Plant", None, Grow, Plant("own")])
+def test_what_is_no_aggregate_class_cannot_be_got(cls: Any) -> None:
+    for context in (handling(None), handling(Plant("own"))):
+        for take in (context.get, context.find):
+            with pytest.raises(DefinitionError, match="is no aggregate class; pass the class"):
+                take(cls)
+
+
+@pytest.mark.parametrize("given", [None, Plant, "own"])
+def test_what_is_no_aggregate_cannot_be_added(given: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"^context\.add\(.*\) is given no aggregate"):
+        handling(None).add(given)
