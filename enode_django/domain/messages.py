@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 from enode_django.domain.declarations import Declared
 from enode_django.domain.metadata import Metadata
@@ -89,6 +89,15 @@ class EventStamp:
         return (EventStamp, (self.aggregate_root_id, self.version, self.timestamp, origin))
 
 
+class _NotApplied:
+    """Stands for the stamp of an event that has none: one in the event itself comes before it."""
+
+    def __get__(self, event: object, owner: type) -> EventStamp:
+        if event is None:
+            raise AttributeError("a class of events has no stamp; ask an event")
+        raise AttributeError(f"{event!r} was not applied yet: ids, version, timestamp and metadata come with apply()")
+
+
 class DomainEvent(Message):
     """What happened to an aggregate. Two events are equal if their class and declared fields are.
 
@@ -99,10 +108,9 @@ class DomainEvent(Message):
         {"id", "aggregate_root_id", "version", "timestamp", "command_id", "metadata", "type_name", "schema_version"}
     )
 
-    if TYPE_CHECKING:
-        # Plain instance state, not fields: equality, repr and the constructor leave them out.
-        _stamp: ClassVar[EventStamp]
-        _index: ClassVar[int]
+    # Instance state, but no fields: equality, repr and the constructor leave it out.
+    _stamp = _NotApplied()
+    _index: ClassVar[int]
 
     def stamp(self, stamp: EventStamp, index: int) -> None:
         self.__dict__["_stamp"] = stamp

@@ -213,3 +213,12 @@ def test_event_has_its_place_once_it_is_stamped() -> None:
     assert event == Paid(amount=Decimal(1))
     back = pickle.loads(pickle.dumps(event))
     assert (back, back.id, back.metadata) == (event, event.id, event.metadata)
+
+
+@pytest.mark.parametrize("name", ["id", "aggregate_root_id", "version", "timestamp", "command_id", "metadata"])
+def test_attribute_of_an_event_that_was_not_applied_says_so(name: str) -> None:
+    class Fresh(DomainEvent):
+        type_name = "messages.Fresh"
+
+    with pytest.raises(AttributeError, match=r"Fresh\(\) was not applied yet"):
+        getattr(Fresh(), name)
