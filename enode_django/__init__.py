@@ -19,6 +19,10 @@ from enode_django.domain.handlers import command_handler
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, metadata
 from enode_django.domain.refusals import DomainException
+from enode_django.eventing.event_handlers import event_handler
+from enode_django.eventing.process_managers import ProcessManager
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.subscribers import handles
 
 __all__ = [
     "AggregateRoot",
@@ -29,12 +33,17 @@ __all__ = [
     "DomainEvent",
     "DomainException",
     "Metadata",
+    "ModelProjection",
+    "ProcessManager",
+    "Projection",
     "WaitFor",
     "aexecute_command",
     "applies",
     "asend_command",
     "command_handler",
+    "event_handler",
     "execute_command",
+    "handles",
     "metadata",
     "send_command",
     "send_command_on_commit",

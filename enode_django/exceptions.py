@@ -25,6 +25,8 @@ EnodeError
 │   ├── CommandTimeout               no answer in time; the command goes on
 │   ├── CommandKilledWorker          the command ended its worker process again and again
 │   └── ExecuteInsideHandler         ``execute_command`` was called by a handler
+├── SubscriberError
+│   └── UnknownSubscriber            no projection, process manager or group of event handlers has that name
 ├── StoreError
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
 ├── QueueError
@@ -149,6 +151,14 @@ class CommandKilledWorker(CommandError):
 
 
 class ExecuteInsideHandler(CommandError):
+    pass
+
+
+class SubscriberError(EnodeError):
+    pass
+
+
+class UnknownSubscriber(SubscriberError):
     pass
 
 

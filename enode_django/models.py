@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
+from django.db.models.functions import Now
 
 from enode_django.fields import CurrentTransactionId, TransactionIdField
 
@@ -55,3 +56,97 @@ class EventStream(models.Model):
         raise TypeError(
             f"event stream {self.sequence!r} cannot be deleted; refusals are pruned by the event store's prune_refusals"
         )
+
+
+class ReadModel(models.Model):
+    """The base of a `ModelProjection`'s rows: one for each aggregate. ``version`` says how far the row has come."""
+
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, primary_key=True, db_collation="C")
+    version = models.BigIntegerField("version", default=0, editable=False)
+
+    class Meta:
+        abstract = True
+
+
+class Checkpoint(models.Model):
+    """How far a subscriber got in an aggregate. A `ModelProjection` has one only where it has no row."""
+
+    pk = models.CompositePrimaryKey("subscriber", "aggregate_root_id")
+    subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
+    version = models.BigIntegerField("version")
+
+    class Meta:
+        verbose_name = "checkpoint"
+        verbose_name_plural = "checkpoints"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.subscriber} has {self.aggregate_root_id} up to version {self.version}"
+
+
+class Subscription(models.Model):
+    """Where a subscriber began, and how far it has compared the event store with its checkpoints."""
+
+    subscriber = models.CharField("subscriber", max_length=255, primary_key=True, db_collation="C")
+    started_at = models.DateTimeField("started at")
+    start_position = models.BigIntegerField("start position", help_text="What is stored below it is not handled.")
+    swept_position = models.BigIntegerField("swept position", help_text="What is stored below it was compared.")
+
+    class Meta:
+        verbose_name = "subscription"
+        verbose_name_plural = "subscriptions"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.subscriber} since {self.started_at}"
+
+
+class ParkedEvent(models.Model):
+    """A stream or refusal that a subscriber failed to handle: the aggregate waits there until it is retried or skipped.
+
+    A refusal that waits behind it has a row, too, with no attempts; later versions are found by the checkpoint.
+    """
+
+    subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
+    aggregate_root_type = models.CharField("aggregate root type", max_length=255, db_collation="C")
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
+    version = models.BigIntegerField("version", null=True, help_text="Empty for a refusal.")
+    command_id = models.CharField("command id", max_length=255, db_collation="C")
+    error_type = models.CharField("error type", max_length=255)
+    error = models.TextField("error", help_text="With its traceback.")
+    attempts = models.IntegerField("attempts")
+    first_failed_at = models.DateTimeField("first failed at")
+    last_failed_at = models.DateTimeField("last failed at")
+
+    class Meta:
+        verbose_name = "parked event"
+        verbose_name_plural = "parked events"
+        default_permissions = ("view", "change")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["subscriber", "aggregate_root_id", "command_id"], name="enode_parked_event"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.subscriber} parked {self.aggregate_root_id} at version {self.version}"
+
+
+class HandledRefusal(models.Model):
+    """A refusal that a subscriber has handled, until the sweep has seen it: refusals have no version to go by."""
+
+    pk = models.CompositePrimaryKey("subscriber", "aggregate_root_id", "command_id")
+    subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
+    command_id = models.CharField("command id", max_length=255, db_collation="C")
+    handled_at = models.DateTimeField("handled at", db_default=Now())
+
+    class Meta:
+        verbose_name = "handled refusal"
+        verbose_name_plural = "handled refusals"
+        default_permissions = ()
+        indexes = [models.Index(fields=["handled_at"], name="enode_refusal_handled_at")]
+
+    def __str__(self) -> str:
+        return f"{self.subscriber} has handled the refusal of {self.command_id}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -48,6 +48,11 @@ class AggregateRoot(Declared):
         cls._appliers = _collect_appliers(cls)
         cls._initial = None
         _check_constructor(cls)
+
+    @classmethod
+    def applied_events(cls) -> Collection[type[DomainEvent]]:
+        """The classes of events that can happen to this aggregate: a method applies them, and their subclasses."""
+        return cls._appliers.keys()
 
     def __init__(self, id: str) -> None:
         self._id = check_id(id, "aggregate root id")

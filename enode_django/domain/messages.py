@@ -83,6 +83,16 @@ class EventStamp:
         self.timestamp = timestamp
         self.origin = origin
 
+    @property
+    def metadata(self) -> Metadata:
+        """That of the command, with the command as the cause."""
+        origin = self.origin
+        return dataclasses.replace(
+            origin.metadata,
+            causation_id=origin.command_id or None,
+            correlation_id=origin.metadata.correlation_id or origin.command_id or None,
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         """What is copied or pickled takes ids and metadata along, not the command's context."""
         origin = KnownOrigin(self.origin.command_id, self.origin.metadata)
@@ -144,9 +154,4 @@ class DomainEvent(Message):
     @property
     def metadata(self) -> Metadata:
         """That of the event's command, with the command as its cause."""
-        origin = self._stamp.origin
-        return dataclasses.replace(
-            origin.metadata,
-            causation_id=origin.command_id or None,
-            correlation_id=origin.metadata.correlation_id or origin.command_id or None,
-        )
+        return self._stamp.metadata

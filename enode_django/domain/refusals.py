@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar, Self
 
 from enode_django.domain.declarations import Declared
+from enode_django.domain.messages import EventStamp
+from enode_django.domain.metadata import Metadata
 from enode_django.exceptions import EnodeError
 
 
@@ -20,6 +23,7 @@ class DomainException(Declared, EnodeError):
     schema_version = 1
     _reserved: ClassVar[frozenset[str]] = frozenset(
         {"args", "message", "retriable", "type_name", "schema_version", "add_note"}
+        | {"id", "aggregate_root_id", "timestamp", "command_id", "metadata"}
     )
 
     def __init__(self, message: str = "", **fields: Any) -> None:
@@ -40,6 +44,42 @@ class DomainException(Declared, EnodeError):
         refusal.args = (message,)
         refusal.__dict__.update(cls.schema().decode(plain))
         return refusal
+
+    # -- of a refusal that was stored and is handed to a subscriber ------------------------------------------------
+
+    def stamp(self, stamp: EventStamp) -> None:
+        self.__dict__["_stamp"] = stamp
+
+    @property
+    def _origin(self) -> EventStamp:
+        stamp: EventStamp | None = self.__dict__.get("_stamp")
+        if stamp is None:
+            raise AttributeError(
+                f"{self!r} was not stored yet: ids, timestamp and metadata are those of a stored refusal"
+            )
+        return stamp
+
+    @property
+    def id(self) -> str:
+        """Derived from the refused command, so it is the same however often the refusal is read."""
+        return f"{self.aggregate_root_id}/refused/{self.command_id}"
+
+    @property
+    def aggregate_root_id(self) -> str:
+        return self._origin.aggregate_root_id
+
+    @property
+    def timestamp(self) -> datetime:
+        return self._origin.timestamp
+
+    @property
+    def command_id(self) -> str:
+        return self._origin.origin.command_id
+
+    @property
+    def metadata(self) -> Metadata:
+        """That of the refused command, with the command as its cause."""
+        return self._origin.metadata
 
     def to_plain(self) -> dict[str, Any]:
         return self.schema().encode(self.__dict__)

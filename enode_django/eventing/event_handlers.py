@@ -1,0 +1,105 @@
+"""Functions that are called for events: mails, caches, calls to other systems. At least once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
+
+from enode_django.domain.messages import DomainEvent
+from enode_django.domain.refusals import DomainException
+from enode_django.eventing.subscribers import BEGINNING, NOW, Followed, Handler, Subscriber
+from enode_django.exceptions import DefinitionError
+
+Function = TypeVar("Function", bound=Callable[[Any], None])
+
+DEFAULT_GROUP = "event_handlers"
+
+
+class EventHandler(NamedTuple):
+    followed: Followed
+    name: str
+    priority: int
+    function: Callable[[Any], None]
+    start: str
+
+
+class EventHandlerGroup(Subscriber):
+    """Handlers that follow together: one consumer group and one checkpoint. What fails in one holds the others up for
+    that aggregate; put into another group what must not."""
+
+    handles_refusals = True
+    start = NOW
+    replays = False
+
+    def __init__(self, name: str) -> None:
+        self._group = name
+        super().__init__()
+        self.handlers: list[EventHandler] = []
+
+    def _default_name(self) -> str:
+        return self._group
+
+    def add(self, handler: EventHandler) -> None:
+        """A handler that a reloaded module defines again stands for the one before."""
+        self.handlers = [h for h in self.handlers if (h.followed, h.name) != (handler.followed, handler.name)]
+        self.handlers.append(handler)
+        self.start = handler.start
+        self._handlers_by_name.clear()
+        self._follows_type.clear()
+
+    @property
+    def followed(self) -> Iterable[Followed]:
+        return {handler.followed for handler in self.handlers}
+
+    def handlers_of(self, cls: Followed) -> Sequence[Handler]:
+        """Those for the class and for its bases, by priority, then by name."""
+        found = [handler for handler in self.handlers if issubclass(cls, handler.followed)]
+        return [handler.function for handler in sorted(found, key=attrgetter("priority", "name"))]
+
+    @property
+    def starts(self) -> set[str]:
+        """All its handlers must begin at the same place."""
+        return {handler.start for handler in self.handlers}
+
+
+_groups: dict[str, EventHandlerGroup] = {}
+
+
+def handler_groups() -> Sequence[EventHandlerGroup]:
+    return [group for group in _groups.values() if group.handlers]
+
+
+def event_handler(
+    *followed: Followed,
+    name: str,
+    priority: int = 100,
+    group: str = DEFAULT_GROUP,
+    start: str = NOW,
+) -> Callable[[Function], Function]:
+    """Mark a function ``(event) -> None`` to be called for these classes of events, or domain exceptions, and their
+    subclasses: those with a lower ``priority`` first, then by ``name``.
+
+    It is called at least once for each event, in the order of each aggregate's versions. A new group begins at *now*,
+    or, with ``start="beginning"``, with all that is stored. Functions of a group share its pace and its checkpoints.
+    """
+    if not followed:
+        raise DefinitionError(
+            'event_handler() names no event; write @event_handler(SomeEvent, name="app.what_it_does")'
+        )
+    for cls in followed:
+        if not (isinstance(cls, type) and issubclass(cls, DomainEvent | DomainException)):
+            raise DefinitionError(f"event_handler() takes classes of events or domain exceptions, got {cls!r}")
+    if start not in (NOW, BEGINNING):
+        raise DefinitionError(f'event_handler() got start={start!r}; use "now" or "beginning"')
+
+    def register(function: Function) -> Function:
+        if inspect.iscoroutinefunction(function):
+            raise DefinitionError(f"{function.__qualname__} is async; an event handler is a plain function")
+        handlers = _groups.setdefault(group, EventHandlerGroup(group))
+        for cls in followed:
+            handlers.add(EventHandler(cls, name, priority, function, start))
+        return function
+
+    return register

@@ -1,0 +1,55 @@
+"""Process managers: events in, commands out, each command once."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from enode_django.domain.messages import Command
+from enode_django.eventing.subscribers import NOW, Subscriber
+from enode_django.exceptions import DefinitionError
+from enode_django.serialization.registry import types
+
+_NAMESPACE = uuid.UUID("6f0c3a52-5f0b-5d0c-9a3e-0e8f3d6b7c11")
+
+
+class ProcessManager(Subscriber):
+    """Handlers are ``(self, event) -> Iterable[Command] | None``: they yield the commands that follow from an event,
+    or from a stored refusal, and do nothing else.
+
+    ``name`` must be stable: checkpoints and the ids of the commands hang on it. A new process manager begins with the
+    events of *now* unless it says ``start = "beginning"``.
+    """
+
+    abstract: ClassVar[bool] = True
+    start = NOW
+    replays = False
+    handles_refusals = True
+
+
+def with_derived_ids(commands: Iterable[object], *, cause: str, subscriber: str) -> Iterator[Command]:
+    """The commands with ids that say where they come from, so that handling an event again repeats the same commands.
+
+    ``cause`` is the id of the event or refusal. Commands of one class for one aggregate are told apart by counting
+    them; the order of others does not matter. The ids are UUIDs (version 5, RFC 9562). Raises `DefinitionError` for
+    what is no command.
+    """
+    seen: Counter[tuple[str, str]] = Counter()
+    for command in commands:
+        if not isinstance(command, Command):
+            raise DefinitionError(f"{subscriber} yields {command!r}, which is no command")
+        key = (types.name_of(type(command)), command.aggregate_root_id)
+        seen[key] += 1
+        # Lengths come first, so that no two lists of parts make the same text.
+        parts = (cause, subscriber, *key, str(seen[key]))
+        derived = uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts))
+        yield _with_id(command, str(derived))
+
+
+def _with_id(command: Command, id: str) -> Command:
+    """A copy: the same object may be yielded twice."""
+    copied = object.__new__(type(command))
+    copied.__dict__.update(command.__dict__, id=id)
+    return copied

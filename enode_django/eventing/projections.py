@@ -1,0 +1,76 @@
+"""Projections: Django models that follow the events, each event exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from django.db import models, router
+
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.exceptions import DefinitionError
+
+Row = TypeVar("Row", bound=models.Model)
+
+
+class ModelProjection(Subscriber, Generic[Row]):
+    """One row for each aggregate. Handlers are ``(self, row, event) -> None``: they change the row in memory, and rows
+    are loaded and stored in bulk, so neither ``save()`` nor its signals are called.
+
+    ``model`` is derived from `enode_django.models.ReadModel`. An aggregate that has no row yet gets a new one, whose
+    ``version`` is 0, with the first event that is handled.
+    """
+
+    abstract: ClassVar[bool] = True
+    model: ClassVar[type[models.Model]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls._methods or cls.__dict__.get("abstract", False):
+            return
+        model = getattr(cls, "model", None)
+        if not (isinstance(model, type) and issubclass(model, models.Model)):
+            raise DefinitionError(f"{cls.__qualname__} has model = {model!r}; name the model of its rows")
+        if getattr(model._meta.pk, "name", "") != "aggregate_root_id" or model._meta.parents:
+            raise DefinitionError(
+                f"{cls.__qualname__} has the model {model.__qualname__}; derive that from "
+                "enode_django.models.ReadModel, and not from another model that has a table"
+            )
+
+    @property
+    def database(self) -> str:
+        return router.db_for_write(self.model)
+
+    def delete(self, row: Row) -> None:
+        """Let the row be deleted when the event is handled. A later event that is handled makes a new row."""
+        row._enode_deleted = True  # type: ignore[attr-defined]
+
+
+class Projection(Subscriber):
+    """Any ORM code. Handlers are ``(self, event) -> None`` and may touch the rows of the event's aggregate only.
+
+    ``models`` names every model that the handlers write; they must lie in one database.
+    """
+
+    abstract: ClassVar[bool] = True
+    models: ClassVar[Sequence[type[models.Model]]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls._methods or cls.__dict__.get("abstract", False):
+            return
+        given = getattr(cls, "models", None)
+        if not isinstance(given, list | tuple) or not given:
+            raise DefinitionError(f"{cls.__qualname__} has models = {given!r}; list the models that it writes")
+        for model in given:
+            if not (isinstance(model, type) and issubclass(model, models.Model)):
+                raise DefinitionError(f"{cls.__qualname__} lists {model!r} in its models, which is no model")
+
+    @property
+    def databases(self) -> Sequence[str]:
+        """Of its models, each once; more than one is refused by a system check."""
+        return list(dict.fromkeys(router.db_for_write(model) for model in self.models))
+
+    @property
+    def database(self) -> str:
+        return self.databases[0]

@@ -1,0 +1,73 @@
+"""The subscribers of this process, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from enode_django.eventing.event_handlers import handler_groups
+from enode_django.eventing.subscribers import Subscriber, declared_subscribers
+from enode_django.exceptions import UnknownMessageType, UnknownSubscriber
+
+
+class SubscriberRegistry:
+    """Subscribers are made when first asked for, when all apps are loaded."""
+
+    def __init__(self) -> None:
+        self._made: dict[type[Subscriber], Subscriber] = {}
+        self._only: Sequence[Subscriber] | None = None
+
+    def all(self) -> Sequence[Subscriber]:
+        """By name. Raises `TypeNameError` for a class that can have none."""
+        if self._only is not None:
+            return self._only
+        classes = [self._make(cls) for cls in declared_subscribers()]
+        return sorted([*classes, *handler_groups()], key=lambda subscriber: subscriber.name)
+
+    def _make(self, cls: type[Subscriber]) -> Subscriber:
+        subscriber = self._made.get(cls)
+        if subscriber is None:
+            subscriber = self._made[cls] = cls()
+        return subscriber
+
+    def get(self, name: str) -> Subscriber:
+        """Raises `UnknownSubscriber`."""
+        for subscriber in self.all():
+            if subscriber.name == name:
+                return subscriber
+        names = ", ".join(subscriber.name for subscriber in self.all()) or "none"
+        raise UnknownSubscriber(f"no subscriber is named {name!r}; there are {names}")
+
+    def following(self, event_types: Iterable[str]) -> Collection[str]:
+        """The names of the subscribers that have a handler for one of these stored names of events."""
+        wanted = list(event_types)
+        return [subscriber.name for subscriber in self.all() if any(_is_followed(subscriber, name) for name in wanted)]
+
+    def duplicates(self) -> Iterator[tuple[str, Sequence[Subscriber]]]:
+        by_name: dict[str, list[Subscriber]] = {}
+        for subscriber in self.all():
+            by_name.setdefault(subscriber.name, []).append(subscriber)
+        for name, mates in by_name.items():
+            if len(mates) > 1:
+                yield name, mates
+
+    @contextmanager
+    def only(self, *chosen: type[Subscriber] | Subscriber) -> Iterator[Sequence[Subscriber]]:
+        """Inside the block these are all there are: for tests, and for what runs some of them."""
+        before = self._only
+        made = [one if isinstance(one, Subscriber) else self._make(one) for one in chosen]
+        self._only = sorted(made, key=lambda subscriber: subscriber.name)
+        try:
+            yield self._only
+        finally:
+            self._only = before
+
+
+def _is_followed(subscriber: Subscriber, type_name: str) -> bool:
+    try:
+        return bool(subscriber.event_handlers(type_name))
+    except UnknownMessageType:
+        return False
+
+
+subscribers = SubscriberRegistry()

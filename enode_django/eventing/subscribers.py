@@ -1,0 +1,175 @@
+"""Subscribers: what follows the stored events, each by a name, at a pace, and with a memory of its own.
+
+A *subscriber* is a projection, a process manager or a group of event handlers. Its stable name is its consumer group
+and the key of its checkpoints, so renaming one makes it a new one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any, ClassVar, TypeVar
+
+from django.apps import apps
+from django.db import router
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.messages import DomainEvent
+from enode_django.domain.refusals import DomainException
+from enode_django.exceptions import DefinitionError, TypeNameError, UnknownMessageType
+from enode_django.serialization.registry import types
+
+Followed = type[DomainEvent] | type[DomainException]
+Handler = Callable[..., Any]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+NOW = "now"
+BEGINNING = "beginning"
+
+running_subscriber: ContextVar[str | None] = ContextVar("enode_running_subscriber", default=None)
+"""The name of the subscriber whose handlers run in this thread."""
+
+
+def handles(*followed: Followed) -> Callable[[Method], Method]:
+    """Mark a method of a subscriber as the one that handles these classes of events and their subclasses.
+
+    Process managers and event handlers may handle domain exceptions, too: refusals that were stored.
+    """
+    if not followed:
+        raise DefinitionError("handles() names no event; write @handles(SomeEvent)")
+    for cls in followed:
+        if not (isinstance(cls, type) and issubclass(cls, DomainEvent | DomainException)):
+            raise DefinitionError(f"handles() takes classes of events or domain exceptions, got {cls!r}")
+
+    def mark(method: Method) -> Method:
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            raise DefinitionError(f"{method.__qualname__} is async; a handler is a plain function")
+        method._enode_handles = followed  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class Subscriber:
+    """The base of all kinds. Subclasses with ``abstract = True`` in their own body are never run themselves.
+
+    ``name`` is ``"<app_label>.<ClassName>"`` unless given. ``start``: where a new subscriber begins, ``"beginning"``
+    or ``"now"``. ``replays``: whether it takes part when stored events are replayed.
+    """
+
+    name: str = ""
+    start: str = BEGINNING
+    replays: bool = True
+    handles_refusals: ClassVar[bool] = False
+    _methods: ClassVar[dict[Followed, str]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._methods = _collect_methods(cls)
+        if cls.start not in (NOW, BEGINNING):
+            raise DefinitionError(f'{cls.__qualname__} has start = {cls.start!r}; use "now" or "beginning"')
+        if not cls.handles_refusals:
+            for followed in cls._methods:
+                if issubclass(followed, DomainException):
+                    raise DefinitionError(
+                        f"{cls.__qualname__} handles {followed.__qualname__}: a refusal changes nothing, so there is "
+                        "nothing to project; let a process manager or an event handler handle it"
+                    )
+        if cls._methods and not cls.__dict__.get("abstract", False):
+            _declared.append(cls)
+
+    def __init__(self) -> None:
+        self.name = type(self).__dict__.get("name") or self._default_name()
+        self._handlers_by_name: dict[str, Sequence[Handler]] = {}
+        self._follows_type: dict[str, bool] = {}
+
+    def _default_name(self) -> str:
+        """Raises `TypeNameError` outside the installed apps."""
+        cls = type(self)
+        label = types.label_of(cls.__module__)
+        if label is None:
+            raise TypeNameError(
+                f"{cls.__module__}.{cls.__qualname__} belongs to no installed app; "
+                f'give it a name: name = "some_label.{cls.__name__}" in its body'
+            )
+        return f"{label}.{cls.__name__}"
+
+    @property
+    def followed(self) -> Iterable[Followed]:
+        """The classes this subscriber has handlers for."""
+        return self._methods
+
+    def handlers_of(self, cls: Followed) -> Sequence[Handler]:
+        """What is to be called for a message of this class, in order; none if it is not followed."""
+        for base in cls.__mro__:
+            method = self._methods.get(base)
+            if method is not None:
+                return (getattr(self, method),)
+        return ()
+
+    def event_handlers(self, type_name: str) -> Sequence[Handler]:
+        """By the stored name of an event. Raises `UnknownMessageType` for one that this process does not know: it
+        might be followed, by code that is newer."""
+        handlers = self._handlers_by_name.get(type_name)
+        if handlers is None:
+            handlers = self._handlers_by_name[type_name] = self.handlers_of(types.class_of(DomainEvent, type_name))
+        return handlers
+
+    def refusal_handlers(self, type_name: str) -> Sequence[Handler]:
+        """By the stored name of a refusal; raises `UnknownMessageType`."""
+        if not self.handles_refusals:
+            return ()
+        return self.handlers_of(types.class_of(DomainException, type_name))
+
+    def follows(self, aggregate_root_type: str) -> bool:
+        """Whether aggregates of this type can have events that are followed: an aggregate has an applier for each of
+        its events. Of a type that this process does not know nothing is assumed."""
+        follows = self._follows_type.get(aggregate_root_type)
+        if follows is None:
+            follows = self._follows_type[aggregate_root_type] = self._can_follow(aggregate_root_type)
+        return follows
+
+    def _can_follow(self, aggregate_root_type: str) -> bool:
+        try:
+            applied = types.class_of(AggregateRoot, aggregate_root_type).applied_events()
+        except UnknownMessageType:
+            return True
+        return any(
+            issubclass(event, followed) or issubclass(followed, event)
+            for event in applied
+            for followed in self.followed
+        )
+
+    @property
+    def database(self) -> str:
+        """The alias of the database that holds its checkpoints and, for a projection, its rows."""
+        return checkpoint_database()
+
+
+def checkpoint_database() -> str:
+    """Where checkpoints are that go with no rows: where the project's routers put them."""
+    return router.db_for_write(apps.get_model("enode_django", "Checkpoint"))
+
+
+_declared: list[type[Subscriber]] = []
+
+
+def declared_subscribers() -> Sequence[type[Subscriber]]:
+    """In the order of definition. A class that a reloaded module defined again stands for the one before."""
+    return list({(cls.__module__, cls.__qualname__): cls for cls in _declared}.values())
+
+
+def _collect_methods(cls: type[Subscriber]) -> dict[Followed, str]:
+    """Method names over the MRO: a method that a subclass overrides keeps what it was marked for."""
+    methods: dict[Followed, str] = {}
+    for base in reversed(cls.__mro__):
+        for name, member in vars(base).items():
+            for followed in getattr(member, "_enode_handles", ()):
+                other = methods.setdefault(followed, name)
+                if other != name:
+                    raise DefinitionError(
+                        f"{cls.__qualname__} has two methods for {followed.__qualname__}: {other}() and {name}(); "
+                        "keep one"
+                    )
+    return methods
