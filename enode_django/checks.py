@@ -79,6 +79,12 @@ def _numbers() -> Iterator[CheckMessage]:
             f"ENODE['UNKNOWN_TYPE_DELAYS'] is {delays!r}; it must be a list of numbers that are not below 0.",
             id="enode_django.E008",
         )
+    remembered = current.REMEMBERED_ANSWERS
+    if type(remembered) is not int or remembered < 0:
+        yield Error(
+            f"ENODE['REMEMBERED_ANSWERS'] is {remembered!r}; it must be a whole number that is not below 0.",
+            id="enode_django.E009",
+        )
 
 
 def _is_number(value: object) -> bool:

@@ -47,6 +47,8 @@ class Conf:
     MAX_UNFINISHED: int = 20_000
     """Commands pulled and not published yet; above it the worker stops pulling."""
     RECENT_COMMANDS: int = 50_000
+    REMEMBERED_ANSWERS: int = 10_000
+    """Of each queue: answers that left no row in the event store (0: none)."""
     EVENTS_MAX_BYTES: int = 4 * 1024 * 1024
     AGGREGATE_CACHE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``MAX_AGGREGATES`` (100,000)."""

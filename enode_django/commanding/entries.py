@@ -130,8 +130,8 @@ class Entry:
 class Finished(NamedTuple):
     """A command whose outcome is final: a stored ``record`` to answer from and to publish, or else a ``result``.
 
-    Neither is set for a body that is no command. ``result`` is answered once the consume offset has moved past the
-    command: nothing in the store would keep a redelivery from being decided otherwise.
+    ``result`` is answered once the consume offset has moved past the command, and is remembered by the queue from
+    then on: nothing in the store would keep a redelivery or a copy from being decided otherwise.
     """
 
     envelope: Envelope

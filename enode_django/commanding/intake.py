@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from enode_django.commanding.entries import Entry, EntryKind, Envelope, Finished, position_of
+from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import failure
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.concurrency.backoff import Persist
@@ -22,11 +23,12 @@ logger = logging.getLogger("enode_django.commands")
 
 
 class Received(NamedTuple):
-    """``commands`` go to command mailboxes, ``stored`` to event mailboxes, ``broken`` to the publisher; in order."""
+    """``commands`` go to command mailboxes, ``stored`` to event mailboxes, ``finished`` (broken, or answered before) to
+    the publisher; in order."""
 
     commands: list[Envelope]
     stored: list[Entry]
-    broken: list[Finished]
+    finished: list[Finished]
 
 
 class _Pulled(NamedTuple):
@@ -48,7 +50,8 @@ class _Delayed:
 
 
 class Intake:
-    """All methods are called by the pulling thread; they block on the store for what stood in a queue at a takeover.
+    """All methods are called by the pulling thread; they block on the store for what stood in a queue at a takeover,
+    and on the transport for what it remembers of a queue that was acquired.
 
     ``delays`` are the seconds after which a command of an unknown type is looked at again (a rolling deploy may bring
     a worker that knows it); after the last it fails. ``suspects`` and ``condemned`` are positions of commands that
@@ -59,6 +62,7 @@ class Intake:
         self,
         store: EventStore,
         router: MailboxRouter,
+        remembered: RememberedAnswers,
         *,
         persist: Persist,
         delays: Sequence[float],
@@ -66,6 +70,7 @@ class Intake:
     ) -> None:
         self._store = store
         self._router = router
+        self._remembered = remembered
         self._persist = persist
         self._delays = delays
         self._clock = clock
@@ -80,12 +85,13 @@ class Intake:
 
     def receive(self, window: OffsetWindow, offsets: Sequence[int], bodies: Sequence[bytes]) -> Received:
         received = Received([], [], [])
+        self._remembered.of(window)
         pulled = []
         for offset, body in zip(offsets, bodies, strict=True):
             try:
                 pulled.append(_Pulled(window, offset, body, decode_command(body)))
             except EnodeError as error:
-                received.broken.append(self._broken(window, offset, body, error))
+                received.finished.append(self._broken(window, offset, body, error))
         if offsets and offsets[0] < window.backlog_end:
             pulled = self._take_stored(pulled, received)
         for one in pulled:
@@ -132,6 +138,10 @@ class Intake:
         return rest
 
     def _take(self, one: _Pulled, received: Received, attempts: int = 0) -> None:
+        answered = self._remembered.find(one.window, (one.wire.id, one.wire.aggregate_root_id))
+        if answered is not None:
+            received.finished.append(Finished(self._envelope(one, None), None, answered))
+            return
         position = position_of(one.window.queue, one.offset)
         if position in self.condemned:
             error: EnodeError = CommandKilledWorker(

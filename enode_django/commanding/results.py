@@ -11,6 +11,11 @@ from enode_django.exceptions import CommandFailed, MalformedMessage
 from enode_django.serialization.codec import StoredRefusal, read_stored
 from enode_django.serialization.plain import pack, unpack
 
+LONGEST_ERROR_TEXT = 1_000
+"""Characters of an exception's text that reach the sender."""
+RECEIPT_MAX_BYTES = 8_192
+"""More than a failure takes."""
+
 
 class CommandStatus(Enum):
     SUCCESS = "success"
@@ -18,7 +23,7 @@ class CommandStatus(Enum):
     NOTHING_CHANGED = "nothing_changed"
     """It was handled and changed nothing."""
     FAILED = "failed"
-    """It took no effect, and this sending of it never will. Whether a copy sent later may: see the write path."""
+    """It took no effect, and never will."""
 
 
 class WaitFor(Enum):
@@ -64,7 +69,8 @@ def failure(command_id: str, aggregate_root_id: str, error: BaseException) -> Co
 
 def _text_of(error: BaseException) -> str:
     try:
-        return str(error)
+        text = str(error)
+        return text if len(text) <= LONGEST_ERROR_TEXT else f"{text[:LONGEST_ERROR_TEXT]}…"
     except Exception as broken:  # application code: a __str__ that fails must not fail the worker
         return f"its text cannot be had: {type(broken).__name__}"
 
@@ -103,6 +109,15 @@ def encode_result(result: CommandResult) -> bytes:
             result.error_fields,
         )
     )
+
+
+def encode_receipt(result: CommandResult) -> bytes:
+    """As `encode_result`, of a bounded size: what is too large leaves its value, fields and most of its text behind."""
+    body = encode_result(result)
+    if len(body) <= RECEIPT_MAX_BYTES:
+        return body
+    text = result.error_message[:LONGEST_ERROR_TEXT]
+    return encode_result(dataclasses.replace(result, value=None, error_message=text, error_fields={}))
 
 
 def decode_result(body: bytes) -> CommandResult:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from enode_django.equeue.messages import Commit
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import QueueHeld, TransportUnavailable
@@ -40,6 +39,8 @@ class QueueConsumer:
     `assign` says which queues to own; the pulling thread then calls `acquire_missing` and `pull`, another one `renew`
     and `commit` on a timer. A queue that is assigned no more is drained (its window is finished by whoever handles
     its messages) and released by `release_drained`. Every error of the transport passes through.
+
+    Of the receipts that windows keep, the newest ``keep_receipts`` of each queue stay in the transport.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class QueueConsumer:
         owner: str,
         lease: float,
         max_held: int = 100_000,
+        keep_receipts: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
@@ -59,6 +61,7 @@ class QueueConsumer:
         self._owner = owner
         self._lease = lease
         self._max_held = max_held
+        self._keep_receipts = keep_receipts
         self._clock = clock
         self._assigned: frozenset[int] = frozenset()
         self._gone: frozenset[str] = frozenset()
@@ -186,20 +189,22 @@ class QueueConsumer:
                 window.deadline = started + self._lease
 
     def commit(self) -> None:
-        """Store how far each window has come. Safe to call from several threads."""
+        """Store how far each window has come, and the receipts it keeps. Safe to call from several threads."""
         with self._committing:
-            moved = {
-                w.queue: (w, w.committable) for w in self._all_windows() if not w.closed and w.committable > w.committed
-            }
+            moved = [w for w in self._all_windows() if not w.closed and w.committable > w.committed]
             if not moved:
                 return
-            commits = {queue: Commit(window.epoch, offset) for queue, (window, offset) in moved.items()}
+            commits = {window.queue: window.next_commit(self._keep_receipts) for window in moved}
             refused = self._transport.commit(self._group, self._topic, commits)
-            for queue, (window, offset) in moved.items():
-                if queue in refused:
+            for window in moved:
+                if window.queue in refused:
                     self._lose(window)
                 else:
-                    window.committed = offset
+                    window.commit_taken(commits[window.queue].offset)
+
+    def receipts(self, window: OffsetWindow) -> Sequence[bytes]:
+        """What the group kept of the queue's messages before this lease, the oldest first."""
+        return self._transport.receipts(self._group, self._topic, window.queue)
 
     def _lose(self, window: OffsetWindow) -> None:
         if not window.closed:

@@ -36,8 +36,21 @@ class Lease(NamedTuple):
     previous_owner: str | None
 
 
+class Receipt(NamedTuple):
+    """What a consumer group keeps of a finished message, for whoever consumes the queue after it."""
+
+    offset: int
+    body: bytes
+
+
 class Commit(NamedTuple):
-    """``offset`` is the lowest one that is not finished; everything below it is never delivered again."""
+    """``offset`` is the lowest one that is not finished; everything below it is never delivered again.
+
+    ``receipts`` (by ascending offset) are those of messages that this commit moves past. Of all receipts of the queue
+    the newest ``keep`` stay.
+    """
 
     epoch: int
     offset: int
+    receipts: Sequence[Receipt] = ()
+    keep: int = 0

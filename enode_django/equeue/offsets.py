@@ -10,6 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
+from enode_django.equeue.messages import Commit, Receipt
+
 
 class OffsetWindow:
     """The messages pulled and not finished. No I/O.
@@ -18,7 +20,8 @@ class OffsetWindow:
     and costs a constant time per message. ``committable``, ``unfinished``, ``closed`` and ``deadline`` may be read
     by any thread without a lock. ``deadline`` (seconds of `time.monotonic`) is until when the lease is ours for
     certain; the thread that renews leases sets it. Whoever finds that the queue was lost or gives it back calls
-    `close`.
+    `close`. The publishing thread may `keep` a receipt of a message before it finishes that message; the committing
+    thread takes what is due from `next_commit` and says with `commit_taken` that the transport has it.
 
     With offsets 5 to 8 added, and 6 and 7 finished, ``committable`` is 5; with 5 finished too it is 8; with all
     finished it is 9.
@@ -41,6 +44,7 @@ class OffsetWindow:
         self._next = committed
         self._in_order: deque[int] = deque()
         self._unfinished: set[int] = set()
+        self._receipts: dict[int, bytes] = {}
         self._lock = threading.Lock()
 
     @property
@@ -86,6 +90,25 @@ class OffsetWindow:
             while in_order and in_order[0] not in unfinished:
                 in_order.popleft()
             self.committable = in_order[0] if in_order else self._next
+
+    def keep(self, offset: int, receipt: bytes) -> None:
+        """Let the commit that moves past this message, which is not finished yet, take a receipt along."""
+        with self._lock:
+            self._receipts[offset] = receipt
+
+    def next_commit(self, keep: int) -> Commit:
+        """How far the queue may be committed, with the receipts that belong to it, as far as ``keep`` lets them stay."""
+        with self._lock:
+            offset = self.committable
+            due = sorted(kept for kept in self._receipts if kept < offset) if self._receipts and keep else ()
+            return Commit(self.epoch, offset, [Receipt(kept, self._receipts[kept]) for kept in due[-keep:]], keep)
+
+    def commit_taken(self, offset: int) -> None:
+        """The transport has accepted a commit up to ``offset``."""
+        with self._lock:
+            self.committed = offset
+            for kept in [kept for kept in self._receipts if kept < offset]:
+                del self._receipts[kept]
 
     def close(self) -> None:
         """No message is taken any more. Safe to call twice."""

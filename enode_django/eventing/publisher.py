@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from enode_django.commanding.entries import Finished
+from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, encode_result, failure, stored_result
 from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.offsets import OffsetWindow
@@ -26,13 +27,15 @@ class EventPublisher:
     """All methods are called by one thread and block until the queue has taken what they send.
 
     An outcome that is in the store is answered at once. Any other is answered when ``commit`` has moved the consume
-    offset past its command: from then on the command is not delivered again, so nobody can decide it otherwise.
+    offset past its command, and has let the queue remember the answer in the same step: from then on the command is
+    not delivered again, and a copy of it gets the same answer, so nobody can decide it otherwise.
     """
 
     def __init__(
         self,
         transport: Transport,
         producer: Producer,
+        remembered: RememberedAnswers,
         *,
         event_topic: str,
         command_topic: str,
@@ -41,6 +44,7 @@ class EventPublisher:
     ) -> None:
         self._transport = transport
         self._producer = producer
+        self._remembered = remembered
         self._event_topic = event_topic
         self._dead_letters = dead_letter_topic(command_topic)
         self._persist = persist
@@ -64,7 +68,9 @@ class EventPublisher:
         if streams:
             self._persist(lambda: self._producer.send_all(self._event_topic, streams))
         self._bury([one for one in finished if one.record is None and one.envelope.body is not None])
-        self._waiting.extend(one for one in finished if one.record is None and one.envelope.reply_to)
+        unstored = [one for one in finished if one.record is None and one.envelope.reply_to]
+        self._remember(unstored)
+        self._waiting.extend(unstored)
         self._move_windows(finished)
         if self._waiting:
             self.answer_committed()
@@ -80,6 +86,14 @@ class EventPublisher:
                 waiting.append(one)
         self._answer([(one.envelope.reply_to, encode_result(one.result)) for one in due if one.result is not None])
         self._waiting = waiting  # last: whoever shuts down goes by it
+
+    def _remember(self, unstored: Sequence[Finished]) -> None:
+        """Before the windows move: whatever commits them takes these answers along. Where nobody waits, nothing is
+        promised, and nothing kept."""
+        for one in unstored:
+            window = one.envelope.window
+            if window is not None and one.result is not None:
+                self._remembered.add(window, one.envelope.offset, one.result)
 
     def _answer(self, replies: Sequence[tuple[str, bytes]]) -> None:
         if replies:

@@ -23,6 +23,7 @@ from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
 from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor, Note
+from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.concurrency.backoff import delays, until_it_works
 from enode_django.concurrency.mailbox import Mailbox
@@ -103,11 +104,18 @@ class Pipeline:
             owner=owner,
             lease=conf.LEASE,
             max_held=HELD_PER_UNFINISHED * conf.MAX_UNFINISHED,
+            keep_receipts=conf.REMEMBERED_ANSWERS,
         )
-        self._intake = Intake(store, self._router, persist=until_it_works, delays=conf.UNKNOWN_TYPE_DELAYS)
+        remembered = RememberedAnswers(
+            conf.REMEMBERED_ANSWERS, lambda window: until_it_works(lambda: self.consumer.receipts(window))
+        )
+        self._intake = Intake(
+            store, self._router, remembered, persist=until_it_works, delays=conf.UNKNOWN_TYPE_DELAYS
+        )
         self._publisher = EventPublisher(
             transport,
             Producer(transport, queues=conf.QUEUES_PER_TOPIC),
+            remembered,
             event_topic=conf.EVENT_TOPIC,
             command_topic=conf.COMMAND_TOPIC,
             persist=until_it_works,
@@ -245,8 +253,8 @@ class Pipeline:
                 for box, share in zip(self._commands, shares, strict=True):
                     if share:
                         box.post(Commands(share))
-        if received.broken:
-            self._finished.post(received.broken)
+        if received.finished:
+            self._finished.post(received.finished)
 
     # -- command mailboxes ----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from enode_django.commanding.committing import Committer
 from enode_django.commanding.intake import Intake
 from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, CommandStatus, decode_result
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.concurrency.backoff import once
@@ -62,8 +63,9 @@ class Worker:
     """All hands of a worker in one thread."""
 
     def __init__(self, transport: Transport, store: EventStore, owner: str) -> None:
-        self.consumer = QueueConsumer(transport, group="g", topic="commands", owner=owner, lease=60)
-        self.intake = Intake(store, MailboxRouter(1, 1), persist=once, delays=())
+        self.consumer = QueueConsumer(transport, group="g", topic="commands", owner=owner, lease=60, keep_receipts=10)
+        remembered = RememberedAnswers(10, self.consumer.receipts)
+        self.intake = Intake(store, MailboxRouter(1, 1), remembered, persist=once, delays=())
         self.processor = CommandProcessor(
             AggregateLoader(store), handlers, persist=once, max_aggregates=10, max_recent=10, max_bytes=10_000
         )
@@ -71,6 +73,7 @@ class Worker:
         self.publisher = EventPublisher(
             transport,
             Producer(transport, queues=1),
+            remembered,
             event_topic="events",
             command_topic="commands",
             persist=once,
@@ -85,6 +88,7 @@ class Worker:
         for window, offsets, bodies in self.consumer.pull(100, 0):
             received = self.intake.receive(window, offsets, bodies)
             handled += len(received.commands)
+            self.publisher.publish(received.finished)
             entries = [*received.stored, *self.processor.handle(received.commands)]
             while entries:
                 committed = self.committer.commit(entries)

@@ -8,6 +8,8 @@ import pytest
 
 from enode_django.commanding.entries import EntryKind, position_of
 from enode_django.commanding.intake import Intake, Received
+from enode_django.commanding.remembered import RememberedAnswers
+from enode_django.commanding.results import CommandResult, encode_receipt
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.concurrency.backoff import once
 from enode_django.domain.messages import Command
@@ -55,7 +57,11 @@ def clock() -> Clock:
 
 @pytest.fixture
 def intake(store: CountsQueries, clock: Clock) -> Intake:
-    return Intake(store, MailboxRouter(2, 1), persist=once, delays=DELAYS, clock=clock)
+    return Intake(store, MailboxRouter(2, 1), remembering(), persist=once, delays=DELAYS, clock=clock)
+
+
+def remembering(*answers: CommandResult) -> RememberedAnswers:
+    return RememberedAnswers(10, lambda window: [encode_receipt(answer) for answer in answers])
 
 
 def ids(received: Received) -> list[str]:
@@ -161,7 +167,7 @@ def test_command_whose_schema_stays_newer_fails(intake: Intake, clock: Clock, ve
 def test_command_with_a_strange_schema_version_is_broken(intake: Intake, rest: tuple[object, ...]) -> None:
     received = receive(intake, window(), pack((1, "races.Add", "c", "x", {}, b"", "inbox", *rest)))
     assert received.commands == []
-    assert len(received.broken) == 1
+    assert len(received.finished) == 1
 
 
 def test_command_that_stays_unknown_fails_and_what_is_behind_it_goes_on(
@@ -228,7 +234,7 @@ def test_garbage_goes_to_the_publisher_with_what_can_be_made_out(
 ) -> None:
     lease = window(backlog_end=2)
     received = receive(intake, lease, garbage, body(Add(aggregate_root_id="x", id="good")))
-    (broken,) = received.broken
+    (broken,) = received.finished
     assert ids(received) == ["good"]
     assert broken.envelope.body == garbage
     assert (answer_of(broken).command_id, broken.envelope.reply_to) == answered

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, decode_result, failure
 from enode_django.concurrency.backoff import once
 from enode_django.equeue.consumer import QueueConsumer
@@ -51,13 +52,16 @@ class Setting:
         self.transport = Flaky(self.clock)
         self.transport.create_topic("commands", 1)
         self.consumer = QueueConsumer(
-            self.transport, group="g", topic="commands", owner="w", lease=10, clock=self.clock
+            self.transport, group="g", topic="commands", owner="w", lease=10, keep_receipts=10, clock=self.clock
         )
         self.consumer.assign([0])
         ((self.window, _),) = self.consumer.acquire_missing()
+        self.remembered = RememberedAnswers(10, self.consumer.receipts)
+        self.remembered.of(self.window)
         self.publisher = EventPublisher(
             self.transport,
             Producer(self.transport, queues=2),
+            self.remembered,
             event_topic="events",
             command_topic="commands",
             persist=once,

@@ -1,7 +1,8 @@
 """The port between the queue's clients and what stores the messages.
 
 A topic has queues numbered 0 … n-1; a queue is an ordered list of messages with offsets 0, 1, 2 …. Consumer groups
-are independent of one another: each has its own leases and committed offsets.
+are independent of one another: each has its own leases, committed offsets and receipts. A receipt is what a group keeps
+of a message that it is done with: some bytes, written together with the offset that moves past the message.
 """
 
 from __future__ import annotations
@@ -80,10 +81,19 @@ class Transport(Protocol):
         """Give queues back. A queue whose epoch has moved on is left alone."""
 
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
-        """Store consume offsets; returns the queues refused because their epoch is stale. Offsets never go back.
+        """Store consume offsets and receipts; returns the queues refused because their epoch is stale.
 
-        The epoch decides, not the lease: as long as nobody else acquired the queue, a commit after the lease ran out
-        or was released is taken.
+        Of each queue both are stored, or neither, whenever the process or the transport may stop. (A driver may take
+        many receipts in several steps, each of which moves the offset just past its own.) Offsets never go back; a
+        receipt below the offset that is stored already is not stored again, so a commit whose outcome is unknown can
+        be repeated. The epoch decides, not the lease: as long as nobody else acquired the queue, a commit after the
+        lease ran out or was released is taken.
+        """
+
+    def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
+        """What the group keeps of the queue's finished messages, the oldest first.
+
+        Complete for who has acquired the queue: an owner before it can store none any more.
         """
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:

@@ -48,6 +48,15 @@ class _Claim:
     until: float = 0.0
     epoch: int = 0
     offset: int = 0
+    receipts: list[bytes] = field(default_factory=list)
+
+    def commit(self, commit: Commit) -> None:
+        if commit.offset <= self.offset:
+            return
+        self.receipts += (receipt.body for receipt in commit.receipts if receipt.offset >= self.offset)
+        if commit.receipts:
+            del self.receipts[: max(0, len(self.receipts) - commit.keep)]
+        self.offset = commit.offset
 
 
 class _Topic:
@@ -202,8 +211,14 @@ class MemoryTransport:
                 if claim is None:
                     refused.add(queue)
                 else:
-                    claim.offset = max(claim.offset, commit.offset)
+                    claim.commit(commit)
         return refused
+
+    def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
+        source = self._topic(topic, (queue,))
+        with source.changed:
+            claim = source.groups.get(group, {}).get(queue)
+            return list(claim.receipts) if claim is not None else []
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
         source = self._topic(topic)

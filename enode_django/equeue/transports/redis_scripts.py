@@ -95,12 +95,17 @@ return 0
 COMMIT = Script(
     _RUN
     + """
--- KEYS: claim. ARGV: epoch, offset. Returns 1, or 0 when the epoch is stale.
+-- KEYS: claim, receipts. ARGV: epoch, offset, how many receipts stay (above 0), then offset and body of each new one.
+-- Returns 1, or 0 when the epoch is stale.
 local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run')
 if claim[1] ~= ARGV[1] or claim[3] ~= run then return 0 end
-if tonumber(ARGV[2]) > tonumber(claim[2] or 0) then
-  redis.call('HSET', KEYS[1], 'offset', ARGV[2])
+local before = tonumber(claim[2] or 0)
+if tonumber(ARGV[2]) <= before then return 1 end
+for i = 4, #ARGV, 2 do
+  if tonumber(ARGV[i]) >= before then redis.call('RPUSH', KEYS[2], ARGV[i + 1]) end
 end
+if #ARGV > 3 then redis.call('LTRIM', KEYS[2], '-' .. ARGV[3], -1) end
+redis.call('HSET', KEYS[1], 'offset', ARGV[2])
 return 1
 """
 )

@@ -6,6 +6,7 @@ Keys, all under ``prefix`` (``enode``); what a script touches together shares a 
 * ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:next`` the next offset
 * ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), and while leased owner, until (ms since 1970); run,
   the start of the server under which it was acquired: a later one may have lost writes, so leases are lost with it
+* ``enode:{topic:3}:receipts:<group>`` list: what the group keeps of messages it is done with, the oldest first
 * ``enode:inbox:{address}`` the answers to one process, gone ten minutes after the last one
 
 What was acknowledged survives a crash of the server as its persistence is configured: with ``appendonly no`` it does
@@ -30,6 +31,7 @@ from enode_django.exceptions import ConfigurationError, QueueHeld, UnknownTopic
 # One script call holds up every other client of the server.
 MESSAGES_PER_CALL = 500
 BYTES_PER_CALL = 1_000_000
+RECEIPTS_PER_CALL = 1_000
 
 INBOX_ANSWERS = 100_000
 INBOX_SECONDS = 600
@@ -57,6 +59,9 @@ class _Keys:
 
     def claim(self, topic: str, queue: int, group: str) -> str:
         return f"{self._prefix}:{{{topic}:{queue}}}:claim:{group}"
+
+    def receipts(self, topic: str, queue: int, group: str) -> str:
+        return f"{self._prefix}:{{{topic}:{queue}}}:receipts:{group}"
 
     def inbox(self, address: str) -> str:
         return f"{self._prefix}:inbox:{{{address}}}"
@@ -190,8 +195,21 @@ class RedisStreamsTransport:
         self._claims(RELEASE, topic, group, {queue: (owner, epoch) for queue, epoch in epochs.items()})
 
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
-        answers = self._claims(COMMIT, topic, group, commits)
-        return {queue for queue, taken in zip(commits, answers, strict=True) if not taken}
+        self._check(topic, commits)
+        queues: list[int] = []
+        calls: list[ScriptCall] = []
+        for queue, commit in commits.items():
+            keys = (self._keys.claim(topic, queue, group), self._keys.receipts(topic, queue, group))
+            for step in steps(commit):
+                queues.append(queue)
+                calls.append(ScriptCall(COMMIT, keys, _commit_arguments(step)))
+        answers = self._connection.run_all(calls) if calls else []
+        return {queue for queue, taken in zip(queues, answers, strict=True) if not taken}
+
+    def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
+        self._check(topic, (queue,))
+        kept: list[bytes] = self._connection.execute("LRANGE", self._keys.receipts(topic, queue, group), 0, -1)
+        return kept
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
         queues = range(self.queue_count(topic))
@@ -274,6 +292,22 @@ def chunks(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
             start, size = index, 0
         size += len(body)
     yield bodies[start:]
+
+
+def steps(commit: Commit) -> Iterator[Commit]:
+    """A commit in pieces of at most `RECEIPTS_PER_CALL` receipts, each moving the offset just past its own."""
+    receipts = commit.receipts[-commit.keep :] if commit.keep else ()
+    while len(receipts) > RECEIPTS_PER_CALL:
+        yield commit._replace(offset=receipts[RECEIPTS_PER_CALL - 1].offset + 1, receipts=receipts[:RECEIPTS_PER_CALL])
+        receipts = receipts[RECEIPTS_PER_CALL:]
+    yield commit._replace(receipts=receipts)
+
+
+def _commit_arguments(commit: Commit) -> list[int | bytes]:
+    arguments: list[int | bytes] = [commit.epoch, commit.offset, commit.keep]
+    for receipt in commit.receipts:
+        arguments += receipt
+    return arguments
 
 
 def _blocks(wait: float) -> Iterator[tuple[()] | tuple[str, int]]:

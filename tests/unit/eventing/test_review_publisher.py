@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.concurrency.backoff import once
 from enode_django.equeue.offsets import OffsetWindow
@@ -33,6 +34,7 @@ def test_answer_counts_as_waiting_until_it_was_sent() -> None:
     transport.publisher = publisher = EventPublisher(
         transport,
         Producer(transport, queues=1),
+        RememberedAnswers(0, lambda window: ()),
         event_topic="events",
         command_topic="commands",
         persist=once,
