@@ -46,8 +46,8 @@ class Receipt(NamedTuple):
 class Commit(NamedTuple):
     """``offset`` is the lowest one that is not finished; everything below it is never delivered again.
 
-    ``receipts`` (by ascending offset) are those of messages that this commit moves past. Of all receipts of the queue
-    the newest ``keep`` stay.
+    ``receipts`` (by ascending offset) are those of messages that this commit moves past. When there are any, the newest
+    ``keep`` of all receipts of the queue stay.
     """
 
     epoch: int

@@ -53,6 +53,7 @@ class TransportContract(TransportLeaseContract):
             lambda transport, topic: transport.release("group", topic, "owner", {0: 1}),
             lambda transport, topic: transport.commit("group", topic, {0: Commit(1, 1)}),
             lambda transport, topic: transport.committed("group", topic),
+            lambda transport, topic: transport.receipts("group", topic, 0),
             lambda transport, topic: transport.trim(topic),
         ],
     )
@@ -68,6 +69,8 @@ class TransportContract(TransportLeaseContract):
             transport.pull(topic, {queue: 0}, limit=1, wait=0)
         with pytest.raises(QueueError, match=repr(queue)):
             transport.acquire("group", topic, queue, "owner", 60)
+        with pytest.raises(QueueError, match=repr(queue)):
+            transport.receipts("group", topic, queue)
         assert messages(transport, topic, 0) == []
 
     # Sending and pulling

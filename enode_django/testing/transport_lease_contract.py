@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from enode_django.equeue.messages import Commit, Lease
+from enode_django.equeue.messages import Commit, Lease, Receipt
 from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import QueueHeld
 
@@ -45,6 +45,14 @@ def acquired(transport: Transport, group: str, topic: str, owner: str) -> Lease 
         return transport.acquire(group, topic, 0, owner, 60)
     except QueueHeld:
         return None
+
+
+def numbered(start: int, stop: int) -> list[Receipt]:
+    return [Receipt(number, b"%d" % number) for number in range(start, stop)]
+
+
+def kept(transport: Transport, topic: str, queue: int = 0, group: str = "group") -> list[bytes]:
+    return list(transport.receipts(group, topic, queue))
 
 
 class TransportLeaseContract:
@@ -181,6 +189,62 @@ class TransportLeaseContract:
         transport.release("group", topic, "one", {0: epoch})
         assert transport.commit("group", topic, {0: Commit(epoch, 3)}) == set()
         assert transport.acquire("group", topic, 0, "two", 60).committed == 3
+
+    # Receipts
+
+    def test_receipts_are_kept_per_group_and_queue_for_whoever_comes_next(
+        self, transport: Transport, another: Transport, topic: str
+    ) -> None:
+        epochs = [transport.acquire("group", topic, queue, "one", 60).epoch for queue in (0, 1)]
+        bodies = [b"", bytes(range(256))]
+        first = [Receipt(0, bodies[0]), Receipt(2, bodies[1])]
+        commits = {0: Commit(epochs[0], 3, first, 10), 1: Commit(epochs[1], 1, [Receipt(0, b"x")], 10)}
+        assert transport.commit("group", topic, commits) == set()
+        transport.commit("group", topic, {0: Commit(epochs[0], 4), 1: Commit(epochs[1], 1)})
+        transport.release("group", topic, "one", {0: epochs[0]})
+        epoch = another.acquire("group", topic, 0, "two", 60).epoch
+        assert kept(another, topic) == bodies
+        another.commit("group", topic, {0: Commit(epoch, 9, [Receipt(8, b"more")], 10)})
+        assert kept(transport, topic) == [*bodies, b"more"]
+        assert kept(transport, topic, 1) == [b"x"]
+        assert kept(transport, topic, 2) == []
+        assert kept(transport, topic, 0, "other group") == []
+        assert transport.committed("group", topic) == {0: 9, 1: 1, 2: 0, 3: 0}
+
+    def test_stale_epoch_keeps_no_receipt(self, transport: Transport, another: Transport, topic: str) -> None:
+        stale = transport.acquire("group", topic, 0, "one", 60).epoch
+        transport.commit("group", topic, {0: Commit(stale, 1, [Receipt(0, b"in time")], 10)})
+        fresh = another.acquire("group", topic, 0, "two", 60, replaces={"one"}).epoch
+        assert transport.commit("group", topic, {0: Commit(stale, 3_000, numbered(1, 3_000), 5_000)}) == {0}
+        assert (transport.committed("group", topic)[0], kept(transport, topic)) == (1, [b"in time"])
+        assert another.commit("group", topic, {0: Commit(fresh, 2, [Receipt(1, b"fresh")], 10)}) == set()
+        assert kept(transport, topic) == [b"in time", b"fresh"]
+
+    def test_only_the_newest_receipts_stay(self, transport: Transport, topic: str) -> None:
+        epoch = transport.acquire("group", topic, 0, "one", 60).epoch
+        transport.commit("group", topic, {0: Commit(epoch, 4, numbered(0, 4), 3)})
+        assert kept(transport, topic) == [b"1", b"2", b"3"]
+        transport.commit("group", topic, {0: Commit(epoch, 6, numbered(4, 6), 3)})
+        assert kept(transport, topic) == [b"3", b"4", b"5"]
+        transport.commit("group", topic, {0: Commit(epoch, 7, keep=1)})  # nothing new, so nothing is touched
+        assert kept(transport, topic) == [b"3", b"4", b"5"]
+        transport.commit("group", topic, {0: Commit(epoch, 8, numbered(7, 8), 2)})
+        assert kept(transport, topic) == [b"5", b"7"]
+        transport.commit("group", topic, {0: Commit(epoch, 9, numbered(8, 9), 0)})
+        assert transport.committed("group", topic)[0] == 9
+        assert kept(transport, topic) == []
+
+    def test_many_receipts_of_one_commit_are_kept_in_order(self, transport: Transport, topic: str) -> None:
+        epoch = transport.acquire("group", topic, 0, "one", 60).epoch
+        assert transport.commit("group", topic, {0: Commit(epoch, 6_000, numbered(0, 5_000), 4_500)}) == set()
+        assert kept(transport, topic) == [b"%d" % number for number in range(500, 5_000)]
+        assert transport.committed("group", topic)[0] == 6_000
+
+    def test_commit_that_is_repeated_keeps_its_receipts_once(self, transport: Transport, topic: str) -> None:
+        epoch = transport.acquire("group", topic, 0, "one", 60).epoch
+        for end in (3, 3, 5):  # an acknowledgement was lost, and more was finished meanwhile
+            assert transport.commit("group", topic, {0: Commit(epoch, end, numbered(0, end), 10)}) == set()
+        assert kept(transport, topic) == [b"%d" % number for number in range(5)]
 
     # Trimming
 

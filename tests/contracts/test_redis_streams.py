@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from enode_django.equeue.messages import Commit
+from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.transports import redis_streams
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError, QueueHeld, TransportUnavailable
@@ -103,15 +103,16 @@ def test_waiting_pull_ends_with_the_server_and_goes_on_with_the_next(
     assert messages(transport, "topic", 0) == [(0, b"x")]
 
 
-def test_leases_epochs_and_commits_survive_a_restart(running: Redis, transport: RedisStreamsTransport) -> None:
+def test_leases_epochs_commits_and_receipts_survive_a_restart(running: Redis, transport: RedisStreamsTransport) -> None:
     lease = transport.acquire("group", "topic", 0, "one", 60)
-    transport.commit("group", "topic", {0: Commit(lease.epoch, 7)})
+    transport.commit("group", "topic", {0: Commit(lease.epoch, 7, [Receipt(6, b"kept")], 10)})
     running.restart()
     with pytest.raises(QueueHeld):
         transport.acquire("group", "topic", 0, "two", 60)
     again = transport.acquire("group", "topic", 0, "one", 60)
     assert again.epoch > lease.epoch
     assert again.committed == 7
+    assert transport.receipts("group", "topic", 0) == [b"kept"]
 
 
 def test_frozen_server_is_given_up_after_the_timeout(
@@ -149,12 +150,14 @@ def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
         lambda: transport.reply([(inbox.address, b"x")]),
         lambda: transport.acquire("group", "topic", 0, "one", 60),
         lambda: transport.commit("group", "topic", {0: Commit(epoch, 1)}),
+        lambda: transport.commit("group", "topic", {0: Commit(epoch, 1, [Receipt(0, b"x")], 10)}),
         lambda: transport.renew("group", "topic", "one", {0: epoch}, 60),
     ):
         with pytest.raises(TransportUnavailable):
             write()
     client.execute_command(*help)
     assert transport.send("topic", {0: [b"y"]}) == {0: 0}
+    assert transport.receipts("group", "topic", 0) == []
     assert transport.commit("group", "topic", {0: Commit(epoch, 1)}) == set()
 
 

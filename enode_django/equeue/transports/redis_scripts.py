@@ -95,7 +95,7 @@ return 0
 COMMIT = Script(
     _RUN
     + """
--- KEYS: claim, receipts. ARGV: epoch, offset, how many receipts stay (above 0), then offset and body of each new one.
+-- KEYS: claim, receipts. ARGV: epoch, offset, how many receipts stay, then offset and body of each new one.
 -- Returns 1, or 0 when the epoch is stale.
 local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run')
 if claim[1] ~= ARGV[1] or claim[3] ~= run then return 0 end
@@ -104,7 +104,10 @@ if tonumber(ARGV[2]) <= before then return 1 end
 for i = 4, #ARGV, 2 do
   if tonumber(ARGV[i]) >= before then redis.call('RPUSH', KEYS[2], ARGV[i + 1]) end
 end
-if #ARGV > 3 then redis.call('LTRIM', KEYS[2], '-' .. ARGV[3], -1) end
+if #ARGV > 3 then
+  local over = redis.call('LLEN', KEYS[2]) - ARGV[3]
+  if over > 0 then redis.call('LTRIM', KEYS[2], over, -1) end
+end
 redis.call('HSET', KEYS[1], 'offset', ARGV[2])
 return 1
 """

@@ -296,7 +296,7 @@ def chunks(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 def steps(commit: Commit) -> Iterator[Commit]:
     """A commit in pieces of at most `RECEIPTS_PER_CALL` receipts, each moving the offset just past its own."""
-    receipts = commit.receipts[-commit.keep :] if commit.keep else ()
+    receipts = commit.receipts[-commit.keep :]
     while len(receipts) > RECEIPTS_PER_CALL:
         yield commit._replace(offset=receipts[RECEIPTS_PER_CALL - 1].offset + 1, receipts=receipts[:RECEIPTS_PER_CALL])
         receipts = receipts[RECEIPTS_PER_CALL:]

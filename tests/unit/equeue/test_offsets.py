@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.offsets import OffsetWindow
 
 
@@ -81,3 +82,32 @@ def test_one_thread_adds_while_others_finish() -> None:
             pool.submit(some.finish_many, batch[25:])
             pool.submit(some.finish_many, batch[:25])
     assert (some.committable, some.unfinished) == (20_000, 0)
+
+
+def test_receipts_go_with_the_commit_that_moves_past_their_message_and_only_with_that() -> None:
+    some = window()
+    some.add(range(5, 9))
+    for offset in (8, 6, 5):
+        some.keep(offset, b"%d" % offset)
+    some.finish_many([6, 8])
+    assert some.next_commit(10) == Commit(3, 5, [], 10)
+    some.finish(5)
+    first = some.next_commit(10)
+    assert first == Commit(3, 7, [Receipt(5, b"5"), Receipt(6, b"6")], 10)
+    some.finish(7)
+    assert some.next_commit(10).receipts == [*first.receipts, Receipt(8, b"8")]  # the first one's outcome is unknown
+    some.commit_taken(first.offset)
+    assert some.committed == 7
+    assert some.next_commit(10) == Commit(3, 9, [Receipt(8, b"8")], 10)
+    some.commit_taken(9)
+    assert some.next_commit(10).receipts == []
+
+
+def test_a_commit_takes_no_more_receipts_than_are_kept() -> None:
+    some = window()
+    some.add(range(5, 15))
+    for offset in range(5, 15):
+        some.keep(offset, b"")
+    some.finish_many(range(5, 15))
+    assert [receipt.offset for receipt in some.next_commit(3).receipts] == [12, 13, 14]
+    assert some.next_commit(0).receipts == []
