@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -20,13 +21,19 @@ class Mailbox(Generic[Item]):
         self.max_offset = 0
         self.consume_offset = 0
         self._weight = weight
-        self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[Item | _Wake | None] = queue.SimpleQueue()
+        self._urgent: deque[Item] = deque()
         self._closed = False
 
     def post(self, item: Item) -> None:
         """Does not block."""
         self.max_offset += self._weight(item)
         self._items.put(item)
+
+    def post_urgent(self, item: Item) -> None:
+        """As `post`, but it overtakes whatever waits, other urgent items excepted. It is not counted."""
+        self._urgent.append(item)
+        self._items.put(_WAKE)
 
     def close(self) -> None:
         """Let the taking thread end once it has taken everything posted so far."""
@@ -39,22 +46,30 @@ class Mailbox(Generic[Item]):
         """
         if self._closed:
             return None
-        try:
-            item = self._items.get(timeout=timeout)
-        except queue.Empty:
-            return []
-        taken: list[Item] = []
+        taken = self._take_urgent()
         weight = 0
-        while item is not None:
-            taken.append(item)
-            weight += self._weight(item)
-            if weight >= limit:
-                break
+        while weight < limit:
             try:
-                item = self._items.get_nowait()
+                item = self._items.get_nowait() if taken else self._items.get(timeout=timeout)
             except queue.Empty:
                 break
-        else:
-            self._closed = True
+            if item is None:
+                self._closed = True
+                break
+            if isinstance(item, _Wake):
+                taken = [*self._take_urgent(), *taken]
+            else:
+                taken.append(item)
+                weight += self._weight(item)
         self.consume_offset += weight
         return taken if taken or not self._closed else None
+
+    def _take_urgent(self) -> list[Item]:
+        return [self._urgent.popleft() for _ in range(len(self._urgent))]
+
+
+class _Wake:
+    """Posted for each urgent item, so that a thread that waits for any item sees it."""
+
+
+_WAKE = _Wake()

@@ -304,9 +304,11 @@ class Pipeline:
         self._tell_command_mailboxes(committed.released, committed.recoveries)
 
     def _tell_command_mailboxes(self, released: Sequence[Entry], recoveries: Sequence[Recovery]) -> None:
+        """Ahead of the commands that wait: until then the command mailbox holds what is finished, and its aggregates
+        cannot leave the cache."""
         if len(self._commands) == 1:
             if released or recoveries:
-                self._commands[0].post(Outcomes(released, recoveries))
+                self._commands[0].post_urgent(Outcomes(released, recoveries))
             return
         shares: list[tuple[list[Entry], list[Recovery]]] = [([], []) for _ in self._commands]
         for entry in released:
@@ -316,7 +318,7 @@ class Pipeline:
             shares[self._router.mailboxes(recovery.aggregate_root_id)[0]][1].append(recovery)
         for box, share in zip(self._commands, shares, strict=True):
             if share[0] or share[1]:
-                box.post(Outcomes(*share))
+                box.post_urgent(Outcomes(*share))
 
     # -- publisher and keeper -------------------------------------------------------------------------------------
 

@@ -47,6 +47,41 @@ def test_mailbox_wakes_its_taker() -> None:
     assert taken == [5]
 
 
+def test_urgent_items_are_taken_before_what_waits_in_the_order_they_were_posted() -> None:
+    box: Mailbox[int] = Mailbox("box")
+    box.post(1)
+    box.post(2)
+    box.post_urgent(10)
+    box.post_urgent(20)
+    assert box.take(1) == [10, 20, 1]
+    box.post_urgent(30)
+    assert box.take(9) == [30, 2]
+    assert box.take(1, timeout=0.01) == []
+
+
+def test_urgent_item_wakes_the_taker_of_an_empty_mailbox() -> None:
+    box: Mailbox[int] = Mailbox("box")
+    taken: list[int] = []
+    thread = threading.Thread(target=lambda: taken.extend(box.take(1, timeout=10) or []))
+    thread.start()
+    box.post_urgent(5)
+    thread.join(10)
+    assert taken == [5]
+
+
+def test_what_was_urgent_and_is_taken_does_not_wake_again() -> None:
+    box: Mailbox[int] = Mailbox("box")
+    box.post(1)
+    box.post_urgent(10)
+    assert box.take(1) == [10, 1]
+    box.post(2)
+    assert box.take(1) == [2]
+    box.post_urgent(20)
+    box.close()
+    assert box.take(1) == [20]
+    assert box.take(1) is None
+
+
 def test_delays_double_up_to_the_longest() -> None:
     assert list(islice(delays(0.1, 0.5), 5)) == [0.1, 0.2, 0.4, 0.5, 0.5]
 
