@@ -12,20 +12,23 @@ from enode_django.exceptions import EnodeError
 class Slot:
     """One aggregate (None: it does not exist) and its unfinished entries, in order.
 
+    ``id`` is the aggregate's; whoever remembers it for long takes this one, so that there is one string and not many.
     ``epoch`` is that of the in-memory state: raised when the state is thrown away. ``error`` is set where the stored
     history cannot be read; every command then fails with it.
     """
 
-    __slots__ = ("aggregate", "epoch", "error", "queue", "unfinished")
+    __slots__ = ("aggregate", "epoch", "error", "id", "queue", "unfinished")
 
     def __init__(
-        self, aggregate: AggregateRoot | None, epoch: int, queue: int, error: EnodeError | None = None
+        self, id: str, aggregate: AggregateRoot | None, epoch: int, queue: int, error: EnodeError | None = None
     ) -> None:
+        self.id = aggregate.id if aggregate is not None and aggregate.id == id else id
         self.aggregate = aggregate
         self.epoch = epoch
         self.queue = queue
         self.error = error
-        self.unfinished: deque[Entry] = deque()
+        # Most slots are idle, and an empty deque takes more memory than a small aggregate.
+        self.unfinished: deque[Entry] | tuple[()] = ()
 
     @property
     def version(self) -> int:
@@ -49,22 +52,25 @@ class AggregateCache:
     def get(self, id: str) -> Slot | None:
         return self.slots.get(id)
 
-    def put(self, id: str, slot: Slot) -> None:
+    def put(self, slot: Slot) -> None:
         """Hold a slot; the caller pins it with an entry or calls `settle`."""
-        self.slots[id] = slot
-        self._idle.pop(id, None)
+        self.slots[slot.id] = slot
+        self._idle.pop(slot.id, None)
 
-    def pin(self, id: str, slot: Slot, entry: Entry) -> None:
-        if not slot.unfinished:
-            self._idle.pop(id, None)
-        slot.unfinished.append(entry)
+    def pin(self, slot: Slot, entry: Entry) -> None:
+        if slot.unfinished:
+            slot.unfinished.append(entry)
+        else:
+            self._idle.pop(slot.id, None)
+            slot.unfinished = deque((entry,))
 
-    def settle(self, id: str, slot: Slot) -> None:
+    def settle(self, slot: Slot) -> None:
         """To be called when a slot has no unfinished entry any more."""
+        slot.unfinished = ()
         if slot.aggregate is None:
-            self.drop(id)
+            self.drop(slot.id)
             return
-        self._idle[id] = None
+        self._idle[slot.id] = None
         while len(self.slots) > self.limit and self._idle:
             oldest, _ = self._idle.popitem(last=False)
             del self.slots[oldest]

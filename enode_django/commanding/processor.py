@@ -100,7 +100,7 @@ class CommandProcessor:
             entry = self._entry(EntryKind.REPEAT, slot, envelope, None)
         else:
             entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=known.result)
-        self._cache.pin(id, slot, entry)
+        self._cache.pin(slot, entry)
         return entry
 
     def finish(self, entries: Iterable[Entry]) -> None:
@@ -113,7 +113,7 @@ class CommandProcessor:
                 if entry.envelope is not None and _is_lost(entry):
                     self._recent.forget(entry.envelope.id)  # its verdict, if it is one, was never confirmed
                 if not slot.unfinished:
-                    self._cache.settle(entry.aggregate_root_id, slot)
+                    self._cache.settle(slot)
 
     def recover(self, recovery: Recovery) -> list[Entry]:
         """Reload the aggregate from the store alone and handle its unfinished commands again, under a new epoch.
@@ -186,7 +186,7 @@ class CommandProcessor:
             unreadable = error
         self._epoch += 1
         queue = envelope.window.queue if envelope.window is not None else 0
-        self._cache.put(id, Slot(aggregate, self._epoch, queue, unreadable))
+        self._cache.put(Slot(id, aggregate, self._epoch, queue, unreadable))
 
     def _load_foreign(self, id: str) -> AggregateRoot | None:
         noted = self._note[0]
@@ -227,7 +227,7 @@ class CommandProcessor:
                 self._note[0] = IDLE
         else:
             entry = self._handle(slot, envelope)
-        self._recent.remember(envelope.id, envelope.aggregate_root_id, entry.result)
+        self._recent.remember(envelope.id, slot.id, entry.result)
         return entry
 
     def _handle(self, slot: Slot, envelope: Envelope) -> Entry:
