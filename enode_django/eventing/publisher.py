@@ -89,10 +89,10 @@ class EventPublisher:
 
     def _remember(self, unstored: Sequence[Finished]) -> None:
         """Before the windows move: whatever commits them takes these answers along. Where nobody waits, nothing is
-        promised, and nothing kept."""
+        promised, and nothing kept. A body that is no command has no outcome, and the store was not asked about it."""
         for one in unstored:
             window = one.envelope.window
-            if window is not None and one.result is not None:
+            if window is not None and one.result is not None and one.envelope.type_name:
                 self._remembered.add(window, one.envelope.offset, one.result)
 
     def _answer(self, replies: Sequence[tuple[str, bytes]]) -> None:

@@ -182,7 +182,9 @@ class Load:
         self._execute(random_, CloseAccount(aggregate_root_id=account))
 
     def _too_early(self, random_: random.Random) -> None:
-        """Once a deposit has failed for want of an account, opening the account must not let it in."""
+        """Once a deposit has failed for want of an account, opening the account must not let it in, nor a copy of it."""
         account = new_id()
-        self.client.execute(Deposit(aggregate_root_id=account, amount=Decimal(1)))
+        deposit = Deposit(aggregate_root_id=account, amount=Decimal(1))
+        self.client.execute(deposit)
         self.client.execute(OpenAccount(aggregate_root_id=account, owner="a latecomer"))
+        self.client.execute(deposit)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from enode_django import CommandContext, command_handler
 from sample_project.bank.domain import BankAccount
-from tests.acceptance.faulty.commands import DepositWhenFileExists, EndProcess, NeverReturn
+from tests.acceptance.faulty.commands import DepositIfFileExists, DepositWhenFileExists, EndProcess, NeverReturn
 
 
 @command_handler(EndProcess)
@@ -18,6 +18,14 @@ def end_process(command: EndProcess, context: CommandContext) -> None:
 def never_return(command: NeverReturn, context: CommandContext) -> None:
     while True:
         time.sleep(1)
+
+
+@command_handler(DepositIfFileExists)
+def deposit_if_file_exists(command: DepositIfFileExists, context: CommandContext) -> None:
+    if Path(command.path).exists():
+        context.get(BankAccount).deposit(command.amount)
+    elif command.otherwise_raise:
+        raise FileNotFoundError(f"there is nothing at {command.path!r}")
 
 
 @command_handler(DepositWhenFileExists)

@@ -17,6 +17,16 @@ class NeverReturn(Command):
     type_name = "faulty.NeverReturn"
 
 
+class DepositIfFileExists(Command):
+    """If there is none at ``path``, its handler raises or does nothing."""
+
+    type_name = "faulty.DepositIfFileExists"
+
+    path: str
+    amount: Decimal
+    otherwise_raise: bool
+
+
 class DepositWhenFileExists(Command):
     """Its handler does not return before there is a file at ``path``; ``path`` + ".begun" says that it began."""
 

@@ -1,0 +1,77 @@
+"""A worker from the queue to the answers, in one thread: to be ended anywhere, and followed by another."""
+
+from __future__ import annotations
+
+import time
+
+from enode_django.commanding.committing import Committer
+from enode_django.commanding.entries import Finished
+from enode_django.commanding.intake import Intake
+from enode_django.commanding.loading import AggregateLoader
+from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.remembered import RememberedAnswers
+from enode_django.commanding.routing import MailboxRouter
+from enode_django.concurrency.backoff import once
+from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventing.publisher import EventPublisher
+from enode_django.eventstore.base import EventStore
+from tests.races.counting import handlers
+
+GROUP, COMMANDS = "g", "commands"
+
+
+class WholeWorker:
+    """All hands of a worker on queue 0. It remembers ``remember`` answers, and ``max_recent`` commands at most."""
+
+    def __init__(
+        self, transport: Transport, store: EventStore, owner: str, *, remember: int = 10, max_recent: int = 10
+    ) -> None:
+        self.consumer = QueueConsumer(
+            transport, group=GROUP, topic=COMMANDS, owner=owner, lease=60, keep_receipts=remember
+        )
+        remembered = RememberedAnswers(remember, self.consumer.receipts)
+        self.intake = Intake(store, MailboxRouter(1, 1), remembered, persist=once, delays=())
+        self.processor = CommandProcessor(
+            AggregateLoader(store), handlers, persist=once, max_aggregates=10, max_recent=max_recent, max_bytes=10_000
+        )
+        self.committer = Committer(store, persist=once, clock=time.monotonic)
+        self.publisher = EventPublisher(
+            transport,
+            Producer(transport, queues=1),
+            remembered,
+            event_topic="events",
+            command_topic=COMMANDS,
+            persist=once,
+            commit=self.consumer.commit,
+        )
+
+    def take(self, *gone: str) -> WholeWorker:
+        """Acquire the queue, also from owners that are gone."""
+        self.consumer.assign([0], gone)
+        assert len(self.consumer.acquire_missing()) == 1
+        return self
+
+    def handle(self) -> tuple[list[Finished], int]:
+        """What is in the queue now, up to the publisher, and how many of it went to the command mailbox."""
+        finished: list[Finished] = []
+        handled = 0
+        for window, offsets, bodies in self.consumer.pull(100, 0):
+            received = self.intake.receive(window, offsets, bodies)
+            handled += len(received.commands)
+            finished += received.finished
+            entries = [*received.stored, *self.processor.handle(received.commands)]
+            while entries:
+                committed = self.committer.commit(entries)
+                finished += committed.finished
+                self.processor.finish(committed.released)
+                entries = [entry for recovery in committed.recoveries for entry in self.processor.recover(recovery)]
+        return finished, handled
+
+    def work(self) -> int:
+        """Do what is in the queue; returns how many commands went to the command mailbox."""
+        finished, handled = self.handle()
+        self.publisher.publish(finished)
+        self.consumer.commit()
+        return handled
