@@ -182,7 +182,7 @@ class Load:
         self._execute(random_, CloseAccount(aggregate_root_id=account))
 
     def _too_early(self, random_: random.Random) -> None:
-        """Once a deposit has failed for want of an account, opening the account must not let it in, nor a copy of it."""
+        """Once a deposit has failed for want of an account, opening the account must let in neither it nor a copy."""
         account = new_id()
         deposit = Deposit(aggregate_root_id=account, amount=Decimal(1))
         self.client.execute(deposit)
