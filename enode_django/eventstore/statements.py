@@ -29,9 +29,13 @@ LOAD = f"""
     ORDER BY version LIMIT %s
 """
 
+# OFFSET 0 makes this one probe of an index per aggregate: before the first ANALYZE of a new table, the planner takes a
+# few hundred aggregates for most of it, and would read it all.
 LOAD_MANY = f"""
-    SELECT {_RECORD} FROM {TABLE}
-    WHERE aggregate_root_id = ANY(%b::text[]) AND version IS NOT NULL
+    SELECT stream.* FROM (SELECT DISTINCT unnest(%b::text[])) AS wanted (root)
+    CROSS JOIN LATERAL (
+        SELECT {_RECORD} FROM {TABLE} WHERE aggregate_root_id = wanted.root AND version IS NOT NULL OFFSET 0
+    ) AS stream
     ORDER BY aggregate_root_id, version
 """
 
