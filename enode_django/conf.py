@@ -65,6 +65,12 @@ class Conf:
     GRACE: float = 30.0
     """How long workers may drain on shutdown."""
     HANDLER_TIME_LIMIT: float = 60.0
+    HANDLER_ATTEMPTS: int = 5
+    """Of a subscriber: after so many failures at the same event its aggregate is parked."""
+    HANDLER_RETRY_DELAY: float = 0.1
+    """Before the second attempt; twice as much before each next."""
+    SWEEP_INTERVAL: float = 30.0
+    """Between comparisons of the event store with a subscriber's checkpoints."""
     MAX_ABNORMAL_ENDS: int = 3
     """A command found in the hands of a worker that died so many times is not handled again."""
     UNKNOWN_TYPE_DELAYS: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 30.0)

@@ -26,7 +26,9 @@ EnodeError
 │   ├── CommandKilledWorker          the command ended its worker process again and again
 │   └── ExecuteInsideHandler         ``execute_command`` was called by a handler
 ├── SubscriberError
-│   └── UnknownSubscriber            no projection, process manager or group of event handlers has that name
+│   ├── UnknownSubscriber            no projection, process manager or group of event handlers has that name
+│   ├── NotParked                    the subscriber has not parked the aggregate
+│   └── SubscriberUnavailable        retriable: a database or the queue that a subscriber needs is away
 ├── StoreError
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
 ├── QueueError
@@ -160,6 +162,14 @@ class SubscriberError(EnodeError):
 
 class UnknownSubscriber(SubscriberError):
     pass
+
+
+class NotParked(SubscriberError):
+    pass
+
+
+class SubscriberUnavailable(SubscriberError):
+    retriable = True
 
 
 class StoreError(EnodeError):

@@ -15,8 +15,11 @@ from enode_django.serialization.registry import types
 
 def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
     """The stamped events of a stored stream; raises as `enode_django.serialization.codec.decode_events`."""
-    stamp = EventStamp(record.aggregate_root_id, record.version or 0, record.created_at, _RecordOrigin(record))
-    return decode_events(record.events, stamp)
+    return decode_events(record.events, stamp_of(record))
+
+
+def stamp_of(record: StreamRecord) -> EventStamp:
+    return EventStamp(record.aggregate_root_id, record.version or 0, record.created_at, _RecordOrigin(record))
 
 
 class _RecordOrigin:

@@ -29,13 +29,15 @@ class ProcessManager(Subscriber):
     handles_refusals = True
 
 
-def with_derived_ids(commands: Iterable[object], *, cause: str, subscriber: str) -> Iterator[Command]:
+def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscriber: str) -> Iterator[Command]:
     """The commands with ids that say where they come from, so that handling an event again repeats the same commands.
 
     ``cause`` is the id of the event or refusal. Commands of one class for one aggregate are told apart by counting
     them; the order of others does not matter. The ids are UUIDs (version 5, RFC 9562). Raises `DefinitionError` for
     what is no command.
     """
+    if isinstance(commands, Command):
+        raise DefinitionError(f"{subscriber} returns {commands!r}; let its handler yield it")
     seen: Counter[tuple[str, str]] = Counter()
     for command in commands:
         if not isinstance(command, Command):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from django.db import models, router
 
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import BEGINNING, Subscriber
 from enode_django.exceptions import DefinitionError
 
 Row = TypeVar("Row", bound=models.Model)
@@ -26,6 +26,7 @@ class ModelProjection(Subscriber, Generic[Row]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        _check_start(cls)
         if not cls._methods or cls.__dict__.get("abstract", False):
             return
         model = getattr(cls, "model", None)
@@ -57,6 +58,7 @@ class Projection(Subscriber):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        _check_start(cls)
         if not cls._methods or cls.__dict__.get("abstract", False):
             return
         given = getattr(cls, "models", None)
@@ -74,3 +76,8 @@ class Projection(Subscriber):
     @property
     def database(self) -> str:
         return self.databases[0]
+
+
+def _check_start(cls: type[Subscriber]) -> None:
+    if cls.start != BEGINNING:
+        raise DefinitionError(f"{cls.__qualname__} has start = {cls.start!r}; half a past makes no projection")

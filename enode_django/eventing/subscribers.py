@@ -118,7 +118,7 @@ class Subscriber:
 
     def refusal_handlers(self, type_name: str) -> Sequence[Handler]:
         """By the stored name of a refusal; raises `UnknownMessageType`."""
-        if not self.handles_refusals:
+        if not any(issubclass(cls, DomainException) for cls in self.followed):
             return ()
         return self.handlers_of(types.class_of(DomainException, type_name))
 

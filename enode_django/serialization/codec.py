@@ -82,13 +82,14 @@ def decode_events(stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
         return []
     events = []
     for index, stored_event in enumerate(stream.events):
-        event = _restore_event(stored_event)
+        event = restore_event(stored_event)
         event.stamp(stamp, index)
         events.append(event)
     return events
 
 
-def _restore_event(stored: StoredEvent) -> DomainEvent:
+def restore_event(stored: StoredEvent) -> DomainEvent:
+    """Not stamped yet; raises as `decode_events`."""
     name, schema_version, fields = stored
     try:
         cls = types.class_of(DomainEvent, name)

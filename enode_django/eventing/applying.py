@@ -1,0 +1,271 @@
+"""Events into projections, exactly once: what the handlers write and how far they got commit together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import transaction
+
+from enode_django.eventing import checkpoints, parking
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.rows import RowTable
+from enode_django.eventing.subscribers import NOW, Subscriber
+from enode_django.eventing.work import Failure, Progress, Work, contiguous, followed_events
+from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
+from enode_django.exceptions import EnodeError, UnknownMessageType
+
+
+class Applier(ABC):
+    """Takes a subscriber further, a batch of aggregates at a time. All methods block and are called by one thread;
+    other threads and processes may be at work on the same aggregates.
+
+    ``attempted`` is, per aggregate, the first stream that the last `apply` was to handle.
+    """
+
+    def __init__(self, subscriber: Subscriber, store: EventStore) -> None:
+        self.subscriber = subscriber
+        self.alias = subscriber.database
+        self.name = subscriber.name
+        self.store = store
+        self.attempted: dict[str, tuple[int | None, str]] = {}
+
+    def subscribe(self) -> checkpoints.Subscription:
+        """Where the subscriber began: a new one begins here and now, or with the first event."""
+        start = self.store.position() if self.subscriber.start == NOW else 0
+        return checkpoints.subscribe(self.alias, self.name, start)
+
+    @abstractmethod
+    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+        """Handle up to ``portion`` more versions of each aggregate; returns how far each has come.
+
+        What a handler raises becomes its aggregate's failure; every other error is raised, and then nothing counts
+        that was not saved before.
+        """
+
+    @abstractmethod
+    def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """The versions that these aggregates have reached."""
+
+    @abstractmethod
+    def skip_to(self, aggregate_root_id: str, version: int) -> None:
+        """Take the versions up to this one as handled."""
+
+    def _parked(self, ids: Sequence[str], even_parked: bool) -> dict[str, str]:
+        return {} if even_parked else parking.parked_among(self.alias, self.name, ids)
+
+    def _next_streams(
+        self, works: Sequence[Work], positions: Mapping[str, int], parked: Mapping[str, str], portion: int
+    ) -> dict[str, Sequence[StreamRecord]]:
+        free = [work for work in works if work.aggregate_root_id not in parked]
+        streams = contiguous(self.store, free, positions, portion)
+        self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
+        return streams
+
+
+_NOT_MIGRATED = ("42P01", "42703")
+"""A table or a column is missing: code that runs ahead of its migrations must not park every aggregate there is."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again is all there is to do: the database or the queue is away, or in each other's way."""
+    if isinstance(error, EnodeError):
+        return error.retriable and not isinstance(error, UnknownMessageType)
+    return is_unavailable(error) or sqlstate(error) in _NOT_MIGRATED
+
+
+def failure_of(record: StreamRecord, error: Exception) -> Failure:
+    """What a handler's error means for its aggregate; a transient one is raised again."""
+    if is_transient(error):
+        raise error
+    return Failure(record.version, record.command_id, error, datetime.now(UTC))
+
+
+def reached(work: Work, version: int, streams: Sequence[StreamRecord], portion: int) -> Progress:
+    """After all ``streams`` were handled. The store knows none of the versions that are missing after them: whoever
+    announced these spoke of what is not stored, so there is no use in waiting."""
+    if len(streams) < min(portion, work.until - version + len(streams)):
+        work.until = version
+    return Progress(version)
+
+
+class RowApplier(Applier):
+    """For a `ModelProjection`: rows are loaded and locked in one query, changed in memory and stored in another.
+
+    A row's version is its checkpoint. Where there is no row the checkpoint has the version, and is locked in its place,
+    so that a worker that comes late cannot bring a deleted row back.
+    """
+
+    subscriber: ModelProjection[Any]
+
+    def __init__(self, subscriber: ModelProjection[Any], store: EventStore) -> None:
+        super().__init__(subscriber, store)
+        self._model = subscriber.model
+        self._table: RowTable[Any] = RowTable(subscriber.model, self.alias)
+
+    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+        ids = sorted(work.aggregate_root_id for work in works)
+        with transaction.atomic(using=self.alias):
+            rows, positions = self._lock(ids)
+            parked = self._parked(ids, even_parked)
+            streams = self._next_streams(works, positions, parked, portion)
+            changes = _RowChanges(self._table, rows, positions)
+            progress = {}
+            for work in works:
+                id = work.aggregate_root_id
+                if id in parked:
+                    progress[id] = Progress(positions[id], parked=parked[id])
+                else:
+                    progress[id] = self._fold(work, streams[id], portion, changes)
+            changes.write(self.alias, self.name)
+        return progress
+
+    def _lock(self, ids: Sequence[str]) -> tuple[dict[str, Any], dict[str, int]]:
+        rows = self._table.load_locked(ids)
+        positions: dict[str, int] = {}
+        missing = [id for id in ids if id not in rows]
+        if missing:
+            positions = checkpoints.lock(self.alias, self.name, missing)
+            # Somebody may have made rows while we waited for the locks.
+            rows.update(self._table.load_locked(missing))
+        positions.update({id: row.version for id, row in rows.items()})
+        return rows, positions
+
+    def _fold(self, work: Work, streams: Sequence[StreamRecord], portion: int, changes: _RowChanges) -> Progress:
+        id = work.aggregate_root_id
+        row, version = changes.rows.get(id), changes.positions[id]
+        for record in streams:
+            try:
+                for event, handlers in followed_events(self.subscriber, record):
+                    if row is None:
+                        row = self._model(aggregate_root_id=id)
+                    for handler in handlers:
+                        handler(row, event)
+                    if row.__dict__.pop("_enode_deleted", False):
+                        row = None
+            except Exception as error:
+                # The row in memory may be half changed; what was handled before comes with the next try, alone.
+                return Progress(changes.positions[id], failure_of(record, error))
+            version = record.version or 0
+            if row is not None:
+                row.version = version
+        if streams:
+            changes.note(id, row, version)
+        return reached(work, version, streams, portion)
+
+    def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
+        return {**checkpoints.read(self.alias, self.name, ids), **self._table.versions(ids)}
+
+    def skip_to(self, aggregate_root_id: str, version: int) -> None:
+        with transaction.atomic(using=self.alias):
+            rows, positions = self._lock([aggregate_root_id])
+            if positions[aggregate_root_id] >= version:
+                return
+            row = rows.get(aggregate_root_id)
+            if row is not None:
+                row.version = version
+            changes = _RowChanges(self._table, rows, positions)
+            changes.note(aggregate_root_id, row, version)
+            changes.write(self.alias, self.name)
+
+
+class _RowChanges:
+    """What one batch does to the rows: ``rows`` are those found, ``positions`` the versions at the beginning."""
+
+    def __init__(self, table: RowTable[Any], rows: Mapping[str, Any], positions: Mapping[str, int]) -> None:
+        self.rows = rows
+        self.positions = positions
+        self._table = table
+        self._stored: list[Any] = []
+        self._made: list[str] = []
+        self._deleted: dict[str, int] = {}
+        self._rowless: dict[str, int] = {}
+
+    def note(self, id: str, row: Any, version: int) -> None:
+        """The aggregate has come to ``version``, with this row or (None) without one."""
+        found = self.rows.get(id)
+        if found is not None and row is not found:
+            self._deleted[id] = version
+        if row is None:
+            self._rowless[id] = version
+            return
+        self._stored.append(row)
+        if found is None:
+            self._made.append(id)
+
+    def write(self, alias: str, subscriber: str) -> None:
+        if self._deleted:
+            self._table.delete(self._deleted)
+        if self._stored:
+            self._table.store(self._stored)
+        checkpoints.save(alias, subscriber, self._rowless)
+        checkpoints.forget(alias, subscriber, self._made)
+
+
+class TransactionApplier(Applier):
+    """For a `Projection`: checkpoints are locked, any ORM code runs, and checkpoints move in the same transaction.
+
+    Handlers run without savepoints first, which cost more than what most of them do. When one raises, all is rolled
+    back and run again with a savepoint for each aggregate, so that only the guilty one's part is lost.
+    """
+
+    subscriber: Projection
+
+    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+        try:
+            return self._apply(works, portion, even_parked, isolated=False)
+        except _HandlerFailed:
+            return self._apply(works, portion, even_parked, isolated=True)
+
+    def _apply(self, works: Sequence[Work], portion: int, even_parked: bool, *, isolated: bool) -> dict[str, Progress]:
+        ids = sorted(work.aggregate_root_id for work in works)
+        progress: dict[str, Progress] = {}
+        with transaction.atomic(using=self.alias):
+            positions = checkpoints.lock(self.alias, self.name, ids)
+            parked = self._parked(ids, even_parked)
+            streams = self._next_streams(works, positions, parked, portion)
+            for work in works:
+                id = work.aggregate_root_id
+                if id in parked:
+                    progress[id] = Progress(positions[id], parked=parked[id])
+                    continue
+                failure = self._call(streams[id], isolated)
+                if failure is not None:
+                    progress[id] = Progress(positions[id], failure)
+                    continue
+                version = (streams[id][-1].version or 0) if streams[id] else positions[id]
+                progress[id] = reached(work, version, streams[id], portion)
+            moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
+            checkpoints.save(self.alias, self.name, moved)
+        return progress
+
+    def _call(self, streams: Sequence[StreamRecord], isolated: bool) -> Failure | None:
+        record: StreamRecord | None = None
+        try:
+            with transaction.atomic(using=self.alias) if isolated else nullcontext():
+                for record in streams:
+                    for event, handlers in followed_events(self.subscriber, record):
+                        for handler in handlers:
+                            handler(event)
+        except Exception as error:
+            if record is None:
+                raise
+            failure = failure_of(record, error)
+            if not isolated:
+                raise _HandlerFailed from error
+            return failure
+        return None
+
+    def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
+        return checkpoints.read(self.alias, self.name, ids)
+
+    def skip_to(self, aggregate_root_id: str, version: int) -> None:
+        checkpoints.save(self.alias, self.name, {aggregate_root_id: version})
+
+
+class _HandlerFailed(Exception):
+    """Rolls the batch back, so that it can be run again in parts."""

@@ -1,0 +1,136 @@
+"""Events into commands and side effects: handlers run, commands are sent, and then the checkpoints move."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from django.db import transaction
+
+from enode_django.domain.messages import Command
+from enode_django.domain.metadata import Metadata, ambient_metadata
+from enode_django.eventing import checkpoints
+from enode_django.eventing.applying import Applier, failure_of, reached
+from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.work import Followed, Progress, Work, followed_events, followed_refusal
+from enode_django.eventstore.base import EventStore, StreamRecord
+
+SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
+"""Returns when the queue has stored the commands."""
+
+SIDE_EFFECTS_AT_ONCE = 50
+"""Aggregates after which checkpoints are saved: no more are called again when a worker dies."""
+
+
+class CallingApplier(Applier):
+    """For process managers and event handlers: at least once. A process manager's commands have ids derived from the
+    events, so that sending them again changes nothing."""
+
+    def __init__(self, subscriber: Subscriber, store: EventStore, send: SendCommands) -> None:
+        super().__init__(subscriber, store)
+        self._send = send
+        self._at_once = 1_000 if isinstance(subscriber, ProcessManager) else SIDE_EFFECTS_AT_ONCE
+        self._known: checkpoints.Subscription | None = None
+
+    @property
+    def subscription(self) -> checkpoints.Subscription:
+        if self._known is None:
+            self._known = self.subscribe()
+        return self._known
+
+    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+        progress: dict[str, Progress] = {}
+        for start in range(0, len(works), self._at_once):
+            progress.update(self._apply(works[start : start + self._at_once], portion, even_parked))
+        return progress
+
+    def _apply(self, works: Sequence[Work], portion: int, even_parked: bool) -> dict[str, Progress]:
+        ids = [work.aggregate_root_id for work in works]
+        positions = self.positions(ids)
+        parked = self._parked(ids, even_parked)
+        streams = self._next_streams(works, positions, parked, portion)
+        calls = _Calls(self.subscriber, self._handled_refusals(works))
+        progress = {}
+        for work in works:
+            id = work.aggregate_root_id
+            if id in parked:
+                progress[id] = Progress(positions[id], parked=parked[id])
+            else:
+                progress[id] = self._call(work, positions[id], streams[id], portion, calls)
+        if calls.commands:
+            self._send(calls.commands)
+        with transaction.atomic(using=self.alias):
+            moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
+            checkpoints.save(self.alias, self.name, moved)
+            checkpoints.save_refusals(self.alias, self.name, calls.refusals)
+        return progress
+
+    def _call(self, work: Work, version: int, streams: Sequence[StreamRecord], portion: int, calls: _Calls) -> Progress:
+        for record in streams:
+            try:
+                calls.run(followed_events(self.subscriber, record))
+            except Exception as error:
+                return Progress(version, failure_of(record, error))
+            version = record.version or 0
+        for record in work.refusals.values():
+            try:
+                self._call_refusal(record, calls)
+            except Exception as error:
+                return Progress(version, failure_of(record, error))
+        return reached(work, version, streams, portion)
+
+    def _call_refusal(self, record: StreamRecord, calls: _Calls) -> None:
+        key = (record.aggregate_root_id, record.command_id)
+        if key in calls.handled or self._is_older(record):
+            return
+        followed = followed_refusal(self.subscriber, record)
+        if followed is not None:
+            calls.run([followed])
+            calls.refusals.append(key)
+            calls.handled.add(key)
+
+    def _is_older(self, refusal: StreamRecord) -> bool:
+        """Refusals have no version, so those from before the start are known by their time."""
+        return self.subscription.start_position > 0 and refusal.created_at < self.subscription.started_at
+
+    def _handled_refusals(self, works: Sequence[Work]) -> set[checkpoints.RefusalKey]:
+        keys = [(work.aggregate_root_id, command_id) for work in works for command_id in work.refusals]
+        return checkpoints.handled_refusals(self.alias, self.name, keys)
+
+    def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """Where there is no checkpoint: what was stored before this subscriber began counts as handled."""
+        known = checkpoints.read(self.alias, self.name, ids)
+        missing = [id for id in ids if id not in known]
+        if missing:
+            start = self.subscription.start_position
+            before = self.store.heads_before(missing, start) if start else {}
+            known.update({id: before.get(id, 0) for id in missing})
+        return known
+
+    def skip_to(self, aggregate_root_id: str, version: int) -> None:
+        checkpoints.save(self.alias, self.name, {aggregate_root_id: version})
+
+
+class _Calls:
+    """What the handlers of one batch bring about."""
+
+    def __init__(self, subscriber: Subscriber, handled: set[checkpoints.RefusalKey]) -> None:
+        self._subscriber = subscriber.name
+        self._yield_commands = isinstance(subscriber, ProcessManager)
+        self.handled = handled
+        self.commands: list[tuple[Command, Metadata]] = []
+        self.refusals: list[checkpoints.RefusalKey] = []
+
+    def run(self, followed: Iterable[Followed]) -> None:
+        """All handlers for some messages; their commands are kept when none has raised."""
+        commands: list[tuple[Command, Metadata]] = []
+        for message, handlers in followed:
+            metadata = dataclasses.replace(message.metadata, causation_id=message.id)
+            with ambient_metadata(metadata):
+                for handler in handlers:
+                    yielded = handler(message)
+                    if yielded is not None and self._yield_commands:
+                        derived = with_derived_ids(yielded, cause=message.id, subscriber=self._subscriber)
+                        commands.extend((command, metadata) for command in derived)
+        self.commands.extend(commands)

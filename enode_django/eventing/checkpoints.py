@@ -1,0 +1,131 @@
+"""How far each subscriber got in each aggregate. All functions work in the calling thread's connection ``alias``.
+
+A version that is saved never goes back: the statements say so, whoever else is at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import psycopg
+
+from enode_django.databases import healthy_connection
+
+_CHECKPOINT = "enode_django_checkpoint"
+_SUBSCRIPTION = "enode_django_subscription"
+_REFUSAL = "enode_django_handledrefusal"
+
+_READ = f"SELECT aggregate_root_id, version FROM {_CHECKPOINT} WHERE subscriber = %s AND aggregate_root_id = ANY(%s)"
+_LOCK = f"{_READ} ORDER BY aggregate_root_id FOR UPDATE"
+_MAKE = f"""
+    INSERT INTO {_CHECKPOINT} (subscriber, aggregate_root_id, version)
+    SELECT %s, missing.id, 0 FROM unnest(%s::text[]) AS missing (id) ORDER BY missing.id
+    ON CONFLICT DO NOTHING
+"""
+_SAVE = f"""
+    INSERT INTO {_CHECKPOINT} AS known (subscriber, aggregate_root_id, version)
+    SELECT %s, reached.id, reached.version FROM unnest(%s::text[], %s::bigint[]) AS reached (id, version)
+    ORDER BY reached.id
+    ON CONFLICT (subscriber, aggregate_root_id) DO UPDATE SET version = EXCLUDED.version
+    WHERE known.version < EXCLUDED.version
+"""
+_FORGET = f"DELETE FROM {_CHECKPOINT} WHERE subscriber = %s AND aggregate_root_id = ANY(%s)"
+
+_SUBSCRIBE = f"""
+    INSERT INTO {_SUBSCRIPTION} (subscriber, started_at, start_position, swept_position)
+    VALUES (%s, statement_timestamp(), %s, %s) ON CONFLICT DO NOTHING
+"""
+_SUBSCRIBED = f"SELECT started_at, start_position, swept_position FROM {_SUBSCRIPTION} WHERE subscriber = %s"
+_SWEPT = f"UPDATE {_SUBSCRIPTION} SET swept_position = %s WHERE subscriber = %s AND swept_position < %s"
+
+_KEYS = "unnest(%s::text[], %s::text[]) AS key (root, command)"
+_REFUSALS_HANDLED = f"""
+    SELECT aggregate_root_id, command_id FROM {_REFUSAL} JOIN {_KEYS}
+    ON aggregate_root_id = key.root AND command_id = key.command WHERE subscriber = %s
+"""
+_REFUSALS_SAVE = f"""
+    INSERT INTO {_REFUSAL} (subscriber, aggregate_root_id, command_id)
+    SELECT %s, key.root, key.command FROM {_KEYS} ON CONFLICT DO NOTHING
+"""
+_REFUSALS_PRUNE = f"DELETE FROM {_REFUSAL} WHERE subscriber = %s AND handled_at < statement_timestamp() - %s::interval"
+
+RefusalKey = tuple[str, str]
+"""(aggregate root id, command id)"""
+
+
+class Subscription(NamedTuple):
+    """``start_position`` and ``swept_position`` are positions of the event store; ``started_at`` is aware."""
+
+    started_at: datetime
+    start_position: int
+    swept_position: int
+
+
+def read(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
+    """The versions reached; an aggregate without a checkpoint is left out."""
+    return dict(_fetch(alias, _READ, (subscriber, ids)))
+
+
+def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
+    """The versions reached, of all of them: a checkpoint that is missing is made. Until the transaction ends nobody
+    else gets these locks."""
+    locked = dict(_fetch(alias, _LOCK, (subscriber, ids)))
+    missing = [id for id in ids if id not in locked]
+    if missing:
+        _run(alias, _MAKE, (subscriber, missing))
+        locked.update(_fetch(alias, _LOCK, (subscriber, missing)))
+    return locked
+
+
+def save(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
+    if versions:
+        _run(alias, _SAVE, (subscriber, list(versions), list(versions.values())))
+
+
+def forget(alias: str, subscriber: str, ids: Sequence[str]) -> None:
+    if ids:
+        _run(alias, _FORGET, (subscriber, ids))
+
+
+def subscribe(alias: str, subscriber: str, position: int) -> Subscription:
+    """Where the subscriber began; one that is new begins at ``position``."""
+    _run(alias, _SUBSCRIBE, (subscriber, position, position))
+    return Subscription(*_fetch(alias, _SUBSCRIBED, (subscriber,))[0])
+
+
+def save_swept(alias: str, subscriber: str, position: int) -> None:
+    _run(alias, _SWEPT, (position, subscriber, position))
+
+
+def handled_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> set[RefusalKey]:
+    """Those of the refusals that were handled already, as far as it is remembered."""
+    roots, commands = _columns(keys)
+    return set(_fetch(alias, _REFUSALS_HANDLED, (roots, commands, subscriber))) if roots else set()
+
+
+def save_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> None:
+    roots, commands = _columns(keys)
+    if roots:
+        _run(alias, _REFUSALS_SAVE, (subscriber, roots, commands))
+
+
+def prune_refusals(alias: str, subscriber: str, age: str) -> None:
+    """Forget refusals that were handled longer ago than ``age``, an interval such as ``"1 day"``."""
+    _run(alias, _REFUSALS_PRUNE, (subscriber, age))
+
+
+def _columns(keys: Iterable[RefusalKey]) -> tuple[list[str], list[str]]:
+    known = list(keys)
+    return [root for root, _ in known], [command for _, command in known]
+
+
+def _fetch(alias: str, statement: str, parameters: Sequence[Any]) -> list[Any]:
+    with psycopg.Cursor[Any](healthy_connection(alias).connection) as cursor:
+        return cursor.execute(statement, parameters, prepare=False).fetchall()
+
+
+def _run(alias: str, statement: str, parameters: Sequence[Any]) -> None:
+    with psycopg.Cursor[Any](healthy_connection(alias).connection) as cursor:
+        cursor.execute(statement, parameters, prepare=False)

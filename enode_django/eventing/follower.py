@@ -1,0 +1,223 @@
+"""A subscriber's way through the events: pulled messages in, handled in order, each aggregate on its own.
+
+The queue is a wake-up, the store is the truth: a message says that there is something, and what is missing between the
+checkpoint and it is read from the event store. An aggregate whose handler fails is set aside and tried again alone,
+while the others go on; after so many failures it is parked.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from enode_django.equeue.consumer import PulledMessages
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.eventing import parking
+from enode_django.eventing.messages import PublishedStream, decode_published
+from enode_django.eventing.notices import Notice, SendNotices
+from enode_django.eventing.running import Runner
+from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
+from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import MalformedMessage
+
+logger = logging.getLogger("enode_django.subscribers")
+
+PORTION = 1_000
+"""Versions of one aggregate that are handled in one transaction."""
+LONGEST_DELAY = 5.0
+
+
+class RetryPolicy(NamedTuple):
+    """After ``attempts`` failures at the same event an aggregate is parked; ``delay`` seconds lie between the first
+    two, and twice as much between the next. With ``attempts`` 0 the error is raised instead."""
+
+    attempts: int
+    delay: float
+
+    def pause(self, failures: int) -> float:
+        return float(min(self.delay * 2 ** (failures - 1), LONGEST_DELAY))
+
+
+RAISE = RetryPolicy(0, 0.0)
+
+
+class Follower:
+    """All methods are called by one thread and block on the databases."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        policy: RetryPolicy,
+        notify: SendNotices,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.runner = runner
+        self.subscriber = runner.subscriber
+        self._policy = policy
+        self._notify = notify
+        self._clock = clock
+        self._aside: dict[str, Work] = {}
+        self.handled = 0
+        self.parked = 0
+
+    # -- what is pulled -------------------------------------------------------------------------------------------
+
+    def handle(self, pulled: Sequence[PulledMessages]) -> None:
+        """Returns when every message is finished, or its aggregate set aside to be tried again."""
+        works: dict[str, Work] = {}
+        for window, offsets, bodies in pulled:
+            skipped = []
+            for offset, body in zip(offsets, bodies, strict=True):
+                published = self._decode(window, offset, body)
+                if published is None or not self._concerns(published.record):
+                    skipped.append(offset)
+                    continue
+                record, reply_to = published
+                work = self._work_of(works, record)
+                work.add(record)
+                work.messages.append(self._message(window, offset, record, reply_to))
+            window.finish_many(skipped)
+        self._drive([work for work in works.values() if not self._joins_what_is_aside(work)], PORTION)
+
+    def follow(self, records: Iterable[StreamRecord]) -> None:
+        """As `handle`, for streams that come from elsewhere than a queue."""
+        works: dict[str, Work] = {}
+        for record in records:
+            if self._concerns(record):
+                self._work_of(works, record).add(record)
+        self.catch_up(works.values())
+
+    def catch_up(self, works: Iterable[Work]) -> bool:
+        """Handle what the store has of these aggregates up to their ``until``; returns False if one is set aside."""
+        works = list(works)
+        self._drive([work for work in works if not self._joins_what_is_aside(work)], PORTION)
+        return not any(work.aggregate_root_id in self._aside for work in works)
+
+    @staticmethod
+    def _decode(window: OffsetWindow, offset: int, body: bytes) -> PublishedStream | None:
+        try:
+            return decode_published(body)
+        except MalformedMessage as error:
+            logger.error("%s/%d, offset %d: %s", window.topic, window.queue, offset, error)
+            return None
+
+    def _message(self, window: OffsetWindow, offset: int, record: StreamRecord, reply_to: str) -> Message:
+        """Whoever waits hears from those that handle one of the events, and from no others."""
+        reply_to = reply_to if reply_to and follows_events(self.subscriber, record) else ""
+        return Message(window, offset, record.aggregate_root_id, record.version, record.command_id, reply_to)
+
+    def _concerns(self, record: StreamRecord) -> bool:
+        if record.version is None:
+            return follows_refusal(self.subscriber, record)
+        return self.subscriber.follows(record.aggregate_root_type)
+
+    @staticmethod
+    def _work_of(works: dict[str, Work], record: StreamRecord) -> Work:
+        id = record.aggregate_root_id
+        work = works.get(id)
+        if work is None:
+            work = works[id] = Work(id, record.aggregate_root_type)
+        return work
+
+    def _joins_what_is_aside(self, work: Work) -> bool:
+        aside = self._aside.get(work.aggregate_root_id)
+        if aside is not None:
+            aside.merge(work)
+        return aside is not None
+
+    # -- what is to be tried again --------------------------------------------------------------------------------
+
+    @property
+    def next_retry(self) -> float | None:
+        """When `retry_due` has something to do next, as a time of the clock."""
+        return min((work.next_try for work in self._aside.values()), default=None)
+
+    @property
+    def held(self) -> int:
+        """Messages of aggregates that are set aside, in windows that are open: they are not finished."""
+        return sum(not message.window.closed for work in self._aside.values() for message in work.messages)
+
+    def retry_due(self) -> None:
+        """Try again what is due, each aggregate alone and version by version, so that what fails stands alone."""
+        now = self._clock()
+        for work in [work for work in self._aside.values() if work.next_try <= now]:
+            del self._aside[work.aggregate_root_id]
+            if work.messages and all(message.window.closed for message in work.messages):
+                continue  # its queue went to another worker, and these messages with it
+            self._drive([work], 1)
+
+    # -- the work itself ------------------------------------------------------------------------------------------
+
+    def _drive(self, works: Sequence[Work], portion: int) -> None:
+        while works:
+            progress = self.runner.run(works, portion)
+            finished: list[tuple[Message, str]] = []
+            works = [work for work in works if self._settle(work, progress[work.aggregate_root_id], finished)]
+            self._finish(finished)
+
+    def _settle(self, work: Work, progress: Progress, finished: list[tuple[Message, str]]) -> bool:
+        """Note what is finished; returns whether there is more to do for the aggregate at once."""
+        if progress.parked is not None:
+            self.runner.persisted(partial(self._let_wait, list(work.refusals.values())))
+            finished.extend((message, progress.parked) for message in work.messages)
+            return False
+        failure = progress.failure
+        done = [message for message in work.messages if message.is_done(progress)]
+        finished.extend((message, "") for message in done)
+        self.handled += len(done)
+        work.messages = [message for message in work.messages if not message.is_done(progress)]
+        if failure is None:
+            work.refusals = {}
+            work.streams = {version: record for version, record in work.streams.items() if version > progress.version}
+            return progress.version < work.until
+        if self._is_given_up(work, failure):
+            self._park(work, failure)
+            finished.extend((message, type(failure.error).__name__) for message in work.messages)
+        return False
+
+    def _is_given_up(self, work: Work, failure: Failure) -> bool:
+        """Set the aggregate aside to be tried again, unless that was done often enough."""
+        attempts = self._policy.attempts
+        if not attempts:
+            raise failure.error
+        if work.failure is None or not failure.is_same(work.failure):
+            work.failure, work.failures = failure, 0
+        work.failures += 1
+        who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
+        told = "%s failed at %s of %s (%d of %d): %s"
+        first = failure.error if work.failures == 1 else None
+        logger.warning(told, who, where, id, work.failures, attempts, failure.text, exc_info=first)
+        if work.failures >= attempts:
+            return True
+        work.next_try = self._clock() + self._policy.pause(work.failures)
+        self._aside[id] = work
+        return False
+
+    def _let_wait(self, refusals: Sequence[StreamRecord]) -> None:
+        parking.wait_behind(self.runner.alias, self.subscriber.name, refusals)
+
+    def _park(self, work: Work, failure: Failure) -> None:
+        self.runner.park(work, failure)
+        self.parked += 1
+        who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
+        logger.error("%s parked %s at %s: its later events wait; see manage.py parked", who, id, where)
+
+    def _finish(self, finished: Sequence[tuple[Message, str]]) -> None:
+        """Tell who waits, then let the windows move."""
+        name = self.subscriber.name
+        notices = [
+            (message.reply_to, Notice(message.command_id, message.aggregate_root_id, name, error))
+            for message, error in finished
+            if message.reply_to
+        ]
+        if notices:
+            self._notify(notices)
+        offsets: dict[OffsetWindow, list[int]] = {}
+        for message, _ in finished:
+            offsets.setdefault(message.window, []).append(message.offset)
+        for window, done in offsets.items():
+            window.finish_many(done)

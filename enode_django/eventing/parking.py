@@ -1,0 +1,86 @@
+"""Aggregates that a subscriber has set aside after repeated failure, in the subscriber's database.
+
+The oldest row of an aggregate is what failed. Further rows are refusals that came later and wait behind it; later
+versions need no rows, since the checkpoint tells where to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import psycopg
+from django.db import transaction
+
+from enode_django.databases import healthy_connection
+from enode_django.eventstore.base import StreamRecord
+
+_TABLE = "enode_django_parkedevent"
+
+_PARKED = f"""
+    SELECT DISTINCT ON (aggregate_root_id) aggregate_root_id, error_type FROM {_TABLE}
+    WHERE subscriber = %s AND aggregate_root_id = ANY(%s) ORDER BY aggregate_root_id, id
+"""
+_COLUMNS = """subscriber, aggregate_root_type, aggregate_root_id, version, command_id, error_type, error, attempts,
+    first_failed_at, last_failed_at"""
+_PARK = f"""
+    INSERT INTO {_TABLE} AS known ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, statement_timestamp())
+    ON CONFLICT (subscriber, aggregate_root_id, command_id) DO UPDATE SET error_type = EXCLUDED.error_type,
+    error = EXCLUDED.error, attempts = known.attempts + EXCLUDED.attempts, last_failed_at = EXCLUDED.last_failed_at
+"""
+_WAIT = f"""
+    INSERT INTO {_TABLE} ({_COLUMNS})
+    VALUES (%s, %s, %s, NULL, %s, '', 'waits behind what failed', 0, statement_timestamp(), statement_timestamp())
+    ON CONFLICT DO NOTHING
+"""
+_LIST = f"SELECT {_COLUMNS} FROM {_TABLE} WHERE %s IN ('', subscriber) AND %s IN ('', aggregate_root_id) ORDER BY id"
+_REMOVE = f"DELETE FROM {_TABLE} WHERE subscriber = %s AND aggregate_root_id = %s AND command_id = %s"
+
+
+class Parked(NamedTuple):
+    """``version`` is None for a refusal; ``attempts`` is 0 for one that only waits. Times are aware."""
+
+    subscriber: str
+    aggregate_root_type: str
+    aggregate_root_id: str
+    version: int | None
+    command_id: str
+    error_type: str
+    error: str
+    attempts: int
+    first_failed_at: datetime
+    last_failed_at: datetime
+
+
+def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, str]:
+    """Those of the aggregates that are parked, with the class name of the error."""
+    return dict(_execute(alias, _PARKED, (subscriber, ids)).fetchall())
+
+
+def park(alias: str, parked: Parked, waiting: Iterable[StreamRecord] = ()) -> None:
+    """Attempts are added up where the same event is parked already. ``waiting`` are refusals that wait behind it."""
+    with transaction.atomic(using=alias):
+        _execute(alias, _PARK, parked[:-1])
+        wait_behind(alias, parked.subscriber, waiting)
+
+
+def wait_behind(alias: str, subscriber: str, refusals: Iterable[StreamRecord]) -> None:
+    for refusal in refusals:
+        parameters = (subscriber, refusal.aggregate_root_type, refusal.aggregate_root_id, refusal.command_id)
+        _execute(alias, _WAIT, parameters)
+
+
+def list_parked(alias: str, subscriber: str = "", aggregate_root_id: str = "") -> list[Parked]:
+    """The oldest first; an empty argument stands for all."""
+    return [Parked(*row) for row in _execute(alias, _LIST, (subscriber, aggregate_root_id)).fetchall()]
+
+
+def remove(alias: str, rows: Iterable[Parked]) -> None:
+    with transaction.atomic(using=alias):
+        for parked in rows:
+            _execute(alias, _REMOVE, (parked.subscriber, parked.aggregate_root_id, parked.command_id))
+
+
+def _execute(alias: str, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
+    return psycopg.Cursor[Any](healthy_connection(alias).connection).execute(statement, parameters, prepare=False)

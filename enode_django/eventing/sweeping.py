@@ -1,0 +1,170 @@
+"""Comparing the event store with a subscriber's checkpoints, for what no message ever announced.
+
+A queue may lose its tail, and a new projection has a past that the queue no longer holds. So on a timer one worker goes
+over what was stored since the last time. Positions of the store order that without a gap: below a settled position
+nothing can appear any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventing import checkpoints
+from enode_django.eventing.follower import Follower, RetryPolicy
+from enode_django.eventing.notices import SendNotices
+from enode_django.eventing.running import Runner
+from enode_django.eventing.work import Work, follows_refusal
+from enode_django.eventstore.base import Settled
+from enode_django.exceptions import QueueError
+
+logger = logging.getLogger("enode_django.subscribers")
+
+FIRST_QUEUE = 0
+ROWS_AT_ONCE = 10_000
+LOOK_AGAIN = 0.5
+"""Seconds between looks at whether the queue is worked off."""
+FORGET_REFUSALS = "1 day"
+"""A handled refusal is remembered for so long: until the sweep has passed it."""
+
+
+class _Goal(NamedTuple):
+    """What is stored below ``position`` was announced, if at all, below the offsets ``ends``."""
+
+    position: int
+    ends: Mapping[int, int]
+
+
+class Sweeper:
+    """`tick` is called by the follower's thread, where this worker owns the first queue."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        transport: Transport,
+        topic: str,
+        *,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._follower = follower
+        self._store = follower.runner.applier.store
+        self._transport = transport
+        self._topic = topic
+        self._interval = interval
+        self._clock = clock
+        self._goal: _Goal | None = None
+        self._swept = 0
+        self._step = 1
+        self.next_step = clock()
+        """When there is something to do next, as a time of the clock."""
+
+    def tick(self) -> None:
+        """Do a part of the work, if any is due: look whether the queue is worked off, or compare some rows."""
+        if self._clock() < self.next_step:
+            return
+        if self._goal is None:
+            self._goal = _Goal(self._store.position(), self._transport.end_offsets(self._topic))
+            self._swept = self._follower.runner.applier.subscribe().swept_position
+            self._step = max(1, self._goal.position - self._swept)
+        if not self._is_worked_off(self._goal.ends):
+            self.next_step = self._clock() + LOOK_AGAIN
+            return
+        if self._swept < self._goal.position and not self._sweep_some(self._goal.position):
+            self.next_step = self._clock() + LOOK_AGAIN
+        if self._swept >= self._goal.position:
+            runner = self._follower.runner
+            checkpoints.prune_refusals(runner.alias, runner.subscriber.name, FORGET_REFUSALS)
+            self._goal = None
+            self.next_step = self._clock() + self._interval
+
+    def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
+        """Before that most of what the checkpoints lack is on its way, and would only be handled twice."""
+        try:
+            committed = self._transport.committed(self._follower.subscriber.name, self._topic)
+        except QueueError as error:
+            logger.debug("%s cannot sweep: %s", self._follower.subscriber.name, error)
+            return False
+        return all(committed.get(queue, 0) >= end for queue, end in ends.items())
+
+    def _sweep_some(self, until: int) -> bool:
+        """Compare the next rows; returns whether all of them are handled now."""
+        before = min(until, self._swept + self._step)
+        settled = self._store.settled(self._swept, before, limit=ROWS_AT_ONCE if self._step > 1 else 2**31)
+        if settled is None:
+            self._step = max(1, (before - self._swept) // 2)
+            return True
+        works = self._behind(settled)
+        if works:
+            logger.info("%s catches up with %d aggregates from the store", self._follower.subscriber.name, len(works))
+            if not self._follower.catch_up(works):
+                return False
+        self._swept = before
+        self._step *= 2
+        checkpoints.save_swept(self._follower.runner.alias, self._follower.subscriber.name, before)
+        return True
+
+    def _behind(self, settled: Settled) -> Collection[Work]:
+        subscriber, applier = self._follower.subscriber, self._follower.runner.applier
+        heads = {id: head for id, head in settled.heads.items() if subscriber.follows(head[0])}
+        positions = applier.positions(list(heads)) if heads else {}
+        works = {
+            id: Work(id, type_name, version)
+            for id, (type_name, version) in heads.items()
+            if positions.get(id, 0) < version
+        }
+        for refusal in settled.refusals:
+            if follows_refusal(subscriber, refusal):
+                id = refusal.aggregate_root_id
+                works.setdefault(id, Work(id, refusal.aggregate_root_type)).add(refusal)
+        return works.values()
+
+
+class SweepingFollower(Follower):
+    """A follower that also goes over the store on a timer, in the worker that owns the first queue."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        policy: RetryPolicy,
+        notify: SendNotices,
+        transport: Transport,
+        topic: str,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(runner, policy=policy, notify=notify, clock=clock)
+        self._new_sweeper = partial(Sweeper, self, transport, topic, interval=interval, clock=clock)
+        self._sweeper: Sweeper | None = None
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """To be called before the first pull: what is new to a subscriber that begins at *now* is decided here."""
+        if not self._has_begun:
+            self.runner.persisted(self.runner.applier.subscribe)
+            self._has_begun = True
+
+    def retry_due(self) -> None:
+        self.begin()
+        super().retry_due()
+
+    def tick(self, owned: Collection[int]) -> None:
+        """Sweep if it is due; ``owned`` are the queues of this worker."""
+        if FIRST_QUEUE not in owned:
+            self._sweeper = None
+            return
+        if self._sweeper is None:
+            self._sweeper = self._new_sweeper()
+        self.runner.persisted(self._sweeper.tick)
+
+    @property
+    def next_retry(self) -> float | None:
+        due = super().next_retry
+        if self._sweeper is None:
+            return due
+        return self._sweeper.next_step if due is None else min(due, self._sweeper.next_step)

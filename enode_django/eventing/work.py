@@ -1,0 +1,183 @@
+"""What a subscriber has to do, aggregate by aggregate, and what became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from enode_django.commanding.loading import stamp_of
+from enode_django.domain.messages import DomainEvent, EventStamp
+from enode_django.domain.refusals import DomainException
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.eventing.subscribers import Handler, Subscriber
+from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.exceptions import MessageError, shown
+from enode_django.serialization.codec import StoredRefusal, decode_refusal, read_stored, restore_event
+
+
+class Message(NamedTuple):
+    """A pulled message: where it is to be marked as finished, and whom to tell (empty: nobody)."""
+
+    window: OffsetWindow
+    offset: int
+    aggregate_root_id: str
+    version: int | None
+    command_id: str
+    reply_to: str
+
+    def is_done(self, progress: Progress) -> bool:
+        if self.version is None:
+            return progress.failure is None
+        return self.version <= progress.version
+
+
+@dataclasses.dataclass(slots=True)
+class Work:
+    """One aggregate's share of a batch: versions up to ``until``, some of whose streams are at hand, and refusals by
+    command id. ``failures`` counts the tries that failed at the same place, ``next_try`` is a time of the clock."""
+
+    aggregate_root_id: str
+    aggregate_root_type: str
+    until: int = 0
+    streams: dict[int, StreamRecord] = dataclasses.field(default_factory=dict)
+    refusals: dict[str, StreamRecord] = dataclasses.field(default_factory=dict)
+    messages: list[Message] = dataclasses.field(default_factory=list)
+    failure: Failure | None = None
+    failures: int = 0
+    next_try: float = 0.0
+
+    def add(self, record: StreamRecord) -> None:
+        if record.version is None:
+            self.refusals[record.command_id] = record
+        else:
+            self.streams[record.version] = record
+            self.until = max(self.until, record.version)
+
+    def merge(self, other: Work) -> None:
+        self.until = max(self.until, other.until)
+        self.streams.update(other.streams)
+        self.refusals.update(other.refusals)
+        self.messages.extend(other.messages)
+
+
+class Failure(NamedTuple):
+    """What could not be handled: a stream, or with ``version`` None a refusal."""
+
+    version: int | None
+    command_id: str
+    error: Exception
+    failed_at: datetime
+
+    def is_same(self, other: Failure) -> bool:
+        return (self.version, self.command_id) == (other.version, other.command_id)
+
+    @property
+    def place(self) -> str:
+        return f"version {self.version}" if self.version is not None else f"the refusal of {self.command_id}"
+
+    @property
+    def text(self) -> str:
+        return f"{type(self.error).__name__}: {shown(self.error)}"
+
+    @property
+    def traceback(self) -> str:
+        """As a text that a database takes."""
+        text = "".join(traceback.format_exception(self.error))
+        return text.replace("\0", "\\0").encode(errors="replace").decode()
+
+
+class Progress(NamedTuple):
+    """How far an aggregate has come: to ``version``; beyond it only after its ``failure``, or not as long as it is
+    ``parked`` (by an error of that class)."""
+
+    version: int
+    failure: Failure | None = None
+    parked: str | None = None
+
+
+def contiguous(
+    store: EventStore, works: Iterable[Work], positions: Mapping[str, int], portion: int
+) -> dict[str, Sequence[StreamRecord]]:
+    """Per aggregate the next streams after its position, at most ``portion``, without a gap: what is not at hand is
+    read from the store, in one query for all. Blocks on the store."""
+    found: dict[str, Sequence[StreamRecord]] = {}
+    gaps: dict[str, tuple[int, int]] = {}
+    for work in works:
+        position = positions[work.aggregate_root_id]
+        until = min(work.until, position + portion)
+        streams = work.streams
+        try:
+            found[work.aggregate_root_id] = [streams[version] for version in range(position + 1, until + 1)]
+        except KeyError:
+            gaps[work.aggregate_root_id] = (position, until)
+    if gaps:
+        loaded = store.load_ranges(gaps, limit=portion)
+        for id, (after, _) in gaps.items():
+            found[id] = list(_joining(after, loaded.get(id, ())))
+    return found
+
+
+def _joining(after: int, records: Iterable[StreamRecord]) -> Iterable[StreamRecord]:
+    for expected, record in enumerate(records, after + 1):
+        if record.version != expected:
+            return
+        yield record
+
+
+Followed = tuple[DomainEvent | DomainException, Sequence[Handler]]
+
+
+def followed_events(subscriber: Subscriber, record: StreamRecord) -> list[Followed]:
+    """The events of a stored stream that the subscriber handles, each with its handlers; others are not decoded.
+
+    Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`.
+    """
+    stored = read_stored(record.events)
+    if isinstance(stored, StoredRefusal):
+        return []
+    followed: list[Followed] = []
+    stamp: EventStamp | None = None
+    for index, event in enumerate(stored.events):
+        handlers = subscriber.event_handlers(event.type_name)
+        if handlers:
+            stamp = stamp or stamp_of(record)
+            restored = restore_event(event)
+            restored.stamp(stamp, index)
+            followed.append((restored, handlers))
+    return followed
+
+
+def follows_events(subscriber: Subscriber, record: StreamRecord) -> bool:
+    """Whether the subscriber handles one of the events, as far as this process can tell."""
+    try:
+        stored = read_stored(record.events)
+        return not isinstance(stored, StoredRefusal) and any(
+            subscriber.event_handlers(event.type_name) for event in stored.events
+        )
+    except MessageError:
+        return False
+
+
+def follows_refusal(subscriber: Subscriber, record: StreamRecord) -> bool:
+    """Whether the subscriber handles the refusal, or may: it might be of a class that is newer than this process."""
+    try:
+        stored = read_stored(record.events)
+        return isinstance(stored, StoredRefusal) and bool(subscriber.refusal_handlers(stored.type_name))
+    except MessageError:
+        return True
+
+
+def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> Followed | None:
+    """A stored refusal with its handlers; None if the subscriber does not handle it. Raises as `followed_events`."""
+    stored = read_stored(record.events)
+    if not isinstance(stored, StoredRefusal):
+        return None
+    handlers = subscriber.refusal_handlers(stored.type_name)
+    if not handlers:
+        return None
+    refusal = decode_refusal(stored)
+    refusal.stamp(stamp_of(record))
+    return refusal, handlers
