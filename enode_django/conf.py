@@ -44,6 +44,8 @@ class Conf:
     COPY_MAX_BATCH: int = 1000
     PULL_MAX_BATCH: int = 500
     """Of one queue."""
+    EVENT_PULL_MAX_BATCH: int = 1000
+    """Of one queue, for one subscriber."""
     MAX_UNFINISHED: int = 20_000
     """Commands pulled and not published yet; above it the worker stops pulling."""
     RECENT_COMMANDS: int = 50_000
@@ -58,7 +60,7 @@ class Conf:
     SPARK: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     PROCESSES: int | None = None
-    """Worker processes of one runprocessors (None: one per core it may use)."""
+    """Worker processes of each role in one runprocessors (None: one per core it may use)."""
     COMMIT_INTERVAL: float = 1.0
     LEASE: float = 10.0
     """How long a worker that falls silent keeps its queues."""
