@@ -1,0 +1,42 @@
+"""Where a command's sender is to be told what became of it, in one string that travels with the command.
+
+=======================  ==============================================================
+``""``                   nobody waits
+``"ADDRESS"``            an answer is sent to that inbox
+``"handled@ADDRESS"``    an answer, and a notice of every subscriber that handles its events
+=======================  ==============================================================
+
+No inbox has an address that begins with the mark.
+"""
+
+from __future__ import annotations
+
+_HANDLED = "handled@"
+
+
+def reply_address(inbox: str, *, handling: bool = False) -> str:
+    """What a command carries; ``handling``: whether its sender also waits until its events are handled.
+
+    >>> reply_address("in1"), reply_address("in1", handling=True), reply_address("", handling=True)
+    ('in1', 'handled@in1', '')
+    """
+    return _HANDLED + inbox if handling and inbox else inbox
+
+
+def answer_address(reply_to: str) -> str:
+    """The inbox for the answer.
+
+    >>> answer_address("in1"), answer_address("handled@in1"), answer_address("")
+    ('in1', 'in1', '')
+    """
+    return reply_to.removeprefix(_HANDLED)
+
+
+def notice_address(reply_to: str) -> str:
+    """The inbox for notices, which the published stream carries; empty where nobody waits for them, so that commands
+    that are only executed cost subscribers nothing.
+
+    >>> notice_address("in1"), notice_address("handled@in1"), notice_address("")
+    ('', 'in1', '')
+    """
+    return reply_to.removeprefix(_HANDLED) if reply_to.startswith(_HANDLED) else ""
