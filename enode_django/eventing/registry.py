@@ -21,10 +21,11 @@ class SubscriberRegistry:
         """By name. Raises `TypeNameError` for a class that can have none."""
         if self._only is not None:
             return self._only
-        classes = [self._make(cls) for cls in declared_subscribers()]
+        classes = [self.instance(cls) for cls in declared_subscribers()]
         return sorted([*classes, *handler_groups()], key=lambda subscriber: subscriber.name)
 
-    def _make(self, cls: type[Subscriber]) -> Subscriber:
+    def instance(self, cls: type[Subscriber]) -> Subscriber:
+        """The one instance of the class in this process."""
         subscriber = self._made.get(cls)
         if subscriber is None:
             subscriber = self._made[cls] = cls()
@@ -55,7 +56,7 @@ class SubscriberRegistry:
     def only(self, *chosen: type[Subscriber] | Subscriber) -> Iterator[Sequence[Subscriber]]:
         """Inside the block these are all there are: for tests, and for what runs some of them."""
         before = self._only
-        made = [one if isinstance(one, Subscriber) else self._make(one) for one in chosen]
+        made = [one if isinstance(one, Subscriber) else self.instance(one) for one in chosen]
         self._only = sorted(made, key=lambda subscriber: subscriber.name)
         try:
             yield self._only
