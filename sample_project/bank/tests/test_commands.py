@@ -23,7 +23,9 @@ class Accounts(TestCase):
         assert (first.status, first.value, first.version) == (CommandStatus.SUCCESS, Decimal(0), 3)
         assert again == first
         assert refused.error_type == "bank.InsufficientFunds"
-        assert refused.error_fields == {"balance": Decimal(0), "amount": Decimal(1)}
+        assert refused.error_fields == {
+            "balance": Decimal(0), "amount": Decimal(1), "reserved": Decimal(0), "transfer": None
+        }  # fmt: skip
         assert list(
             EventStream.objects.filter(aggregate_root_id="a").order_by("sequence").values_list("version", flat=True)
         ) == [1, 2, 3, None]

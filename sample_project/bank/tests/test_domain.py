@@ -44,6 +44,20 @@ class AccountRules(SimpleTestCase):
         account.when(Deposit(aggregate_root_id="a", amount=Decimal(0))).then_refused(InvalidAmount, amount=Decimal(0))
         account.when(Withdraw(aggregate_root_id="a", amount=Decimal(-1))).then_refused(InvalidAmount)
 
+    def test_amounts_are_whole_cents_and_not_endless(self) -> None:
+        account = given(BankAccount, "a", OPENED)
+        for amount in (
+            Decimal("0.001"),
+            Decimal("1.999"),
+            Decimal(10**12) + 1,
+            Decimal("1E+999999"),
+            Decimal("Infinity"),
+        ):
+            account.when(Deposit(aggregate_root_id="a", amount=amount)).then_refused(InvalidAmount, amount=amount)
+        account.when(Deposit(aggregate_root_id="a", amount=Decimal("0.010"))).then(
+            Deposited(amount=Decimal("0.01"), balance=Decimal("0.01"))
+        )
+
     def test_an_overdraft_is_refused_and_changes_nothing(self) -> None:
         account = given(BankAccount, "a", OPENED, FIVE)
         account.when(Withdraw(aggregate_root_id="a", amount=Decimal(6))).then_refused(

@@ -1,0 +1,252 @@
+"""Accounts: opened, filled, emptied, closed; money that a transfer is to move is reserved first.
+
+Whatever refuses a reservation names the transfer, so that this can be cancelled.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies
+from sample_project.bank.domain.money import check_amount
+
+
+class OpenAccount(Command):
+    owner: str
+
+
+class Deposit(Command):
+    amount: Decimal
+
+
+class Withdraw(Command):
+    amount: Decimal
+
+
+class CloseAccount(Command):
+    pass
+
+
+class ReserveWithdrawal(Command):
+    transfer: str
+    amount: Decimal
+
+
+class ReserveDeposit(Command):
+    transfer: str
+    amount: Decimal
+
+
+class ConfirmWithdrawal(Command):
+    transfer: str
+
+
+class ConfirmDeposit(Command):
+    transfer: str
+
+
+class CancelReservation(Command):
+    transfer: str
+
+
+class AccountOpened(DomainEvent):
+    owner: str
+
+
+class Deposited(DomainEvent):
+    amount: Decimal
+    balance: Decimal
+
+
+class Withdrawn(DomainEvent):
+    amount: Decimal
+    balance: Decimal
+
+
+class AccountClosed(DomainEvent):
+    pass
+
+
+class WithdrawalReserved(DomainEvent):
+    transfer: str
+    amount: Decimal
+
+
+class DepositReserved(DomainEvent):
+    transfer: str
+    amount: Decimal
+
+
+class WithdrawalConfirmed(DomainEvent):
+    transfer: str
+    amount: Decimal
+    balance: Decimal
+
+
+class DepositConfirmed(DomainEvent):
+    transfer: str
+    amount: Decimal
+    balance: Decimal
+
+
+class ReservationCancelled(DomainEvent):
+    """``released`` may be spent again: nothing if a deposit was reserved."""
+
+    transfer: str
+    released: Decimal
+
+
+class InsufficientFunds(DomainException):
+    balance: Decimal
+    amount: Decimal
+    reserved: Decimal = Decimal(0)
+    transfer: str | None = None
+
+
+class AccountIsClosed(DomainException):
+    transfer: str | None = None
+
+
+class UnknownAccount(DomainException):
+    """Of a reservation. (A failure for want of an aggregate is neither stored nor published.)"""
+
+    transfer: str
+
+
+class NothingReserved(DomainException):
+    transfer: str
+
+
+class AccountNotEmpty(DomainException):
+    balance: Decimal
+
+
+class TransfersUnderWay(DomainException):
+    transfers: list[str]
+
+
+class BankAccount(AggregateRoot):
+    """``outgoing`` and ``incoming`` are what is reserved, by transfer."""
+
+    owner: str = ""
+    balance: Decimal = Decimal(0)
+    closed: bool = False
+    outgoing: dict[str, Decimal] = {}
+    incoming: dict[str, Decimal] = {}
+
+    @property
+    def reserved(self) -> Decimal:
+        """What is in the balance and must not be spent."""
+        return sum(self.outgoing.values(), Decimal(0))
+
+    @classmethod
+    def open(cls, id: str, owner: str) -> BankAccount:
+        account = cls(id)
+        account.apply(AccountOpened(owner=owner))
+        return account
+
+    def deposit(self, amount: Decimal) -> None:
+        self._check(amount)
+        self.apply(Deposited(amount=amount, balance=self.balance + amount))
+
+    def withdraw(self, amount: Decimal) -> None:
+        self._check(amount)
+        self._check_funds(amount)
+        self.apply(Withdrawn(amount=amount, balance=self.balance - amount))
+
+    def close(self) -> None:
+        """Closing a closed account changes nothing."""
+        if self.closed:
+            return
+        if self.outgoing or self.incoming:
+            raise TransfersUnderWay("wait for its transfers to end", transfers=[*self.outgoing, *self.incoming])
+        if self.balance:
+            raise AccountNotEmpty("withdraw what is left first", balance=self.balance)
+        self.apply(AccountClosed())
+
+    # -- transfers ------------------------------------------------------------------------------------------------
+
+    def reserve_withdrawal(self, transfer: str, amount: Decimal) -> None:
+        if transfer in self.outgoing:
+            return
+        self._check(amount, transfer)
+        self._check_funds(amount, transfer)
+        self.apply(WithdrawalReserved(transfer=transfer, amount=amount))
+
+    def reserve_deposit(self, transfer: str, amount: Decimal) -> None:
+        """As long as it is reserved the account cannot be closed."""
+        if transfer in self.incoming:
+            return
+        self._check(amount, transfer)
+        self.apply(DepositReserved(transfer=transfer, amount=amount))
+
+    def confirm_withdrawal(self, transfer: str) -> None:
+        amount = self._reserved_for(transfer, self.outgoing)
+        self.apply(WithdrawalConfirmed(transfer=transfer, amount=amount, balance=self.balance - amount))
+
+    def confirm_deposit(self, transfer: str) -> None:
+        amount = self._reserved_for(transfer, self.incoming)
+        self.apply(DepositConfirmed(transfer=transfer, amount=amount, balance=self.balance + amount))
+
+    def cancel_reservation(self, transfer: str) -> None:
+        """Changes nothing where nothing is reserved: this side may be the one that refused."""
+        if transfer in self.outgoing or transfer in self.incoming:
+            released = self.outgoing.get(transfer, Decimal(0))
+            self.apply(ReservationCancelled(transfer=transfer, released=released))
+
+    # -- rules ----------------------------------------------------------------------------------------------------
+
+    def _check(self, amount: Decimal, transfer: str | None = None) -> None:
+        if self.closed:
+            raise AccountIsClosed("the account is closed", transfer=transfer)
+        check_amount(amount, transfer)
+
+    def _check_funds(self, amount: Decimal, transfer: str | None = None) -> None:
+        reserved = self.reserved
+        if amount > self.balance - reserved:
+            raise InsufficientFunds(
+                "the balance is too low", balance=self.balance, amount=amount, reserved=reserved, transfer=transfer
+            )
+
+    @staticmethod
+    def _reserved_for(transfer: str, reservations: dict[str, Decimal]) -> Decimal:
+        if transfer not in reservations:
+            raise NothingReserved("nothing is reserved for this transfer", transfer=transfer)
+        return reservations[transfer]
+
+    # -- what events change ---------------------------------------------------------------------------------------
+
+    @applies(AccountOpened)
+    def _opened(self, event: AccountOpened) -> None:
+        self.owner = event.owner
+
+    @applies(Deposited, Withdrawn)
+    def _moved(self, event: Deposited | Withdrawn) -> None:
+        self.balance = event.balance
+
+    @applies(AccountClosed)
+    def _closed(self, event: AccountClosed) -> None:
+        self.closed = True
+
+    @applies(WithdrawalReserved)
+    def _withdrawal_reserved(self, event: WithdrawalReserved) -> None:
+        self.outgoing[event.transfer] = event.amount
+
+    @applies(DepositReserved)
+    def _deposit_reserved(self, event: DepositReserved) -> None:
+        self.incoming[event.transfer] = event.amount
+
+    @applies(WithdrawalConfirmed)
+    def _withdrawal_confirmed(self, event: WithdrawalConfirmed) -> None:
+        del self.outgoing[event.transfer]
+        self.balance = event.balance
+
+    @applies(DepositConfirmed)
+    def _deposit_confirmed(self, event: DepositConfirmed) -> None:
+        del self.incoming[event.transfer]
+        self.balance = event.balance
+
+    @applies(ReservationCancelled)
+    def _reservation_cancelled(self, event: ReservationCancelled) -> None:
+        self.outgoing.pop(event.transfer, None)
+        self.incoming.pop(event.transfer, None)

@@ -1,0 +1,24 @@
+"""Amounts of money, and when to refuse one."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from enode_django import DomainException
+
+CENT = Decimal("0.01")
+LARGEST_AMOUNT = Decimal(10**12)
+
+
+class InvalidAmount(DomainException):
+    amount: Decimal
+    transfer: str | None = None
+
+
+def check_amount(amount: Decimal, transfer: str | None = None) -> None:
+    """Raises `InvalidAmount`."""
+    if amount <= 0:
+        raise InvalidAmount("the amount must be positive", amount=amount, transfer=transfer)
+    if amount > LARGEST_AMOUNT or amount % CENT:
+        message = f"the amount must be whole cents, and at most {LARGEST_AMOUNT:,}"
+        raise InvalidAmount(message, amount=amount, transfer=transfer)

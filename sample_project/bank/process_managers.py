@@ -1,0 +1,77 @@
+"""How a transfer gets from one account to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from enode_django import Command, ProcessManager, handles
+from sample_project.bank.domain import (
+    AccountIsClosed,
+    CancelReservation,
+    CancelTransfer,
+    ConfirmDeposit,
+    ConfirmWithdrawal,
+    DepositConfirmed,
+    DepositReserved,
+    InsufficientFunds,
+    InvalidAmount,
+    NoteMoved,
+    NoteReserved,
+    ReserveDeposit,
+    ReserveWithdrawal,
+    Side,
+    TransferCancelled,
+    TransferConfirmed,
+    TransferStarted,
+    UnknownAccount,
+    WithdrawalConfirmed,
+    WithdrawalReserved,
+)
+
+Refusal = InsufficientFunds | AccountIsClosed | UnknownAccount | InvalidAmount
+
+
+class TransferProcess(ProcessManager):
+    """An account is told to reserve before it is told to cancel, as the transfer's events are handled in order. So no
+    reservation outlives its transfer, even where it is made when the transfer is cancelled already."""
+
+    name = "bank.transfers"
+    start = "beginning"  # a transfer that was started before the first worker ran is a transfer, too
+
+    @handles(TransferStarted)
+    def started(self, event: TransferStarted) -> Iterator[Command]:
+        transfer = event.aggregate_root_id
+        yield ReserveWithdrawal(aggregate_root_id=event.source, transfer=transfer, amount=event.amount)
+        yield ReserveDeposit(aggregate_root_id=event.target, transfer=transfer, amount=event.amount)
+
+    @handles(WithdrawalReserved)
+    def withdrawal_reserved(self, event: WithdrawalReserved) -> Iterator[Command]:
+        yield NoteReserved(aggregate_root_id=event.transfer, side=Side.SOURCE)
+
+    @handles(DepositReserved)
+    def deposit_reserved(self, event: DepositReserved) -> Iterator[Command]:
+        yield NoteReserved(aggregate_root_id=event.transfer, side=Side.TARGET)
+
+    @handles(TransferConfirmed)
+    def confirmed(self, event: TransferConfirmed) -> Iterator[Command]:
+        yield ConfirmWithdrawal(aggregate_root_id=event.source, transfer=event.aggregate_root_id)
+        yield ConfirmDeposit(aggregate_root_id=event.target, transfer=event.aggregate_root_id)
+
+    @handles(WithdrawalConfirmed)
+    def withdrawal_confirmed(self, event: WithdrawalConfirmed) -> Iterator[Command]:
+        yield NoteMoved(aggregate_root_id=event.transfer, side=Side.SOURCE)
+
+    @handles(DepositConfirmed)
+    def deposit_confirmed(self, event: DepositConfirmed) -> Iterator[Command]:
+        yield NoteMoved(aggregate_root_id=event.transfer, side=Side.TARGET)
+
+    @handles(InsufficientFunds, AccountIsClosed, UnknownAccount, InvalidAmount)
+    def refused(self, refusal: Refusal) -> Iterator[Command]:
+        """Deposits and withdrawals at the counter are refused, too: those name no transfer."""
+        if refusal.transfer is not None:
+            yield CancelTransfer(aggregate_root_id=refusal.transfer, reason=refusal.message)
+
+    @handles(TransferCancelled)
+    def cancelled(self, event: TransferCancelled) -> Iterator[Command]:
+        yield CancelReservation(aggregate_root_id=event.source, transfer=event.aggregate_root_id)
+        yield CancelReservation(aggregate_root_id=event.target, transfer=event.aggregate_root_id)

@@ -1,0 +1,175 @@
+"""What accounts, transfers and the process between them do, each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from django.test import SimpleTestCase
+
+from enode_django import Command, DomainEvent, DomainException
+from enode_django.testing import given
+from sample_project.bank.domain import (
+    AccountClosed,
+    AccountIsClosed,
+    AccountOpened,
+    BankAccount,
+    CancelReservation,
+    CancelTransfer,
+    CloseAccount,
+    ConfirmDeposit,
+    ConfirmWithdrawal,
+    DepositConfirmed,
+    Deposited,
+    DepositReserved,
+    InsufficientFunds,
+    InvalidAmount,
+    MoneyTransfer,
+    MovementNoted,
+    NoteMoved,
+    NoteReserved,
+    NothingReserved,
+    ReservationCancelled,
+    ReservationNoted,
+    ReserveDeposit,
+    ReserveWithdrawal,
+    SameAccount,
+    Side,
+    StartTransfer,
+    TransferCancelled,
+    TransferCompleted,
+    TransferConfirmed,
+    TransferIsConfirmed,
+    TransferStarted,
+    TransfersUnderWay,
+    UnknownAccount,
+    Withdraw,
+    WithdrawalConfirmed,
+    WithdrawalReserved,
+)
+from sample_project.bank.process_managers import TransferProcess
+
+OPENED = AccountOpened(owner="Ada")
+FIVE = Deposited(amount=Decimal(5), balance=Decimal(5))
+STARTED = TransferStarted(source="a", target="b", amount=Decimal(3))
+BOTH = [ReservationNoted(side=Side.SOURCE), ReservationNoted(side=Side.TARGET)]
+
+
+class AnAccountInATransfer(SimpleTestCase):
+    def test_what_is_reserved_cannot_be_spent_twice(self) -> None:
+        account = given(BankAccount, "a", OPENED, FIVE)
+        account.when(ReserveWithdrawal(aggregate_root_id="a", transfer="t", amount=Decimal(3))).then(
+            WithdrawalReserved(transfer="t", amount=Decimal(3))
+        )
+        account.when(ReserveWithdrawal(aggregate_root_id="a", transfer="u", amount=Decimal(3))).then_refused(
+            InsufficientFunds, transfer="u", balance=Decimal(5), reserved=Decimal(3)
+        )
+        account.when(Withdraw(aggregate_root_id="a", amount=Decimal(3))).then_refused(InsufficientFunds, transfer=None)
+
+    def test_confirming_moves_what_was_reserved_once(self) -> None:
+        account = given(BankAccount, "a", OPENED, FIVE, WithdrawalReserved(transfer="t", amount=Decimal(3)))
+        account.when(ConfirmWithdrawal(aggregate_root_id="a", transfer="t")).then(
+            WithdrawalConfirmed(transfer="t", amount=Decimal(3), balance=Decimal(2))
+        )
+        account.when(ConfirmWithdrawal(aggregate_root_id="a", transfer="t")).then_refused(NothingReserved, transfer="t")
+        account = given(BankAccount, "b", OPENED, FIVE, DepositReserved(transfer="t", amount=Decimal(3)))
+        account.when(ConfirmDeposit(aggregate_root_id="b", transfer="t")).then(
+            DepositConfirmed(transfer="t", amount=Decimal(3), balance=Decimal(8))
+        )
+
+    def test_a_cancelled_reservation_can_be_spent_again(self) -> None:
+        account = given(BankAccount, "a", OPENED, FIVE, WithdrawalReserved(transfer="t", amount=Decimal(5)))
+        account.when(CancelReservation(aggregate_root_id="a", transfer="t")).then(
+            ReservationCancelled(transfer="t", released=Decimal(5))
+        )
+        account.when(CancelReservation(aggregate_root_id="a", transfer="t")).then_nothing()
+        account.when(ReserveWithdrawal(aggregate_root_id="a", transfer="u", amount=Decimal(5))).then(
+            WithdrawalReserved(transfer="u", amount=Decimal(5))
+        )
+
+    def test_a_cancelled_deposit_releases_nothing(self) -> None:
+        account = given(BankAccount, "b", OPENED, DepositReserved(transfer="t", amount=Decimal(5)))
+        account.when(CancelReservation(aggregate_root_id="b", transfer="t")).then(
+            ReservationCancelled(transfer="t", released=Decimal(0))
+        )
+
+    def test_an_account_stays_open_as_long_as_something_is_reserved(self) -> None:
+        account = given(BankAccount, "b", OPENED, DepositReserved(transfer="t", amount=Decimal(5)))
+        account.when(CloseAccount(aggregate_root_id="b")).then_refused(TransfersUnderWay, transfers=["t"])
+
+    def test_refusals_name_the_transfer(self) -> None:
+        closed = given(BankAccount, "a", OPENED, AccountClosed())
+        for reserve in (ReserveWithdrawal, ReserveDeposit):
+            command = reserve(aggregate_root_id="a", transfer="t", amount=Decimal(1))
+            closed.when(command).then_refused(AccountIsClosed, transfer="t")
+            command = reserve(aggregate_root_id="x", transfer="t", amount=Decimal(1))
+            given(BankAccount, "x").when(command).then_refused(UnknownAccount, transfer="t")
+            given(MoneyTransfer, "x", STARTED).when(command).then_refused(UnknownAccount, transfer="t")
+            command = reserve(aggregate_root_id="b", transfer="t", amount=Decimal(-1))
+            given(BankAccount, "b", OPENED).when(command).then_refused(InvalidAmount, transfer="t")
+
+    def test_there_is_nothing_to_cancel_where_there_is_no_account(self) -> None:
+        cancel = CancelReservation(aggregate_root_id="x", transfer="t")
+        given(BankAccount, "x").when(cancel).then_nothing()
+        given(MoneyTransfer, "x", STARTED).when(cancel).then_nothing()
+
+
+class ATransfer(SimpleTestCase):
+    def test_it_is_confirmed_when_both_sides_have_reserved_in_any_order(self) -> None:
+        for first, second in ((Side.SOURCE, Side.TARGET), (Side.TARGET, Side.SOURCE)):
+            transfer = given(MoneyTransfer, "t", STARTED)
+            transfer.when(NoteReserved(aggregate_root_id="t", side=first)).then(ReservationNoted(side=first))
+            transfer.when(NoteReserved(aggregate_root_id="t", side=first)).then_nothing()
+            transfer.when(NoteReserved(aggregate_root_id="t", side=second)).then(
+                ReservationNoted(side=second), TransferConfirmed(source="a", target="b")
+            )
+
+    def test_it_is_completed_when_both_sides_have_moved(self) -> None:
+        transfer = given(MoneyTransfer, "t", STARTED, *BOTH, TransferConfirmed(source="a", target="b"))
+        transfer.when(NoteMoved(aggregate_root_id="t", side=Side.TARGET)).then(MovementNoted(side=Side.TARGET))
+        transfer.when(NoteMoved(aggregate_root_id="t", side=Side.TARGET)).then_nothing()
+        transfer.when(NoteMoved(aggregate_root_id="t", side=Side.SOURCE)).then(
+            MovementNoted(side=Side.SOURCE), TransferCompleted()
+        )
+
+    def test_nothing_revives_a_cancelled_one(self) -> None:
+        transfer = given(MoneyTransfer, "t", STARTED, BOTH[0])
+        transfer.when(CancelTransfer(aggregate_root_id="t", reason="no")).then(
+            TransferCancelled(source="a", target="b", reason="no")
+        )
+        transfer.when(CancelTransfer(aggregate_root_id="t", reason="no, again")).then_nothing()
+        transfer.when(NoteReserved(aggregate_root_id="t", side=Side.TARGET)).then_nothing()
+        transfer.when(NoteMoved(aggregate_root_id="t", side=Side.TARGET)).then_nothing()
+
+    def test_a_confirmed_one_cannot_be_cancelled(self) -> None:
+        transfer = given(MoneyTransfer, "t", STARTED, *BOTH, TransferConfirmed(source="a", target="b"))
+        transfer.when(CancelTransfer(aggregate_root_id="t", reason="late")).then_refused(TransferIsConfirmed)
+
+    def test_one_that_cannot_work_is_not_started(self) -> None:
+        def start(source: str, target: str, amount: Decimal = Decimal(1)) -> StartTransfer:
+            return StartTransfer(aggregate_root_id="t", source=source, target=target, amount=amount)
+
+        transfer = given(MoneyTransfer, "t")
+        transfer.when(start("a", "a")).then_refused(SameAccount, account="a")
+        transfer.when(start("a", "b", Decimal(0))).then_refused(InvalidAmount, transfer=None)
+        transfer.when(start("a", "")).then_failed("InvalidId")
+        transfer.when(start("a" * 256, "b")).then_failed("InvalidId")
+        transfer.when(start("a", "b")).then(TransferStarted(source="a", target="b", amount=Decimal(1)))
+
+
+class TheProcess(SimpleTestCase):
+    def commands(self, message: DomainEvent | DomainException) -> Sequence[tuple[type[Command], str]]:
+        (handler,) = TransferProcess().handlers_of(type(message))
+        return [(type(command), command.aggregate_root_id) for command in handler(message)]
+
+    def test_a_refusal_at_the_counter_cancels_nothing(self) -> None:
+        assert self.commands(AccountIsClosed("closed")) == []
+
+    def test_every_refusal_of_a_reservation_cancels_its_transfer(self) -> None:
+        refusals = [
+            InsufficientFunds("too low", balance=Decimal(0), amount=Decimal(1), transfer="t"),
+            AccountIsClosed("closed", transfer="t"),
+            UnknownAccount("unknown", transfer="t"),
+            InvalidAmount("negative", amount=Decimal(-1), transfer="t"),
+        ]
+        assert [self.commands(refusal) for refusal in refusals] == [[(CancelTransfer, "t")]] * 4
