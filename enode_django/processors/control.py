@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from enode_django.serialization.plain import pack, unpack
 
 
+class Role(StrEnum):
+    """What a worker does: handle commands, or let the subscribers follow the events."""
+
+    COMMAND = "command"
+    EVENT = "event"
+
+
 class Assignment(NamedTuple):
     """The queues a worker shall own. ``gone``: owners known to be dead. ``suspects`` and ``condemned``: positions of
-    commands that were being handled when a worker died; suspects are handled one at a time, condemned ones never."""
+    commands that were being handled when a worker died; suspects are handled one at a time, condemned ones never.
+    Event workers have neither."""
 
     queues: list[int]
     gone: list[str]

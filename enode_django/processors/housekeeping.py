@@ -50,6 +50,13 @@ def queue_duties(conf: Conf, consumer: QueueConsumer) -> Sequence[Duty]:
     return [(conf.LEASE / 4, consumer.renew), (conf.COMMIT_INTERVAL, consumer.commit), (TRIM_INTERVAL, consumer.trim)]
 
 
+def follower_duties(conf: Conf, consumers: Sequence[QueueConsumer]) -> Sequence[Duty]:
+    """For several consumers of one topic: the leases of all come first, and one trims for all."""
+    renewals: list[Duty] = [(conf.LEASE / 4, consumer.renew) for consumer in consumers]
+    commits: list[Duty] = [(conf.COMMIT_INTERVAL, consumer.commit) for consumer in consumers]
+    return [*renewals, *commits, *[(TRIM_INTERVAL, consumer.trim) for consumer in consumers[:1]]]
+
+
 def store_duties(conf: Conf, consumer: QueueConsumer, store: EventStore) -> Sequence[Duty]:
     """For another thread than that of the `queue_duties`: a lease must not wait for the store."""
     retention = conf.REFUSAL_RETENTION_DAYS

@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.db import connections
-
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
@@ -27,7 +25,7 @@ from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.concurrency.backoff import delays, until_it_works
 from enode_django.concurrency.mailbox import Mailbox
-from enode_django.concurrency.threads import join_threads, start_thread
+from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
 from enode_django.databases import heal_connections
 from enode_django.domain.handlers import command_handlers
@@ -39,11 +37,10 @@ from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import TransportUnavailable
 from enode_django.processors.housekeeping import Housekeeper, queue_duties, store_duties
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.threads import PULL_WAIT, start_worker_thread
 
 logger = logging.getLogger("enode_django.worker")
 
-PULL_WAIT = 0.2
-"""Seconds of one long poll: how long an order of the supervisor may go unnoticed on an idle queue."""
 HELD_PER_UNFINISHED = 5
 """A queue whose first message is stuck goes on until it holds so many times ``MAX_UNFINISHED`` finished ones behind."""
 HANDLE_AT_ONCE = 250
@@ -68,13 +65,6 @@ CommandItem = Commands | Outcomes | Forget
 
 def _command_weight(item: CommandItem) -> int:
     return len(item.envelopes) if isinstance(item, Commands) else 0
-
-
-def _then_disconnect(run: Callable[[], None]) -> None:
-    try:
-        run()
-    finally:
-        connections.close_all()
 
 
 class Pipeline:
@@ -109,9 +99,7 @@ class Pipeline:
         remembered = RememberedAnswers(
             conf.REMEMBERED_ANSWERS, lambda window: until_it_works(lambda: self.consumer.receipts(window))
         )
-        self._intake = Intake(
-            store, self._router, remembered, persist=until_it_works, delays=conf.UNKNOWN_TYPE_DELAYS
-        )
+        self._intake = Intake(store, self._router, remembered, persist=until_it_works, delays=conf.UNKNOWN_TYPE_DELAYS)
         self._publisher = EventPublisher(
             transport,
             Producer(transport, queues=conf.QUEUES_PER_TOPIC),
@@ -131,6 +119,7 @@ class Pipeline:
         ]
         self._finished: Mailbox[Sequence[Finished]] = Mailbox("enode-publisher", len)
         self._processors = self._make_processors(notes)
+        statistics.gauges["cached_aggregates"] = lambda: self.cached_aggregates
         self._room = threading.Event()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -138,7 +127,8 @@ class Pipeline:
     def _make_processors(self, notes: Sequence[Note]) -> list[CommandProcessor]:
         conf, suspects = self._conf, threading.Lock()
         share = max(1, conf.max_aggregates // conf.COMMAND_MAILBOXES)
-        recent = max(1, conf.RECENT_COMMANDS // conf.COMMAND_MAILBOXES)
+        # A copy must be known while its first is unfinished: no row and no remembered answer speaks for that yet.
+        recent = max(2 * conf.MAX_UNFINISHED, conf.RECENT_COMMANDS // conf.COMMAND_MAILBOXES)
         return [
             CommandProcessor(
                 AggregateLoader(self._store),
@@ -163,7 +153,7 @@ class Pipeline:
         runs += [("enode-puller", self._run_puller)]
         runs += [("enode-keeper", partial(self._run_keeper, self._keeper))]
         runs += [("enode-pruner", partial(self._run_keeper, self._pruner))]
-        self._threads = [start_thread(name, partial(_then_disconnect, run), vital=True) for name, run in runs]
+        self._threads = [start_worker_thread(name, run) for name, run in runs]
 
     # -- called by the main thread --------------------------------------------------------------------------------
 
@@ -203,6 +193,10 @@ class Pipeline:
         for box in boxes:
             box.close()
         join_threads(self._threads, timeout)
+
+    @property
+    def owned(self) -> frozenset[int]:
+        return self.consumer.owned
 
     @property
     def cached_aggregates(self) -> int:

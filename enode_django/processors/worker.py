@@ -8,12 +8,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from enode_django.processors.control import Assignment, Beat, Stop, receive, send
-from enode_django.processors.garbage import collect_seldom
+from enode_django.processors.control import Assignment, Beat, Role, Stop, receive, send
+from enode_django.processors.garbage import collect_seldom, map_large_blocks
 from enode_django.processors.logs import log_to_console
 
 logger = logging.getLogger("enode_django.worker")
@@ -28,8 +28,26 @@ class WorkerOptions(NamedTuple):
     """``name`` owns the leases and names the worker's database sessions (63 bytes of it count)."""
 
     name: str
+    role: Role
     grace: float
     verbosity: int
+
+
+class RunsInWorker(Protocol):
+    """The threads of a worker, as its main thread sees them."""
+
+    @property
+    def owned(self) -> frozenset[int]: ...
+
+    def start(self) -> None: ...
+
+    def assign(
+        self, queues: Iterable[int], *, gone: Collection[str], suspects: Collection[int], condemned: Collection[int]
+    ) -> None: ...
+
+    def drain(self, timeout: float) -> bool: ...
+
+    def close(self, timeout: float) -> None: ...
 
 
 def run_worker(options: WorkerOptions, connection: Connection, notes: Any) -> None:
@@ -55,27 +73,33 @@ def name_sessions(name: str) -> None:
 
 class _Worker:
     def __init__(self, options: WorkerOptions, connection: Connection, notes: Any) -> None:
-        from enode_django.conf import conf
-        from enode_django.processors.pipeline import Pipeline
         from enode_django.processors.statistics import Statistics
-        from enode_django.runtime import make_store, make_transport
+        from enode_django.runtime import make_transport
 
         self._options = options
         self._connection = connection
         self._statistics = Statistics()
         self._transport = make_transport()
-        self._pipeline = Pipeline(
-            conf(),
-            self._transport,
-            make_store(),
-            owner=options.name,
-            notes=note_places(notes),
-            statistics=self._statistics,
-        )
+        self._pipeline = self._make_pipeline(notes)
         self._grace: float | None = None
         self._next_beat = 0.0
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    def _make_pipeline(self, notes: Any) -> RunsInWorker:
+        # Each role imports what it needs only.
+        from enode_django.conf import conf
+        from enode_django.runtime import make_store
+
+        owner, statistics = self._options.name, self._statistics
+        if self._options.role == Role.EVENT:
+            from enode_django.processors.event_pipeline import EventPipeline
+
+            return EventPipeline(conf(), self._transport, make_store(), owner=owner, statistics=statistics)
+        from enode_django.processors.pipeline import Pipeline
+
+        places = note_places(notes)
+        return Pipeline(conf(), self._transport, make_store(), owner=owner, notes=places, statistics=statistics)
 
     def _on_sigterm(self, number: int, frame: object) -> None:
         self._grace = self._options.grace
@@ -83,6 +107,7 @@ class _Worker:
     def run(self) -> int:
         """The exit status: 0 when everything that was pulled is finished."""
         collect_seldom()
+        map_large_blocks()
         self._pipeline.start()
         while self._grace is None:
             try:
@@ -109,8 +134,7 @@ class _Worker:
             self._next_beat = time.monotonic() + BEAT_INTERVAL
 
     def _state(self) -> Beat:
-        report = {**self._statistics.report(), "cached_aggregates": self._pipeline.cached_aggregates}
-        return Beat(sorted(self._pipeline.consumer.owned), report)
+        return Beat(sorted(self._pipeline.owned), self._statistics.report())
 
     def _listen(self) -> None:
         if not self._connection.poll(TICK):
@@ -138,6 +162,6 @@ def new_notes(context: Any, mailboxes: int) -> Any:
     return context.RawArray(ctypes.c_int64, mailboxes)
 
 
-def worker_name(supervisor: str, number: int) -> str:
+def worker_name(supervisor: str, role: Role, number: int) -> str:
     """Unique for each start of a process, and short enough for an ``application_name``."""
-    return f"{supervisor}/{number}-{os.urandom(3).hex()}"
+    return f"{supervisor}/{'' if role is Role.COMMAND else f'{role}-'}{number}-{os.urandom(3).hex()}"

@@ -20,7 +20,7 @@ from tests.acceptance.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 GUARD = PROJECT / "sample_project" / "embedded_guard.py"
-_QUEUES = re.compile(r"\d+ workers, (\d+) queues of topic ")
+_QUEUES = re.compile(r"\d+ command workers, (\d+) queues of topic ")
 _STARTED = re.compile(r"started worker (\S+), process (\d+)")
 _ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/([\d, ]+)\n")
 

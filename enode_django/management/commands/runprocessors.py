@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,40 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.utils import autoreload
 
 from enode_django.conf import Conf, conf
+from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ConfigurationError, QueueError
-from enode_django.models import EventStream
+from enode_django.models import Checkpoint, EventStream
+from enode_django.processors.connections import Share, connections_by_database
+from enode_django.processors.control import Role
 from enode_django.processors.cores import usable_cores
+from enode_django.processors.crew import Plan
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.supervisor import Supervisor
 from enode_django.runtime import make_store, make_transport
 
 logger = logging.getLogger("enode_django.supervisor")
 
-CONNECTIONS_BESIDE_MAILBOXES = 2
-"""A worker's puller and pruner use the store, too."""
+ALL = "all"
+NOTHING_TO_FOLLOW = (
+    "no subscriber is declared, so event workers would have nothing to do; declare a ModelProjection or a Projection "
+    "(in projections.py of an installed app), a ProcessManager (process_managers.py) or an @event_handler "
+    "(event_handlers.py)"
+)
 
 
 class Command(BaseCommand):
-    help = "Handles commands: runs worker processes with their mailboxes until SIGTERM or SIGINT."
+    help = "Handles commands and lets the subscribers follow the events: runs worker processes until SIGTERM or SIGINT."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--processes", type=int, help="worker processes; by default one per core it may use")
+        parser.add_argument(
+            "--processes", type=int, help="worker processes of each role; by default one per core it may use"
+        )
+        parser.add_argument(
+            "--role",
+            choices=[*Role, ALL],
+            default=ALL,
+            help="handle commands, or let projections, process managers and event handlers follow the events, or both",
+        )
         parser.add_argument("--reload", action="store_true", help="start anew when code changes (for development)")
         parser.add_argument("--report", type=Path, help="a file that is kept up to date with figures, as JSON")
 
@@ -43,57 +60,91 @@ class Command(BaseCommand):
         else:
             self.supervise(**options)
 
-    def supervise(self, *, processes: int | None, report: Path | None, verbosity: int, **options: Any) -> None:
+    def supervise(
+        self, *, processes: int | None, role: str, report: Path | None, verbosity: int, **options: Any
+    ) -> None:
         log_to_console(verbosity)
         current = conf()
         count = (current.PROCESSES or usable_cores()) if processes is None else processes
         if count < 1:
             raise CommandError(f"--processes must be at least 1, got {count}")
-        queues = self._prepare_topics(current)
-        self._say_connections(current, count)
-        supervisor = Supervisor(current, count, queues, verbosity=verbosity, on_report=_Reporter(report))
+        plans = self._prepare_topics(current, _roles(role), count)
+        self._say_connections(current, plans)
+        supervisor = Supervisor(current, plans, verbosity=verbosity, on_report=_Reporter(report))
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: supervisor.stop())
         # Else the reloader has the main thread and the signals; when it exits, the workers are told to drain.
-        self.stdout.write(f"{count} workers, {queues} queues of topic {current.COMMAND_TOPIC!r}; Ctrl-C stops")
+        self._say_plans(plans)
         status = supervisor.run()
         if status:
             raise SystemExit(status)
 
-    def _prepare_topics(self, current: Conf) -> int:
+    def _prepare_topics(self, current: Conf, roles: Sequence[Role], processes: int) -> list[Plan]:
+        topics = {Role.COMMAND: current.COMMAND_TOPIC, Role.EVENT: current.EVENT_TOPIC}
         try:
             transport = make_transport()
             make_store()
-            transport.create_topic(current.EVENT_TOPIC, current.QUEUES_PER_TOPIC)
-            queues = transport.create_topic(current.COMMAND_TOPIC, current.QUEUES_PER_TOPIC)
+            queues = {topic: transport.create_topic(topic, current.QUEUES_PER_TOPIC) for topic in topics.values()}
             transport.close()
         except (QueueError, ConfigurationError) as error:
             raise CommandError(f"{error}\nsee ENODE['QUEUE'] in the settings") from error
-        return queues
+        return [Plan(role, processes, topics[role], queues[topics[role]]) for role in roles]
 
-    def _say_connections(self, current: Conf, processes: int) -> None:
-        alias = current.event_databases[0]
-        connection = connections[alias]
-        each = current.COMMAND_MAILBOXES + current.EVENT_MAILBOXES + CONNECTIONS_BESIDE_MAILBOXES
+    def _say_plans(self, plans: Sequence[Plan]) -> None:
+        if any(plan.role is Role.EVENT for plan in plans):
+            self.stdout.write(f"subscribers: {', '.join(subscriber.name for subscriber in subscribers.all())}")
+        texts = [
+            f"{plan.processes} {plan.role} workers, {plan.queues} queues of topic {plan.topic!r}" for plan in plans
+        ]
+        self.stdout.write("; ".join([*texts, "Ctrl-C stops"]))
+
+    # -- databases ------------------------------------------------------------------------------------------------
+
+    def _say_connections(self, current: Conf, plans: Sequence[Plan]) -> None:
+        store = current.event_databases[0]
         try:
-            with connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT current_setting('max_connections')::int, to_regclass(%s) IS NULL",
-                    [EventStream._meta.db_table],
-                )
-                limit, table_is_missing = cursor.fetchone()
-        except DatabaseError as error:
-            raise CommandError(f"the event database {alias!r} cannot be asked: {error}") from error
+            self._check_table("event database", store, EventStream._meta.db_table)
+            if any(plan.role is Role.EVENT for plan in plans):
+                for subscriber in subscribers.all():
+                    self._check_table(f"database of {subscriber.name}", subscriber.database, Checkpoint._meta.db_table)
+            for alias, shares in connections_by_database(current, plans, subscribers.all()).items():
+                self._say_shares(alias, shares)
         finally:
             connections.close_all()
-        if table_is_missing:
+
+    def _check_table(self, what: str, alias: str, table: str) -> None:
+        try:
+            tables = connections[alias].introspection.table_names()
+        except DatabaseError as error:
+            raise CommandError(f"the {what} {alias!r} cannot be asked: {error}") from error
+        if table not in tables:
             raise CommandError(
-                f"the event database {alias!r} has no table {EventStream._meta.db_table!r}; "
+                f"the {what} {alias!r} has no table {table!r}; "
                 f"run manage.py migrate{'' if alias == DEFAULT_DB_ALIAS else f' --database {alias}'}"
             )
-        text = f"up to {processes} × {each} = {processes * each} connections to {alias!r}, whose server allows {limit}"
-        self.stdout.write(text if processes * each <= limit else self.style.WARNING(f"{text}: too many"))
+
+    def _say_shares(self, alias: str, shares: Sequence[Share]) -> None:
+        if connections[alias].vendor != "postgresql":
+            return
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT current_setting('max_connections')::int")
+            (limit,) = cursor.fetchone()
+        total = sum(share.total for share in shares)
+        terms = " + ".join(f"{share.processes} × {share.each}" for share in shares)
+        text = f"up to {terms} = {total} connections to {alias!r}, whose server allows {limit}"
+        self.stdout.write(text if total <= limit else self.style.WARNING(f"{text}: too many"))
+
+
+def _roles(chosen: str) -> list[Role]:
+    """Raises `CommandError` for event workers without any subscriber."""
+    if chosen == Role.COMMAND:
+        return [Role.COMMAND]
+    if subscribers.all():
+        return [Role.EVENT] if chosen == Role.EVENT else [Role.COMMAND, Role.EVENT]
+    if chosen == Role.EVENT:
+        raise CommandError(NOTHING_TO_FOLLOW)
+    return [Role.COMMAND]
 
 
 class _Reporter:

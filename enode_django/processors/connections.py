@@ -1,0 +1,47 @@
+"""How many database connections the workers of one ``runprocessors`` may open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from enode_django.conf import Conf
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.processors.control import Role
+from enode_django.processors.crew import Plan
+
+BESIDE_MAILBOXES = 2
+"""A command worker's puller and pruner use the store, too."""
+
+
+class Share(NamedTuple):
+    """So many processes of a kind, and how many connections to one database each of them may open."""
+
+    processes: int
+    each: int
+
+    @property
+    def total(self) -> int:
+        return self.processes * self.each
+
+
+def connections_by_database(
+    conf: Conf, plans: Iterable[Plan], subscribers: Sequence[Subscriber]
+) -> Mapping[str, Sequence[Share]]:
+    """Per alias, for each role that uses the database. What handlers open elsewhere is not known."""
+    shares: dict[str, list[Share]] = {}
+    for plan in plans:
+        for alias, each in _of_one_worker(conf, plan.role, subscribers).items():
+            shares.setdefault(alias, []).append(Share(plan.processes, each))
+    return shares
+
+
+def _of_one_worker(conf: Conf, role: Role, subscribers: Sequence[Subscriber]) -> Mapping[str, int]:
+    store = conf.event_databases[0]
+    if role is Role.COMMAND:
+        return {store: conf.COMMAND_MAILBOXES + conf.EVENT_MAILBOXES + BESIDE_MAILBOXES}
+    each: Counter[str] = Counter()
+    for subscriber in subscribers:
+        each.update({store, subscriber.database})
+    return each

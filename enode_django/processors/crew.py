@@ -1,0 +1,256 @@
+"""The workers of one role: started, watched, buried, and told which queues they own.
+
+The division of the queues is made here and nowhere else. Who really owns a queue is decided by the transport's leases:
+a worker that is told to take a queue waits until its owner has drained and released it, or its lease has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+from enode_django.commanding.entries import queue_and_offset
+from enode_django.conf import Conf
+from enode_django.equeue.assignment import divide
+from enode_django.processors.control import Assignment, Beat, Role, Stop, receive, send
+from enode_django.processors.statistics import add_reports
+from enode_django.processors.suspicion import Suspicion, ended_well
+from enode_django.processors.worker import STOP_SIGNALS, WorkerOptions, new_notes, run_worker, worker_name
+
+logger = logging.getLogger("enode_django.supervisor")
+
+RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0, 5.0)
+HEALTHY_AFTER = 10.0
+"""Seconds a worker must live for its next restart to be immediate again."""
+KEPT = 64
+"""Names of ended workers that are told to the living, and reports that are kept apart."""
+
+
+class Worker:
+    """One worker process, as its supervisor sees it."""
+
+    def __init__(self, options: WorkerOptions, mailboxes: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.name = options.name
+        self.notes = new_notes(context, mailboxes)
+        self.connection, theirs = context.Pipe()
+        # A daemon is sent SIGTERM, which drains it, when its parent exits without the supervisor's doing (--reload).
+        self.process = context.Process(
+            target=run_worker, args=(options, theirs, self.notes), name=options.name, daemon=True
+        )
+        _start_undisturbed(self.process)
+        theirs.close()
+        self.started = time.monotonic()
+        self.last_beat = 0.0
+        self.report: dict[str, Any] = {}
+        self.queues: frozenset[int] = frozenset()
+        self.stalled = False
+        self.is_killed = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.last_beat > 0 and not self.stalled
+
+    def hear(self) -> bool:
+        """Take in what the worker has said; returns whether it was a sign of life."""
+        beats = [message for message in _messages(self.connection) if isinstance(message, Beat)]
+        if beats:
+            self.report = beats[-1].report
+        return bool(beats)
+
+    def tell(self, message: Assignment | Stop) -> None:
+        try:
+            send(self.connection, message)
+        except OSError:
+            logger.debug("worker %s does not listen any more", self.name)
+
+    def kill(self) -> None:
+        self.is_killed = True
+        self.process.kill()
+
+    def close(self) -> None:
+        self.process.join()
+        self.connection.close()
+
+
+class Plan(NamedTuple):
+    """So many workers of a role share the queues of its topic."""
+
+    role: Role
+    processes: int
+    topic: str
+    queues: int
+
+
+class Crew:
+    """All is called by the supervisor's thread; nothing but `start_missing` and `close` of an ended worker blocks."""
+
+    def __init__(self, conf: Conf, plan: Plan, *, supervisor: str, verbosity: int) -> None:
+        self.role = plan.role
+        self._conf = conf
+        self._verbosity = verbosity
+        self._queues = range(plan.queues)
+        self._supervisor = supervisor
+        # Event workers handle no commands, so they have no notes and are never to blame for one.
+        self._mailboxes = conf.COMMAND_MAILBOXES if plan.role is Role.COMMAND else 0
+        self._title = "worker" if plan.role is Role.COMMAND else "event worker"
+        self._workers: dict[int, Worker] = {}
+        self._restarts: dict[int, tuple[float, int]] = dict.fromkeys(range(plan.processes), (0.0, 0))
+        self._gone: list[str] = []
+        self._past_reports: list[dict[str, Any]] = []
+        self._patience = conf.GRACE + conf.HANDLER_TIME_LIMIT
+        self._suspicion = Suspicion(conf.MAX_ABNORMAL_ENDS, conf.HANDLER_TIME_LIMIT)
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        return list(self._workers.values())
+
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self.workers if worker.process.pid is not None]
+
+    def reports(self) -> list[dict[str, Any]]:
+        """What all workers have done, ended ones too."""
+        if len(self._past_reports) > KEPT:
+            self._past_reports = [add_reports(self._past_reports)]
+        return [*self._past_reports, *(worker.report for worker in self.workers)]
+
+    # -- starting and watching ------------------------------------------------------------------------------------
+
+    def start_missing(self) -> None:
+        for number, (due, _) in self._restarts.items():
+            if number not in self._workers and due <= time.monotonic():
+                name = worker_name(self._supervisor, self.role, number)
+                options = WorkerOptions(name, self.role, self._conf.GRACE, self._verbosity)
+                worker = self._workers[number] = Worker(options, self._mailboxes)
+                logger.info("started %s %s, process %s", self._title, worker.name, worker.process.pid)
+
+    def look(self) -> None:
+        """Hear what the workers say, bury the dead, kill what hangs."""
+        for number, worker in list(self._workers.items()):
+            self._hear(worker)
+            if not worker.process.is_alive():
+                self._bury(number, worker)
+            else:
+                self._watch(worker)
+
+    def _hear(self, worker: Worker) -> None:
+        if not worker.hear():
+            return
+        first = not worker.last_beat
+        worker.last_beat = time.monotonic()
+        if first or worker.stalled:
+            worker.stalled = False
+            self._divide()
+
+    def _watch(self, worker: Worker) -> None:
+        now = time.monotonic()
+        pid = worker.process.pid
+        if worker.is_ready and now - worker.last_beat > self._conf.LEASE:
+            logger.warning("worker %s, process %s, is silent; its queues go to others", worker.name, pid)
+            worker.stalled = True
+            self._divide()
+        silent = now - (worker.last_beat or worker.started)
+        if silent > self._patience and not worker.is_killed:
+            logger.error("worker %s, process %s, is silent for %.1f s; killing it", worker.name, pid, silent)
+            worker.kill()
+        overdue = self._suspicion.overdue(worker.name, worker.notes, now)
+        if overdue is not None and not worker.is_killed:
+            logger.error(
+                "worker %s, process %s, hangs in the command at queue %d, offset %d for more than %.1f s; killing it",
+                *(worker.name, pid, *queue_and_offset(overdue), self._conf.HANDLER_TIME_LIMIT),
+            )
+            worker.kill()
+
+    def _bury(self, number: int, worker: Worker) -> None:
+        """A worker has ended: name it, note what it was doing, give its queues away, start another."""
+        status = self._remove(number, worker)
+        self._gone = [*self._gone[1 - KEPT :], worker.name]
+        self._restarts[number] = self._next_start(number, worker)
+        if ended_well(status, worker.notes):
+            logger.warning("worker %s ended", worker.name)
+        else:
+            logger.error("worker %s died: %s; starting another", worker.name, _ending(status))
+            for position in self._suspicion.died(worker.name, worker.notes):
+                queue, offset = queue_and_offset(position)
+                logger.error("command at queue %d, offset %d ends workers; it goes to the dead letters", queue, offset)
+        self._divide()
+
+    def _remove(self, number: int, worker: Worker) -> int | None:
+        del self._workers[number]
+        self._past_reports.append(worker.report)
+        status = worker.process.exitcode
+        worker.close()
+        return status
+
+    def _next_start(self, number: int, worker: Worker) -> tuple[float, int]:
+        now = time.monotonic()
+        tries = 0 if now - worker.started > HEALTHY_AFTER else self._restarts[number][1]
+        return now + RESTART_DELAYS[min(tries, len(RESTART_DELAYS) - 1)], tries + 1
+
+    def _divide(self) -> None:
+        ready = {worker.name: worker for worker in self.workers if worker.is_ready}
+        current = {name: worker.queues for name, worker in ready.items()}
+        for name, queues in divide(self._queues, list(ready), current).items():
+            ready[name].queues = queues
+        for worker in ready.values():
+            worker.tell(self._assignment(worker))
+        for worker in self.workers:
+            if worker.stalled and worker.queues:
+                worker.queues = frozenset()
+
+    def _assignment(self, worker: Worker) -> Assignment:
+        return Assignment(
+            sorted(worker.queues), self._gone, sorted(self._suspicion.suspects), sorted(self._suspicion.condemned)
+        )
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Tell all workers to drain and end; `reap` takes note of it."""
+        for worker in self.workers:
+            worker.tell(Stop(self._conf.GRACE))
+
+    def reap(self) -> bool:
+        """Let go of the workers that have ended; returns whether each of them had finished everything."""
+        clean = True
+        for number, worker in list(self._workers.items()):
+            worker.hear()
+            if not worker.process.is_alive():
+                clean = self._remove(number, worker) == 0 and clean
+        return clean
+
+    def kill(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+
+def _start_undisturbed(process: BaseProcess) -> None:
+    """Start a process with SIGINT and SIGTERM blocked. The mask is inherited, so that a signal to the whole group
+    cannot end a worker that has not got as far as to handle it; `run_worker` lifts it."""
+    resource_tracker.ensure_running()  # else starting the process does it, and unblocks signals on the way
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _messages(connection: Connection) -> Iterator[Any]:
+    try:
+        while connection.poll():
+            yield receive(connection)
+    except (EOFError, OSError):
+        return
+
+
+def _ending(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"

@@ -1,0 +1,251 @@
+"""The threads of one event worker.
+
+    follower s: pulls for subscriber s alone, and lets it handle what it pulled (one thread a subscriber)
+    keeper: renews the leases and commits the offsets of all of them, on a timer
+
+Subscribers share nothing but the queues that the supervisor gave to the worker: each has its own consumer group,
+offsets and pace.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from enode_django.concurrency.backoff import delays
+from enode_django.concurrency.threads import join_threads
+from enode_django.conf import Conf
+from enode_django.databases import end_sessions, heal_connections
+from enode_django.equeue.consumer import Acquired, PulledMessages, QueueConsumer
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventstore.base import EventStore
+from enode_django.exceptions import EnodeError, TransportUnavailable
+from enode_django.processors.housekeeping import Housekeeper, follower_duties
+from enode_django.processors.statistics import Statistics
+from enode_django.processors.threads import PULL_WAIT, start_worker_thread
+from enode_django.runtime import make_follower
+
+logger = logging.getLogger("enode_django.worker")
+
+Value = TypeVar("Value")
+JOIN_TIMEOUT = 4.0
+"""Seconds for all threads that were told to stop: less than the supervisor waits beyond the grace time."""
+
+
+class Follows(Protocol):
+    """What a worker needs of `enode_django.eventing.follower.Follower`. All of it is used by one thread."""
+
+    handled: int
+    parked: int
+
+    @property
+    def next_retry(self) -> float | None:
+        """When `retry_due` has something to do, as a time of `time.monotonic`."""
+
+    @property
+    def held(self) -> int:
+        """How many pulled messages are set aside, not finished."""
+
+    def handle(self, pulled: Sequence[PulledMessages]) -> None: ...
+
+    def retry_due(self) -> None: ...
+
+    def tick(self, owned: frozenset[int]) -> None: ...
+
+
+MakeFollower = Callable[[Subscriber, Transport, EventStore], Follows]
+
+
+class Following:
+    """One subscriber of a worker: its consumer, its follower, and what their thread does."""
+
+    def __init__(
+        self,
+        conf: Conf,
+        subscriber: Subscriber,
+        transport: Transport,
+        store: EventStore,
+        *,
+        owner: str,
+        statistics: Statistics,
+        make_follower: MakeFollower,
+    ) -> None:
+        self.name = subscriber.name
+        self.consumer = QueueConsumer(
+            transport, group=subscriber.name, topic=conf.EVENT_TOPIC, owner=owner, lease=conf.LEASE
+        )
+        self._subscriber = subscriber
+        self._limit = conf.EVENT_PULL_MAX_BATCH
+        self._store = store
+        self._follower = make_follower(subscriber, transport, store)
+        self._statistics = statistics
+        self._draining = threading.Event()
+        self._stopping = threading.Event()
+
+    # -- called by the main thread --------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Let the thread end when what it has pulled is finished or set aside."""
+        self.consumer.assign(())
+        self._draining.set()  # after the assignment: once the thread has seen this, it pulls nothing any more
+
+    def stop(self) -> None:
+        """Let the thread end after what it is handling now."""
+        self._stopping.set()
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        waits = delays()
+        while not self._stopping.is_set():
+            try:
+                self._round()
+                waits = delays()
+            except EnodeError as error:
+                self._wait_after(error, next(waits))
+                continue
+            if self._draining.is_set() and self.consumer.unfinished <= self._follower.held:
+                return
+
+    def _round(self) -> None:
+        heal_connections()
+        self._succeed(self.consumer.acquire_missing())
+        self.consumer.release_drained()
+        self._follower.retry_due()
+        if 0 in self.consumer.owned:
+            # One worker of all does what concerns no queue.
+            self._follower.tick(self.consumer.owned)
+        pulled = self.consumer.pull(self._limit, self._pull_wait())
+        if pulled:
+            self._until_it_works(partial(self._follower.handle, pulled))
+        self._statistics.set_followed(self.name, self._follower.handled, self._follower.parked)
+
+    def _succeed(self, acquired: Sequence[Acquired]) -> None:
+        """End what owners whose leases ran out may still be doing."""
+        queues: dict[str, list[str]] = {}
+        for window, previous_owner in acquired:
+            if previous_owner is not None:
+                queues.setdefault(previous_owner, []).append(str(window.queue))
+        for owner, taken in queues.items():
+            ended = self._until_it_works(partial(self._end_sessions, owner))
+            topic = acquired[0].window.topic
+            logger.warning(
+                "%s took %s/%s from %s, ending %d of its sessions", self.name, topic, ", ".join(taken), owner, ended
+            )
+
+    def _end_sessions(self, owner: str) -> int:
+        return self._store.end_sessions(owner) + end_sessions(self._subscriber.database, owner)
+
+    def _pull_wait(self) -> float:
+        due = self._follower.next_retry
+        return PULL_WAIT if due is None else min(PULL_WAIT, max(0.0, due - time.monotonic()))
+
+    def _until_it_works(self, call: Callable[[], Value]) -> Value:
+        """For what must not be left half done: nobody pulls the same messages again as long as this worker lives.
+        Raises what is not retriable, and the last error when the thread is told to stop."""
+        for delay in delays():
+            try:
+                return call()
+            except EnodeError as error:
+                if not error.retriable or self._stopping.is_set():
+                    raise
+                self._wait_after(error, delay)
+        raise AssertionError("delays() ends")
+
+    def _wait_after(self, error: EnodeError, delay: float) -> None:
+        if not error.retriable:
+            raise error
+        logger.warning("%s: %s; trying again in %.2f s", self.name, error, delay)
+        self._stopping.wait(delay)
+
+
+class EventPipeline:
+    """`assign`, `drain` and `close` are called by the worker's main thread; the rest runs in threads of its own."""
+
+    def __init__(
+        self,
+        conf: Conf,
+        transport: Transport,
+        store: EventStore,
+        *,
+        owner: str,
+        statistics: Statistics,
+        make_follower: MakeFollower = make_follower,
+    ) -> None:
+        self._followings = [
+            Following(
+                conf, subscriber, transport, store, owner=owner, statistics=statistics, make_follower=make_follower
+            )
+            for subscriber in subscribers.all()
+        ]
+        self._consumers = [following.consumer for following in self._followings]
+        self._keeper = Housekeeper(follower_duties(conf, self._consumers)) if self._consumers else None
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._keeping: list[threading.Thread] = []
+
+    def start(self) -> None:
+        self._threads = [
+            start_worker_thread(f"enode-follow-{following.name}", following.run) for following in self._followings
+        ]
+        self._keeping = [start_worker_thread("enode-keeper", self._run_keeper)]
+
+    def assign(
+        self,
+        queues: Iterable[int],
+        *,
+        gone: Collection[str] = (),
+        suspects: Collection[int] = (),
+        condemned: Collection[int] = (),
+    ) -> None:
+        """The queues are each subscriber's. ``suspects`` and ``condemned`` are of no concern: they are commands."""
+        owned = frozenset(queues)
+        for consumer in self._consumers:
+            consumer.assign(owned, gone)
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The queues that all subscribers own by now."""
+        return frozenset.intersection(*(c.owned for c in self._consumers)) if self._consumers else frozenset()
+
+    def drain(self, timeout: float) -> bool:
+        """Stop pulling, finish what was pulled, release the queues; returns whether all of it was done in time.
+
+        What has failed and is to be tried again stays in the queue.
+        """
+        for following in self._followings:
+            following.drain()
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        drained = not any(thread.is_alive() for thread in self._threads)
+        for following in self._followings:
+            following.stop()
+        self._stopping.set()
+        deadline = time.monotonic() + JOIN_TIMEOUT
+        for thread in [*self._threads, *self._keeping]:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return self._abandon() and drained
+
+    def _abandon(self) -> bool:
+        try:
+            for consumer in self._consumers:
+                consumer.abandon()
+        except TransportUnavailable as error:
+            logger.warning("%s; the queues are kept until their leases end", error)
+            return False
+        return True
+
+    def close(self, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds for each thread of a drained pipeline to end."""
+        join_threads([*self._threads, *self._keeping], timeout)
+
+    def _run_keeper(self) -> None:
+        while self._keeper is not None and not self._stopping.wait(self._keeper.pause):
+            self._keeper.tick()

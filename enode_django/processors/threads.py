@@ -1,0 +1,26 @@
+"""The threads of a worker: all of them are vital, and each leaves no database connection behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from django.db import connections
+
+from enode_django.concurrency.threads import start_thread
+
+PULL_WAIT = 0.2
+"""Seconds of one long poll: how long an order of the supervisor may go unnoticed on an idle queue."""
+
+
+def start_worker_thread(name: str, run: Callable[[], None]) -> threading.Thread:
+    """When ``run`` raises, the process ends; when it returns, the thread's connections are closed."""
+    return start_thread(name, partial(_then_disconnect, run), vital=True)
+
+
+def _then_disconnect(run: Callable[[], None]) -> None:
+    try:
+        run()
+    finally:
+        connections.close_all()
