@@ -1,0 +1,230 @@
+"""Transfers under every order in which commands and events may arrive, and with repeats of all of them.
+
+What queue and workers promise is all that is kept: the commands that were sent to one aggregate are handled in order,
+and so are the streams of one aggregate by the process. A repeat may come at any time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from random import Random
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from enode_django import Command, DomainEvent, DomainException
+from enode_django.commanding.loading import events_of, replay_records, stamp_of
+from enode_django.eventing.process_managers import with_derived_ids
+from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.serialization.codec import StoredRefusal, decode_refusal, read_stored
+from enode_django.testing.inline import InlineCommandBus
+from sample_project.bank.domain import (
+    BankAccount,
+    CancelTransfer,
+    CloseAccount,
+    Deposit,
+    Deposited,
+    MoneyTransfer,
+    OpenAccount,
+    StartTransfer,
+    TransferStatus,
+    Withdraw,
+    Withdrawn,
+)
+from sample_project.bank.process_managers import TransferProcess
+
+ACCOUNTS = ["a", "b", "c"]
+NOBODY = "nobody"
+PROCESS = TransferProcess()
+
+
+class Scheduler:
+    """One step at a time: a command is handled, or the process follows a stream or a refusal. Some steps are repeats:
+    of a command, of a stream that was followed before, or of one whose commands were sent in part only."""
+
+    def __init__(self, random: Random, repeats: int) -> None:
+        self.store = MemoryEventStore()
+        self._bus = InlineCommandBus(self.store)
+        self._random = random
+        self._repeats = repeats
+        self._queues: defaultdict[str, list[Command]] = defaultdict(list)
+        self._sent: list[Command] = []
+        self.streams: defaultdict[str, list[StreamRecord]] = defaultdict(list)
+        self._checkpoints: defaultdict[str, int] = defaultdict(int)
+        self._new_refusals: list[StreamRecord] = []
+        self.refusals: dict[str, StreamRecord] = {}
+
+    def run(self, outside: Sequence[Command]) -> None:
+        """Until nothing is left to be done. The commands from outside come at any time, those for one in order."""
+        waiting = list(outside)
+        while True:
+            steps: list[Callable[[], None]] = [*self._deliveries(), *self._followings()]
+            if waiting:
+                steps.append(lambda: self._send([waiting.pop(0)]))
+            if not steps:
+                return
+            if self._repeats and self._random.random() < 0.4:
+                self._repeats -= 1
+                steps = list(self._repetitions()) or steps
+            self._random.choice(steps)()
+
+    def _deliveries(self) -> Iterator[Callable[[], None]]:
+        for queue in self._queues.values():
+            if queue:
+                yield lambda queue=queue: self._handle(queue.pop(0))
+
+    def _followings(self) -> Iterator[Callable[[], None]]:
+        for id, streams in self.streams.items():
+            if self._checkpoints[id] < len(streams):
+                yield lambda id=id: self._follow_next(id)
+        for refusal in self._new_refusals:
+            yield lambda refusal=refusal: self._follow_refusal(refusal)
+
+    def _repetitions(self) -> Iterator[Callable[[], None]]:
+        if self._sent:
+            yield lambda: self._send([self._random.choice(self._sent)])
+        for id, streams in self.streams.items():
+            handled = self._checkpoints[id]
+            if handled < len(streams):
+                yield lambda id=id, n=handled: self._send(self._some_of(self._follow(self.streams[id][n])))
+            if handled:
+                yield lambda id=id, n=handled: self._send(self._follow(self.streams[id][self._random.randrange(n)]))
+        for refusal in self.refusals.values():
+            yield lambda refusal=refusal: self._send(self._follow(refusal))
+
+    def _some_of(self, commands: Sequence[Command]) -> Sequence[Command]:
+        return [command for command in commands if self._random.random() < 0.5]
+
+    def _send(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self._queues[command.aggregate_root_id].append(command)
+            self._sent.append(command)
+
+    def _handle(self, command: Command) -> None:
+        self._bus.execute(command, 0)
+        key = (command.id, command.aggregate_root_id)
+        record = self.store.find([key]).get(key)
+        if record is None:
+            return
+        if record.version is None:
+            self._new_refusals.append(record)
+            self.refusals[command.id] = record
+        elif record.version > len(self.streams[command.aggregate_root_id]):
+            self.streams[command.aggregate_root_id].append(record)
+
+    def _follow_next(self, id: str) -> None:
+        self._send(self._follow(self.streams[id][self._checkpoints[id]]))
+        self._checkpoints[id] += 1
+
+    def _follow_refusal(self, refusal: StreamRecord) -> None:
+        self._send(self._follow(refusal))
+        self._new_refusals.remove(refusal)
+
+    def _follow(self, record: StreamRecord) -> Sequence[Command]:
+        commands: list[Command] = []
+        for message in messages_of(record):
+            for handler in PROCESS.handlers_of(type(message)):
+                commands += with_derived_ids(handler(message), cause=message.id, subscriber=PROCESS.name)
+        return commands
+
+
+def messages_of(record: StreamRecord) -> Sequence[DomainEvent | DomainException]:
+    stored = read_stored(record.events)
+    if not isinstance(stored, StoredRefusal):
+        return events_of(record)
+    refusal = decode_refusal(stored)
+    refusal.stamp(stamp_of(record))
+    return [refusal]
+
+
+amounts = st.integers(1, 9).map(Decimal)
+
+
+@st.composite
+def opened_accounts(draw: st.DrawFn) -> list[Command]:
+    """One of them may be closed from the start."""
+    commands: list[Command] = []
+    for id in ACCOUNTS:
+        commands.append(OpenAccount(aggregate_root_id=id, owner="somebody"))
+        if draw(st.integers(0, 3)):
+            commands.append(Deposit(aggregate_root_id=id, amount=draw(amounts)))
+        elif draw(st.booleans()):
+            commands.append(CloseAccount(aggregate_root_id=id))
+    return commands
+
+
+@st.composite
+def transfers(draw: st.DrawFn, count: int) -> list[Command]:
+    commands: list[Command] = []
+    for number in range(count):
+        source, target = draw(st.permutations([*ACCOUNTS, *ACCOUNTS, NOBODY]))[:2]
+        start = StartTransfer(aggregate_root_id=f"t{number}", source=source, target=target, amount=draw(amounts))
+        commands.append(start)
+    return commands
+
+
+@st.composite
+def disturbances(draw: st.DrawFn, transfers: int) -> Command:
+    """What others do to the accounts and transfers meanwhile."""
+    account, amount = draw(st.sampled_from(ACCOUNTS)), draw(amounts)
+    kind = draw(st.integers(0, 3))
+    if kind == 0:
+        return Deposit(aggregate_root_id=account, amount=amount)
+    if kind == 1:
+        return Withdraw(aggregate_root_id=account, amount=amount)
+    if kind == 2:
+        return CloseAccount(aggregate_root_id=account)
+    return CancelTransfer(aggregate_root_id=f"t{draw(st.integers(0, transfers - 1))}", reason="changed my mind")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_money_is_conserved_and_every_transfer_ends_whatever_the_order(data: st.DataObject) -> None:
+    scheduler = Scheduler(data.draw(st.randoms(use_true_random=False)), repeats=data.draw(st.integers(0, 40)))
+    scheduler.run(data.draw(opened_accounts()))
+    count = data.draw(st.integers(1, 5))
+    outside = [*data.draw(transfers(count)), *data.draw(st.lists(disturbances(count), max_size=6))]
+    scheduler.run(data.draw(st.permutations(outside)))
+
+    found = [replay_records(scheduler.store.load(id)) for id in scheduler.streams]
+    ended = [one for one in found if isinstance(one, MoneyTransfer)]
+    for transfer in ended:
+        event(transfer.status.value)
+        assert transfer.has_ended, f"{transfer.id} is {transfer.status}"
+    for account in (one for one in found if isinstance(one, BankAccount)):
+        assert (account.outgoing, account.incoming) == ({}, {}), account.id
+        booked = paid_in(scheduler.streams[account.id])
+        moved = sum((moved_by(one, account.id) for one in ended), Decimal(0))
+        assert account.balance == booked + moved >= 0, account.id
+
+
+def paid_in(streams: Sequence[StreamRecord]) -> Decimal:
+    booked = [each for record in streams for each in events_of(record) if isinstance(each, Deposited | Withdrawn)]
+    return sum((each.amount if isinstance(each, Deposited) else -each.amount for each in booked), Decimal(0))
+
+
+def moved_by(transfer: MoneyTransfer, account: str) -> Decimal:
+    if transfer.status is not TransferStatus.COMPLETED:
+        return Decimal(0)
+    return transfer.amount * ((account == transfer.target) - (account == transfer.source))
+
+
+def test_a_refusal_that_comes_again_after_a_deposit_revives_nothing() -> None:
+    """The reservation is repeated when there is enough money, and then the refusal is followed once more."""
+    scheduler = Scheduler(Random(1), repeats=0)
+    scheduler.run([OpenAccount(aggregate_root_id=id, owner="somebody") for id in "ab"])
+    scheduler.run([StartTransfer(aggregate_root_id="t", source="a", target="b", amount=Decimal(5))])
+    scheduler.run([Deposit(aggregate_root_id="a", amount=Decimal(9))])
+    refusal = next(iter(scheduler.refusals.values()))
+    reserve = next(command for command in scheduler._sent if command.id == refusal.command_id)
+    scheduler._send([reserve, *scheduler._follow(refusal)])
+    scheduler.run([])
+    transfer, source, target = (replay_records(scheduler.store.load(id)) for id in ("t", "a", "b"))
+    assert isinstance(transfer, MoneyTransfer)
+    assert isinstance(source, BankAccount)
+    assert isinstance(target, BankAccount)
+    assert transfer.status is TransferStatus.CANCELLED
+    assert (source.balance, source.reserved, target.balance, target.incoming) == (9, 0, 0, {})
