@@ -108,7 +108,6 @@ class _Worker:
         """The exit status: 0 when everything that was pulled is finished."""
         collect_seldom()
         map_large_blocks()
-        map_large_blocks()
         self._pipeline.start()
         while self._grace is None:
             try:
