@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from django.db import connections, transaction
 
 from enode_django.commanding.results import CommandResult, WaitFor
+from enode_django.commanding.waiting import Followers
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.origin import handled_command
-from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, shown
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import running_subscriber
+from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, WaitInsideTransaction, shown
 from enode_django.runtime import current_bus
 
 
@@ -43,15 +46,16 @@ async def asend_command(command: Command) -> None:
 def execute_command(
     command: Command, *, wait_for: WaitFor = WaitFor.EXECUTED, timeout: float | None = None
 ) -> CommandResult:
-    """Send a command and block until its outcome is durable.
+    """Send a command and block until its outcome is durable, and handled as ``wait_for`` says.
 
-    Raises `CommandTimeout` after ``timeout`` seconds (``EXECUTE_TIMEOUT`` of the settings): the command goes on.
-    Raises `ExecuteInsideHandler` in a command handler, which would wait for itself, and `InvalidField` for a timeout
+    A command that failed or changed nothing has nothing to be handled. Raises `CommandTimeout` after ``timeout``
+    seconds (``EXECUTE_TIMEOUT`` of the settings): the command goes on. Raises `ExecuteInsideHandler` in a handler,
+    which could wait for itself, as `WaitInsideTransaction` does; `UnknownSubscriber`; and `InvalidField` for a timeout
     that is no number above 0.
     """
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
-    return current_bus().execute(command, seconds)
+    return current_bus().execute(command, seconds, _followers(wait_for))
 
 
 async def aexecute_command(
@@ -60,7 +64,22 @@ async def aexecute_command(
     """As `execute_command`, waiting without a thread."""
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
-    return await current_bus().aexecute(command, seconds)
+    return await current_bus().aexecute(command, seconds, _followers(wait_for))
+
+
+def _followers(wait_for: WaitFor) -> Followers | None:
+    """Raises `UnknownSubscriber`, and `TypeNameError` for a subscriber that can have no name."""
+    if not wait_for.handling:
+        return None
+    if wait_for.name is None:
+        subscribers.all()
+        return subscribers.following
+    name = subscribers.get(wait_for.name).name
+
+    def follows(event_types: Sequence[str]) -> Collection[str]:
+        return {name} & set(subscribers.following(event_types))
+
+    return follows
 
 
 def _timeout(timeout: float | None) -> float:
@@ -81,20 +100,33 @@ def _checked(command: Command) -> Command:
 
 
 def _check_surroundings(command: Command, wait_for: WaitFor) -> None:
-    _checked(command)
+    what = type(_checked(command)).__qualname__
     if not isinstance(wait_for, WaitFor):
-        raise DefinitionError(f"wait_for={wait_for!r} is no WaitFor; use WaitFor.EXECUTED")
+        raise DefinitionError(f"wait_for={wait_for!r} is no WaitFor; use WaitFor.EXECUTED or WaitFor.HANDLED")
     if handled_command.get() is not None:
         raise ExecuteInsideHandler(
-            f"{type(command).__qualname__} cannot be executed by a command handler, which would wait for itself; "
+            f"{what} cannot be executed by a command handler, which would wait for itself; "
             "send it, or let a process manager send it"
         )
-    if not current_bus().joins_transactions and any(
-        connection.in_atomic_block for connection in connections.all(initialized_only=True)
-    ):
-        warnings.warn(
-            f"{type(command).__qualname__} is executed inside an atomic block: a rollback will not undo it, and its "
-            "handler does not see what the block has written; use send_command_on_commit",
-            RuntimeWarning,
-            stacklevel=3,
+    if (subscriber := running_subscriber.get()) is not None:
+        raise ExecuteInsideHandler(
+            f"{what} cannot be executed by a handler of {subscriber}, which could wait for itself; "
+            "send it, or let a process manager yield it"
         )
+    if current_bus().joins_transactions or not _in_atomic_block():
+        return
+    if wait_for.handling:
+        raise WaitInsideTransaction(
+            f"{what} cannot be waited for until it is handled inside an atomic block: a subscriber may need what the "
+            "block has locked, and so wait for its end; use send_command_on_commit, or wait after the block"
+        )
+    warnings.warn(
+        f"{what} is executed inside an atomic block: a rollback will not undo it, and its handler does not see what "
+        "the block has written; use send_command_on_commit",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _in_atomic_block() -> bool:
+    return any(connection.in_atomic_block for connection in connections.all(initialized_only=True))

@@ -24,7 +24,8 @@ EnodeError
 │   ├── CommandFailed                what ``result.raise_for_status()`` raises
 │   ├── CommandTimeout               no answer in time; the command goes on
 │   ├── CommandKilledWorker          the command ended its worker process again and again
-│   └── ExecuteInsideHandler         ``execute_command`` was called by a handler
+│   ├── ExecuteInsideHandler         ``execute_command`` was called by a handler
+│   └── WaitInsideTransaction        waiting for subscribers inside an atomic block, whose locks they may wait for
 ├── SubscriberError
 │   ├── UnknownSubscriber            no projection, process manager or group of event handlers has that name
 │   ├── NotParked                    the subscriber has not parked the aggregate
@@ -42,6 +43,8 @@ an error's text.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 _SHOWN = 200
 
@@ -145,7 +148,13 @@ class CommandFailed(CommandError):
 
 
 class CommandTimeout(CommandError, TimeoutError):
-    pass
+    """``executed`` is the `CommandResult`, if that has come; ``missing`` names the subscribers that were waited for
+    then and have not said that they handled its events."""
+
+    def __init__(self, message: str, *, executed: Any = None, missing: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.executed = executed
+        self.missing = missing
 
 
 class CommandKilledWorker(CommandError):
@@ -153,6 +162,10 @@ class CommandKilledWorker(CommandError):
 
 
 class ExecuteInsideHandler(CommandError):
+    pass
+
+
+class WaitInsideTransaction(CommandError):
     pass
 
 

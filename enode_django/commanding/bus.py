@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Protocol
 
+from enode_django.commanding.addresses import reply_address
 from enode_django.commanding.replies import Replies
 from enode_django.commanding.results import CommandResult
+from enode_django.commanding.waiting import Followers, Wait
 from enode_django.concurrency.backoff import delays
 from enode_django.domain.messages import Command
-from enode_django.domain.metadata import current_metadata
+from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.equeue.messages import SendResult
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
@@ -34,10 +36,14 @@ class CommandBus(Protocol):
     def send(self, commands: Sequence[Command]) -> None:
         """Blocks until the queue has stored the commands."""
 
-    def execute(self, command: Command, timeout: float) -> CommandResult:
-        """Blocks until the command's outcome is durable; raises `CommandTimeout`."""
+    def forward(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
+        """As `send`, each command with metadata of its own."""
 
-    async def aexecute(self, command: Command, timeout: float) -> CommandResult: ...
+    def execute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult:
+        """Blocks until the command's outcome is durable, and handled by the ``followers`` of its events (None: by
+        nobody); raises `CommandTimeout` after so many seconds of waiting, and what ``followers`` raises."""
+
+    async def aexecute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult: ...
 
     def close(self) -> None: ...
 
@@ -58,11 +64,16 @@ class QueueCommandBus:
         self._replies = Replies(transport)
 
     def send(self, commands: Sequence[Command]) -> None:
-        self._send(commands, "")
-
-    def _send(self, commands: Sequence[Command], reply_to: str) -> list[SendResult]:
         metadata = encode_metadata(current_metadata())
-        messages = [(command.aggregate_root_id, encode_command(command, metadata, reply_to)) for command in commands]
+        self._send([(command, metadata) for command in commands], "")
+
+    def forward(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
+        self._send([(command, encode_metadata(metadata)) for command, metadata in commands], "")
+
+    def _send(self, commands: Sequence[tuple[Command, bytes]], reply_to: str) -> list[SendResult]:
+        messages = [
+            (command.aggregate_root_id, encode_command(command, metadata, reply_to)) for command, metadata in commands
+        ]
         for delay in islice(delays(), SEND_TRIES - 1):
             try:
                 return self._producer.send_batch(self._topic, messages)
@@ -70,30 +81,31 @@ class QueueCommandBus:
                 time.sleep(delay)
         return self._producer.send_batch(self._topic, messages)
 
-    def _ask(self, command: Command) -> SendResult:
-        return self._send([command], self._replies.address)[0]
+    def _ask(self, command: Command, handling: bool) -> SendResult:
+        reply_to = reply_address(self._replies.address, handling=handling)
+        return self._send([(command, encode_metadata(current_metadata()))], reply_to)[0]
 
-    def execute(self, command: Command, timeout: float) -> CommandResult:
-        future = self._replies.expect(_key(command))
+    def execute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult:
+        wait = self._replies.expect(_key(command), followers)
         try:
-            sent = self._ask(command)
+            sent = self._ask(command, followers is not None)
             try:
-                return future.result(timeout)
+                return wait.future.result(timeout)
             except TimeoutError:
-                raise _timed_out(command, sent, timeout) from None
+                return _give_up(command, wait, sent, timeout)
         finally:
-            self._replies.forget(_key(command), future)
+            self._replies.forget(_key(command), wait)
 
-    async def aexecute(self, command: Command, timeout: float) -> CommandResult:
-        future = self._replies.expect(_key(command))
+    async def aexecute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult:
+        wait = self._replies.expect(_key(command), followers)
         try:
-            sent = await asyncio.to_thread(self._ask, command)
+            sent = await asyncio.to_thread(self._ask, command, followers is not None)
             try:
-                return await asyncio.wait_for(asyncio.wrap_future(future), timeout)
+                return await asyncio.wait_for(asyncio.wrap_future(wait.future), timeout)
             except TimeoutError:
-                raise _timed_out(command, sent, timeout) from None
+                return _give_up(command, wait, sent, timeout)
         finally:
-            self._replies.forget(_key(command), future)
+            self._replies.forget(_key(command), wait)
 
     def close(self) -> None:
         self._replies.close()
@@ -104,9 +116,24 @@ def _key(command: Command) -> CommandKey:
     return (command.id, command.aggregate_root_id)
 
 
-def _timed_out(command: Command, sent: SendResult, timeout: float) -> CommandTimeout:
-    return CommandTimeout(
-        f"{type(command).__qualname__} {command.id!r} was sent ({sent.topic}/{sent.queue}, offset {sent.offset}) but "
-        f"not answered within {timeout:g} s; it may still be executed: ask again by executing it with the "
-        "same id, and see that runprocessors is running"
-    )
+def _give_up(command: Command, wait: Wait, sent: SendResult, timeout: float) -> CommandResult:
+    """The result, if it came while the time ran out; else raises `CommandTimeout`."""
+    if not wait.future.cancel():
+        return wait.future.result()
+    executed, missing = wait.executed, wait.missing  # in this order: names are missing only of what was executed
+    if executed is not None and not missing:
+        return wait.executed or executed
+    what = f"{type(command).__qualname__} {command.id!r}"
+    if executed is None:
+        raise CommandTimeout(
+            f"{what} was sent ({sent.topic}/{sent.queue}, offset {sent.offset}) but not answered within {timeout:g} s; "
+            "it may still be executed: ask again by executing it with the same id, and see that runprocessors is "
+            "running"
+        ) from None
+    raise CommandTimeout(
+        f"{what} was executed as version {executed.version} of {command.aggregate_root_id!r}, but within {timeout:g} s "
+        f"it was not handled by {', '.join(missing)}; it will be: ask again by executing it with the same id, and see "
+        "that runprocessors is running, with the role event or all",
+        executed=executed,
+        missing=missing,
+    ) from None

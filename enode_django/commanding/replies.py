@@ -1,15 +1,16 @@
-"""Waiting for answers: one inbox and one thread a process, opened when somebody first waits."""
+"""Waiting for answers and notices: one inbox and one thread a process, opened when somebody first waits."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import Future, InvalidStateError
 
 from enode_django.commanding.results import CommandResult, decode_result
+from enode_django.commanding.waiting import Followers, Wait
 from enode_django.concurrency.backoff import until_it_works
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.equeue.transports.base import Inbox, Transport
+from enode_django.eventing.notices import NOTICE, Notice, decode_notice
 from enode_django.eventstore.base import CommandKey
 from enode_django.exceptions import EnodeError, MessageError, TransportUnavailable
 
@@ -28,7 +29,7 @@ class Replies:
         self._inbox: Inbox | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._expected: dict[CommandKey, list[Future[CommandResult]]] = {}
+        self._expected: dict[CommandKey, list[Wait]] = {}
 
     @property
     def address(self) -> str:
@@ -41,19 +42,21 @@ class Replies:
                 self._thread = start_thread("enode-replies", self._receive_all)
             return self._inbox.address
 
-    def expect(self, key: CommandKey) -> Future[CommandResult]:
-        future: Future[CommandResult] = Future()
+    def expect(self, key: CommandKey, followers: Followers | None = None) -> Wait:
+        """To be called before the command is sent, and to be followed by `forget` in any case."""
+        wait = Wait(followers)
         with self._lock:
-            self._expected.setdefault(key, []).append(future)
-        return future
+            self._expected.setdefault(key, []).append(wait)
+        return wait
 
-    def forget(self, key: CommandKey, future: Future[CommandResult]) -> None:
-        """Stop waiting. Safe to call when the answer has come."""
+    def forget(self, key: CommandKey, wait: Wait) -> None:
+        """Stop waiting. Safe to call when everything has come. What comes for a command that nobody waits for is
+        dropped."""
         with self._lock:
-            futures = self._expected.get(key, [])
-            if future in futures:
-                futures.remove(future)
-            if not futures:
+            waits = self._expected.get(key, [])
+            if wait in waits:
+                waits.remove(wait)
+            if not waits:
                 self._expected.pop(key, None)
 
     def _receive_all(self) -> None:
@@ -73,18 +76,18 @@ class Replies:
             return
         for body in bodies:
             try:
-                self._hand_over(decode_result(body))
+                self._hand_over(decode_reply(body))
             except MessageError as error:
                 logger.error("an answer cannot be read: %s", error)
 
-    def _hand_over(self, result: CommandResult) -> None:
+    def _hand_over(self, reply: CommandResult | Notice) -> None:
         with self._lock:
-            futures = self._expected.pop((result.command_id, result.aggregate_root_id), [])
-        for future in futures:
-            try:
-                future.set_result(result)
-            except InvalidStateError:
-                logger.debug("nobody waits for the answer to %r any more", result.command_id)
+            waits = list(self._expected.get((reply.command_id, reply.aggregate_root_id), ()))
+        for wait in waits:
+            if isinstance(reply, Notice):
+                wait.take_notice(reply)
+            else:
+                wait.take_answer(reply)
 
     def close(self) -> None:
         """Blocks shortly until the receiving thread has ended. An inbox that cannot be reached is left to expire."""
@@ -99,3 +102,8 @@ class Replies:
             inbox.close()
         except TransportUnavailable as error:
             logger.debug("inbox %s is not closed: %s", inbox.address, error)
+
+
+def decode_reply(body: bytes) -> CommandResult | Notice:
+    """What came into an inbox; raises `MalformedMessage`."""
+    return decode_notice(body) if body.startswith(NOTICE) else decode_result(body)

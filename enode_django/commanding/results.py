@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import CommandFailed, MalformedMessage
@@ -13,6 +13,8 @@ from enode_django.serialization.plain import pack, unpack
 
 LONGEST_ERROR_TEXT = 1_000
 """Characters of an exception's text that reach the sender."""
+ANSWER = b"\x01"
+"""What an answer begins with. It shares the inbox with notices, which begin with another byte."""
 RECEIPT_MAX_BYTES = 8_192
 """More than a failure takes."""
 
@@ -26,17 +28,43 @@ class CommandStatus(Enum):
     """It took no effect, and never will."""
 
 
-class WaitFor(Enum):
-    EXECUTED = "executed"
+@dataclasses.dataclass(frozen=True, slots=True)
+class WaitFor:
+    """How long `execute_command` waits; use what stands below, not the constructor.
+
+    ``handling``: also for subscribers, for that of this ``name`` or (None) for all that handle one of the command's
+    events.
+    """
+
+    handling: bool = False
+    name: str | None = None
+
+    EXECUTED: ClassVar[WaitFor]
     """Until the outcome is durable."""
+    HANDLED: ClassVar[WaitFor]
+    """And until every subscriber that handles one of the command's events has committed it, or has parked the
+    aggregate."""
+
+    @classmethod
+    def subscriber(cls, name: str) -> WaitFor:
+        """As `HANDLED`, for one projection, process manager or group of event handlers."""
+        return cls(True, name)
+
+
+WaitFor.EXECUTED = WaitFor()
+WaitFor.HANDLED = WaitFor(True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """``value`` is what the handler set; ``version`` the aggregate's after the command (None where it has none).
+    """``value`` is what the handler set; ``version`` the aggregate's after the command (None where it has none);
+    ``event_types`` are the stored names of its events, each once.
 
     Of a failure, ``error_type`` is the type name of a domain exception or the class name of another one, and
     ``error_fields`` are the typed fields of a domain exception.
+
+    ``parked`` names those of the subscribers waited for that have parked the aggregate at or before this version: they
+    have not handled the command's events, and will not until somebody looks after it.
     """
 
     status: CommandStatus
@@ -47,6 +75,8 @@ class CommandResult:
     error_type: str = ""
     error_message: str = ""
     error_fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    event_types: tuple[str, ...] = ()
+    parked: tuple[str, ...] = ()
 
     def raise_for_status(self) -> CommandResult:
         """Raises `CommandFailed` for a failure; else returns the result itself."""
@@ -93,11 +123,13 @@ def stored_result(record: StreamRecord) -> CommandResult:
         aggregate_root_id=record.aggregate_root_id,
         version=record.version,
         value=stored.result,
+        event_types=tuple(dict.fromkeys(event.type_name for event in stored.events)),
     )
 
 
 def encode_result(result: CommandResult) -> bytes:
-    return pack(
+    """Without ``parked``: that is known to who has waited."""
+    return ANSWER + pack(
         (
             result.status.value,
             result.command_id,
@@ -107,6 +139,7 @@ def encode_result(result: CommandResult) -> bytes:
             result.error_type,
             result.error_message.encode(errors="replace").decode(),
             result.error_fields,
+            result.event_types,
         )
     )
 
@@ -123,7 +156,9 @@ def encode_receipt(result: CommandResult) -> bytes:
 def decode_result(body: bytes) -> CommandResult:
     """Raises `MalformedMessage`."""
     try:
-        status, command_id, aggregate_root_id, version, value, error_type, error_message, error_fields = unpack(body)
+        if not body.startswith(ANSWER):
+            raise ValueError("they begin otherwise")
+        status, command_id, aggregate_root_id, version, value, error_type, text, fields, events = unpack(body[1:])
         return CommandResult(
             status=CommandStatus(status),
             command_id=command_id,
@@ -131,8 +166,9 @@ def decode_result(body: bytes) -> CommandResult:
             version=version,
             value=value,
             error_type=error_type,
-            error_message=error_message,
-            error_fields=error_fields,
+            error_message=text,
+            error_fields=fields,
+            event_types=tuple(events),
         )
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"{len(body)} bytes are no result of ours: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from enode_django.commanding.addresses import answer_address, notice_address
 from enode_django.commanding.entries import Finished
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, encode_result, failure, stored_result
@@ -61,7 +62,7 @@ class EventPublisher:
             [(one.envelope.reply_to, _stored_answer(one)) for one in finished if one.record and one.envelope.reply_to]
         )
         streams = [
-            (one.record.aggregate_root_id, encode_published(one.record, one.envelope.reply_to))
+            (one.record.aggregate_root_id, encode_published(one.record, notice_address(one.envelope.reply_to)))
             for one in finished
             if one.record is not None
         ]
@@ -95,8 +96,9 @@ class EventPublisher:
             if window is not None and one.result is not None and one.envelope.type_name:
                 self._remembered.add(window, one.envelope.offset, one.result)
 
-    def _answer(self, replies: Sequence[tuple[str, bytes]]) -> None:
-        if replies:
+    def _answer(self, answers: Sequence[tuple[str, bytes]]) -> None:
+        if answers:
+            replies = [(answer_address(reply_to), body) for reply_to, body in answers]
             self._persist(lambda: self._transport.reply(replies))
 
     def _bury(self, dead: Sequence[Finished]) -> None:

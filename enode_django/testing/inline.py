@@ -12,11 +12,12 @@ from enode_django.commanding.entries import Entry, Envelope, Finished
 from enode_django.commanding.loading import AggregateLoader, events_of
 from enode_django.commanding.processor import CommandProcessor
 from enode_django.commanding.results import CommandResult, decode_result, encode_result, failure, stored_result
+from enode_django.commanding.waiting import Followers
 from enode_django.concurrency.backoff import once
 from enode_django.conf import conf
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command, DomainEvent
-from enode_django.domain.metadata import current_metadata
+from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import EnodeError
 from enode_django.runtime import make_store, use_bus
@@ -41,18 +42,22 @@ class InlineCommandBus:
         self.events: list[DomainEvent] = []
 
     def send(self, commands: Sequence[Command]) -> None:
+        metadata = current_metadata()
+        self.forward([(command, metadata) for command in commands])
+
+    def forward(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
         with self._lock:
-            self._waiting.extend(_envelope(command) for command in commands)
+            self._waiting.extend(_envelope(command, metadata) for command, metadata in commands)
             if not self._running:
                 self._run()
 
-    def execute(self, command: Command, timeout: float) -> CommandResult:
+    def execute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult:
         with self._lock:
             before = len(self.results)
             self.send([command])
             return next(result for result in self.results[before:] if result.command_id == command.id)
 
-    async def aexecute(self, command: Command, timeout: float) -> CommandResult:
+    async def aexecute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult:
         from asgiref.sync import sync_to_async
 
         return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout)
@@ -98,9 +103,9 @@ class InlineCommandBus:
         self.results.append(decode_result(encode_result(result)))
 
 
-def _envelope(command: Command) -> Envelope:
+def _envelope(command: Command, metadata: Metadata) -> Envelope:
     """As the queue would deliver it: encoded and decoded."""
-    wire = decode_command(encode_command(command, encode_metadata(current_metadata())))
+    wire = decode_command(encode_command(command, encode_metadata(metadata)))
     return Envelope(wire.id, wire.aggregate_root_id, wire.type_name, restore_command(wire), metadata=wire.metadata)
 
 

@@ -12,8 +12,9 @@ from tests.meta.tree import ROOT
 
 PUBLIC = {
     "AggregateRoot", "Command", "CommandContext", "CommandResult", "CommandStatus", "DomainEvent", "DomainException",
-    "Metadata", "WaitFor", "aexecute_command", "applies", "asend_command", "command_handler", "execute_command",
-    "metadata", "send_command", "send_command_on_commit", "send_commands",
+    "Metadata", "ModelProjection", "ProcessManager", "Projection", "WaitFor", "aexecute_command", "applies",
+    "asend_command", "command_handler", "event_handler", "execute_command", "handles", "metadata", "send_command",
+    "send_command_on_commit", "send_commands",
 }  # fmt: skip
 
 

@@ -34,8 +34,8 @@ def test_one_command_id_for_two_aggregates_is_two_answers(transport: MemoryTrans
     replies = Replies(transport)
     one, other = replies.expect(("c", "one")), replies.expect(("c", "other"))
     transport.reply([(replies.address, answer("c", "other")), (replies.address, answer("c", "one"))])
-    assert other.result(SOON).aggregate_root_id == "other"
-    assert one.result(SOON).aggregate_root_id == "one"
+    assert other.future.result(SOON).aggregate_root_id == "other"
+    assert one.future.result(SOON).aggregate_root_id == "one"
     replies.close()
 
 
@@ -61,10 +61,10 @@ def test_thread_that_died_is_started_again_for_who_asks_next() -> None:
     address = replies.address
     assert replies._thread is not None
     replies._thread.join(SOON)
-    future = replies.expect(("c", "x"))
+    wait = replies.expect(("c", "x"))
     assert replies.address == address
     transport.reply([(address, answer("c", "x"))])
-    assert future.result(SOON).command_id == "c"
+    assert wait.future.result(SOON).command_id == "c"
     replies.close()
 
 

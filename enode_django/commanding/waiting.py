@@ -1,0 +1,72 @@
+"""One sender's wait for one command, without threads of its own: what came in, and what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
+
+from enode_django.commanding.results import CommandResult
+from enode_django.eventing.notices import Notice
+
+logger = logging.getLogger("enode_django.commands")
+
+Followers = Callable[[Sequence[str]], Collection[str]]
+"""Names the subscribers to be waited for, given the stored names of a command's events."""
+
+
+class Wait:
+    """``future`` is done when the answer has come and each of ``followers`` (None: nobody is waited for) has sent its
+    notice, in any order. Called by the receiving thread; the sender's thread may read the properties at any time."""
+
+    def __init__(self, followers: Followers | None = None) -> None:
+        self.future: Future[CommandResult] = Future()
+        self._followers = followers
+        self._answer: CommandResult | None = None
+        self._awaited: Sequence[str] = ()
+        self._errors: dict[str, str] = {}
+
+    def take_answer(self, answer: CommandResult) -> None:
+        if self._answer is not None:
+            return
+        if self._followers is not None and answer.event_types:
+            try:
+                self._awaited = sorted(self._followers(answer.event_types))
+            except Exception as error:
+                self._settle(partial(self.future.set_exception, error))
+                return
+        self._answer = answer
+        self._settle_if_complete()
+
+    def take_notice(self, notice: Notice) -> None:
+        """One that comes before the answer is kept."""
+        if self._followers is None or self._errors.get(notice.subscriber) == "":
+            return
+        self._errors[notice.subscriber] = notice.error
+        self._settle_if_complete()
+
+    @property
+    def executed(self) -> CommandResult | None:
+        """The answer as far as things have come."""
+        errors, answer = dict(self._errors), self._answer
+        parked = tuple(name for name in self._awaited if errors.get(name))
+        return dataclasses.replace(answer, parked=parked) if answer is not None and parked else answer
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The subscribers that have not sent a notice; none before the answer says which they are."""
+        return tuple(name for name in self._awaited if name not in self._errors)
+
+    def _settle_if_complete(self) -> None:
+        executed = self.executed
+        if executed is not None and not self.missing:
+            self._settle(partial(self.future.set_result, executed))
+
+    @staticmethod
+    def _settle(settle: Callable[[], None]) -> None:
+        try:
+            settle()
+        except InvalidStateError:
+            logger.debug("what is missing came twice, or for somebody who waits no longer")
