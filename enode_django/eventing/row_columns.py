@@ -1,0 +1,98 @@
+"""From the fields of a model's instances to what PostgreSQL is sent, a column at a time."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+from operator import attrgetter
+from typing import Any
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+_ARRAYS = {
+    "varchar": "text",  # a cast to varchar(100)[] would cut off what is too long, where an insert refuses it
+    "text": "text",
+    "boolean": "boolean",
+    "smallint": "smallint",
+    "integer": "integer",
+    "bigint": "bigint",
+    "numeric": "numeric",
+    "double precision": "double precision",
+    "date": "date",
+    "time": "time",
+    "timestamp with time zone": "timestamp with time zone",
+    "interval": "interval",
+    "uuid": "uuid",
+    "jsonb": "jsonb",
+    "bytea": "bytea",
+    "inet": "inet",
+}
+"""By a column's type: the type of the array that carries its values, which are cast as an insert casts its own."""
+
+_WITH_MODIFIER = ("varchar", "numeric")
+
+_AS_THEY_ARE: dict[type[models.Field[Any, Any]], type] = {
+    models.CharField: str,
+    models.TextField: str,
+    models.SlugField: str,
+    models.EmailField: str,
+    models.URLField: str,
+    models.SmallIntegerField: int,
+    models.IntegerField: int,
+    models.BigIntegerField: int,
+    models.PositiveSmallIntegerField: int,
+    models.PositiveIntegerField: int,
+    models.PositiveBigIntegerField: int,
+    models.FloatField: float,
+    models.BooleanField: bool,
+    models.DateField: date,
+    models.DurationField: timedelta,
+    models.UUIDField: uuid.UUID,
+}
+"""Values of exactly this type need no preparing, which would cost more than all the rest."""
+
+
+class Column:
+    """What of a field can be known without its values. ``created_only``: it is set when a row is made, and then kept."""
+
+    def __init__(self, field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> None:
+        self.field = field
+        self.attname = field.attname
+        self.name = connection.ops.quote_name(field.column)
+        self.array = _array_of(field, connection)
+        self.has_db_default = field.has_db_default()
+        self.created_only = bool(getattr(field, "auto_now_add", False))
+        self._as_it_is = _AS_THEY_ARE.get(type(field))
+        self._get = attrgetter(field.attname) if type(field).pre_save is models.Field.pre_save else None
+
+    def raw(self, rows: Sequence[models.Model]) -> Iterator[Any]:
+        """Sets what fields set when they are saved (``auto_now``)."""
+        if self._get is not None:
+            return map(self._get, rows)
+        pre_save = self.field.pre_save
+        return (pre_save(row, row._state.adding) for row in rows)
+
+    def values(self, rows: Sequence[models.Model], connection: BaseDatabaseWrapper) -> list[Any]:
+        """As an array takes them."""
+        prepare, as_it_is = self.field.get_db_prep_save, self._as_it_is
+        return [
+            value if type(value) is as_it_is else prepare(value, connection=connection) for value in self.raw(rows)
+        ]
+
+
+def columns_of(model: type[models.Model], connection: BaseDatabaseWrapper) -> Sequence[Column]:
+    """Those that are written: all but what the database generates."""
+    return [Column(field, connection) for field in model._meta.concrete_fields if not field.generated]
+
+
+def _array_of(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> str | None:
+    """None if the values of this field do not go into an array: they are arrays themselves, or nobody knows."""
+    placeholder = getattr(type(field), "get_placeholder", None)
+    if placeholder not in (None, models.BinaryField.get_placeholder):  # type: ignore[attr-defined]
+        return None
+    base, modifier, rest = (field.db_type(connection) or "").partition("(")
+    if modifier and (base not in _WITH_MODIFIER or not rest.endswith(")")):
+        return None
+    return _ARRAYS.get(base)
