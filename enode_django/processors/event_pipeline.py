@@ -56,7 +56,8 @@ class Follows(Protocol):
 
     def retry_due(self) -> None: ...
 
-    def tick(self, owned: frozenset[int]) -> None: ...
+    def tick(self, owned: frozenset[int]) -> None:
+        """Do what is due on a timer; who owns the first queue does what concerns all of them."""
 
 
 MakeFollower = Callable[[Subscriber, Transport, EventStore], Follows]
@@ -118,9 +119,7 @@ class Following:
         self._succeed(self.consumer.acquire_missing())
         self.consumer.release_drained()
         self._follower.retry_due()
-        if 0 in self.consumer.owned:
-            # One worker of all does what concerns no queue.
-            self._follower.tick(self.consumer.owned)
+        self._follower.tick(self.consumer.owned)
         pulled = self.consumer.pull(self._limit, self._pull_wait())
         if pulled:
             self._until_it_works(partial(self._follower.handle, pulled))

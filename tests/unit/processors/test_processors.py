@@ -71,3 +71,21 @@ def test_reports_add_up() -> None:
     assert (total["conflicts"], total["published"], total["workers"]) == (1, 6, 1)
     assert total["peak_memory"] >= one.report()["peak_memory"] > 1_000_000
     assert add_reports([]) == {}
+
+
+def test_reports_add_up_for_each_subscriber() -> None:
+    one, other = Statistics(), Statistics()
+    one.set_followed("a", 3, 1)
+    one.set_followed("a", 5, 1)
+    one.set_followed("b", 2, 0)
+    other.set_followed("b", 4, 2)
+    total = add_reports([one.report(), Statistics().report(), other.report()])
+    assert (total["handled"], total["parked"]) == (11, 3)
+    assert total["subscribers"] == {"a": 5, "b": 6}
+
+
+def test_gauges_are_asked_when_a_report_is_made() -> None:
+    statistics = Statistics()
+    statistics.gauges["cached_aggregates"] = lambda: cached
+    cached = 7
+    assert statistics.report()["cached_aggregates"] == 7
