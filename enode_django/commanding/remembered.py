@@ -36,7 +36,9 @@ class RememberedAnswers:
         lease = self._leases.get(window.queue)
         if lease is None or lease.window is not window:
             receipts = self._load(window)[-self._limit :] if self._limit else ()
-            lease = self._leases[window.queue] = _OfLease(window, _by_command(receipts))
+            lease = _OfLease(window, _by_command(receipts))
+            others = {queue: other for queue, other in self._leases.items() if not other.window.closed}
+            self._leases = {**others, window.queue: lease}
         return lease.answers
 
     def find(self, window: OffsetWindow, key: CommandKey) -> CommandResult | None:

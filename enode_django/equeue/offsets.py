@@ -97,7 +97,7 @@ class OffsetWindow:
             self._receipts[offset] = receipt
 
     def next_commit(self, keep: int) -> Commit:
-        """How far the queue may be committed, with the receipts that belong to it, as far as ``keep`` lets them stay."""
+        """How far the queue may be committed, with the receipts that go along, as far as ``keep`` lets them stay."""
         with self._lock:
             offset = self.committable
             due = sorted(kept for kept in self._receipts if kept < offset) if self._receipts and keep else ()
