@@ -13,9 +13,18 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
+from enode_django.concurrency.backoff import Persist, until_it_works
 from enode_django.conf import conf
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
+from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
+from enode_django.eventing.calling import CallingApplier, SendCommands
+from enode_django.eventing.follower import RetryPolicy
+from enode_django.eventing.notices import notices_through
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.running import Runner
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ConfigurationError
 
@@ -51,6 +60,30 @@ def make_store() -> EventStore:
 
 def make_producer(transport: Transport) -> Producer:
     return Producer(transport, queues=conf().QUEUES_PER_TOPIC)
+
+
+def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) -> Applier:
+    """What takes a subscriber of this kind further; process managers send their commands through ``send``."""
+    if isinstance(subscriber, ModelProjection):
+        return RowApplier(subscriber, store)
+    if isinstance(subscriber, Projection):
+        return TransactionApplier(subscriber, store)
+    return CallingApplier(subscriber, store, send)
+
+
+def make_follower(
+    subscriber: Subscriber, transport: Transport, store: EventStore, *, persist: Persist = until_it_works
+) -> SweepingFollower:
+    """A subscriber's way through the events of the settings' topic."""
+    current = conf()
+    return SweepingFollower(
+        Runner(make_applier(subscriber, store, lambda commands: current_bus().forward(commands)), persist),
+        policy=RetryPolicy(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY),
+        notify=notices_through(transport, persist),
+        transport=transport,
+        topic=current.EVENT_TOPIC,
+        interval=current.SWEEP_INTERVAL,
+    )
 
 
 def _import(path: str, key: str) -> Any:

@@ -1,10 +1,10 @@
-"""The write side in the caller's thread: same mailbox code, same store, no queue."""
+"""Both sides in the caller's thread: same mailbox code, same store, same subscribers, no queue."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from enode_django.commanding.committing import Committer
@@ -18,9 +18,13 @@ from enode_django.conf import conf
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, current_metadata
+from enode_django.eventing.follower import RAISE, Follower
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.running import Runner
+from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import EnodeError
-from enode_django.runtime import make_store, use_bus
+from enode_django.runtime import make_applier, make_store, use_bus
 from enode_django.serialization.codec import decode_command, encode_command, encode_metadata, restore_command
 
 
@@ -33,8 +37,9 @@ class InlineCommandBus:
 
     joins_transactions = True
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventStore, followed_by: Sequence[Subscriber] = ()) -> None:
         self._store = store
+        self._followers = [self._follower(subscriber) for subscriber in followed_by]
         self._lock = threading.RLock()
         self._waiting: list[Envelope] = []
         self._running = False
@@ -64,6 +69,12 @@ class InlineCommandBus:
 
     def close(self) -> None:
         """There is nothing to let go of."""
+
+    def _follower(self, subscriber: Subscriber) -> Follower:
+        """What a handler raises is raised to the test."""
+        runner = Runner(make_applier(subscriber, self._store, self.forward), once)
+        runner.applier.subscribe()
+        return Follower(runner, policy=RAISE, notify=lambda notices: None)
 
     def _run(self) -> None:
         self._running = True
@@ -97,6 +108,8 @@ class InlineCommandBus:
         if one.record is not None:
             result = stored_result(one.record)
             self.events.extend(events_of(one.record))
+            for follower in self._followers:
+                follower.follow([one.record])
         else:
             result = one.result or failure(one.envelope.id, one.envelope.aggregate_root_id, EnodeError("no outcome"))
         # Through the wire's form, so that a test sees what a caller would see.
@@ -110,12 +123,21 @@ def _envelope(command: Command, metadata: Metadata) -> Envelope:
 
 
 @contextmanager
-def inline(store: EventStore | None = None) -> Iterator[InlineCommandBus]:
-    """Commands sent inside the block are executed at once, in this thread and in this database connection.
+def inline(
+    store: EventStore | None = None, *, followed_by: Iterable[type[Subscriber] | Subscriber] | None = None
+) -> Iterator[InlineCommandBus]:
+    """Commands sent inside the block are executed at once, in this thread and in this database connection, and every
+    subscriber has handled their events before the next one is.
 
     Inside a ``django.test.TestCase`` everything they store is rolled back with the test. Also usable as a decorator.
-    ``store`` replaces that of the settings: a ``MemoryEventStore`` needs no database.
+    What a subscriber's handler raises is raised where the command was sent. ``followed_by`` are the subscribers that
+    run, by default all. ``store`` replaces that of the settings: with a ``MemoryEventStore`` no database is needed,
+    and no subscriber runs unless it is named.
     """
-    bus = InlineCommandBus(store if store is not None else make_store())
+    if followed_by is None:
+        chosen = subscribers.all() if store is None else []
+    else:
+        chosen = [one if isinstance(one, Subscriber) else subscribers.instance(one) for one in followed_by]
+    bus = InlineCommandBus(store if store is not None else make_store(), chosen)
     with use_bus(bus):
         yield bus
