@@ -8,6 +8,7 @@ from datetime import date, timedelta
 from operator import attrgetter
 from typing import Any
 
+from django.conf import settings
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -55,12 +56,16 @@ _AS_THEY_ARE: dict[type[models.Field[Any, Any]], type] = {
 
 
 class Column:
-    """What of a field can be known without its values. ``created_only``: it is set when a row is made, and then kept."""
+    """What is known of a field without its values.
+
+    ``array`` is the type of the array that carries its values, None if they go into none; ``created_only``: it is set
+    when a row is made, and then kept.
+    """
 
     def __init__(self, field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> None:
         self.field = field
         self.attname = field.attname
-        self.name = connection.ops.quote_name(field.column)
+        self.name = quoted(field, connection)
         self.array = _array_of(field, connection)
         self.has_db_default = field.has_db_default()
         self.created_only = bool(getattr(field, "auto_now_add", False))
@@ -76,10 +81,17 @@ class Column:
 
     def values(self, rows: Sequence[models.Model], connection: BaseDatabaseWrapper) -> list[Any]:
         """As an array takes them."""
-        prepare, as_it_is = self.field.get_db_prep_save, self._as_it_is
-        return [
-            value if type(value) is as_it_is else prepare(value, connection=connection) for value in self.raw(rows)
-        ]
+        prepare, as_it_is = self._prepare, self._as_it_is
+        return [value if type(value) is as_it_is else prepare(value, connection) for value in self.raw(rows)]
+
+    def _prepare(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
+        prepared = self.field.get_db_prep_save(value, connection=connection)
+        # Django's types for whole numbers of a size do not go into an array with plain ones.
+        return int(prepared) if self._as_it_is is int and prepared is not None else prepared
+
+
+def quoted(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> str:
+    return connection.ops.quote_name(field.column or "")
 
 
 def columns_of(model: type[models.Model], connection: BaseDatabaseWrapper) -> Sequence[Column]:
@@ -92,6 +104,8 @@ def _array_of(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) ->
     placeholder = getattr(type(field), "get_placeholder", None)
     if placeholder not in (None, models.BinaryField.get_placeholder):  # type: ignore[attr-defined]
         return None
+    if isinstance(field, models.DateTimeField) and not settings.USE_TZ:
+        return None  # loaded ones are naive then and an event's aware, and an array takes one kind only
     base, modifier, rest = (field.db_type(connection) or "").partition("(")
     if modifier and (base not in _WITH_MODIFIER or not rest.endswith(")")):
         return None

@@ -10,11 +10,13 @@ import psycopg
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import DatabaseDefault
-from django.db.models.sql import InsertQuery, Query
+from django.db.models.sql import InsertQuery
+from django.db.models.sql.compiler import SQLInsertCompiler
 from django.db.transaction import TransactionManagementError
 
 from enode_django.databases import healthy_connection, in_transaction
-from enode_django.eventing.row_columns import Column, columns_of
+from enode_django.eventing.row_columns import columns_of, quoted
+from enode_django.eventing.row_loading import RowLoading
 
 Row = TypeVar("Row", bound=models.Model)
 
@@ -33,21 +35,42 @@ class RowTable(Generic[Row]):
         self._model = model
         self._alias = alias
         connection = connections[alias]
+        self._loading = RowLoading(model, alias)
         self._columns = columns_of(model, connection)
         self._fits_arrays = all(column.array for column in self._columns)
         self._created_only = any(column.created_only for column in self._columns)
         self._defaults = [column.attname for column in self._columns if column.has_db_default]
-        self._loading = _Loading(model, alias)
-        quote = connection.ops.quote_name
-        self._id = quote(model._meta.get_field("aggregate_root_id").column)
-        self._version = quote(model._meta.get_field("version").column)
-        self._name = quote(model._meta.db_table)
-        self._versions = f"SELECT {self._id}, {self._version} FROM {self._name} WHERE {self._id} = ANY(%s)"
+        options: Any = model._meta
+        self._table = connection.ops.quote_name(options.db_table)
+        self._id = quoted(options.pk, connection)
+        self._version = quoted(options.get_field("version"), connection)
+        self._write_statements()
+
+    def _write_statements(self) -> None:
+        table, id, version = self._table, self._id, self._version
+        self._versions = f"SELECT {id}, {version} FROM {table} WHERE {id} = ANY(%s)"
         self._delete = (
-            f"DELETE FROM {self._name} AS known USING unnest(%s::text[], %s::bigint[]) AS gone (id, version) "
-            f"WHERE known.{self._id} = gone.id AND known.{self._version} < gone.version"
+            f"DELETE FROM {table} AS known USING unnest(%s::text[], %s::bigint[]) AS gone (id, version) "
+            f"WHERE known.{id} = gone.id AND known.{version} < gone.version"
         )
-        self._update = {adding: self._on_conflict(adding) for adding in (True, False)}
+        self._insert = f"INSERT INTO {table} AS known ({', '.join(column.name for column in self._columns)})"
+        self._update = {adding: self._update_statement(adding) for adding in (True, False)}
+        # Binary, since arrays as text take twice as long to write.
+        arrays = ", ".join(f"%b::{column.array}[]" for column in self._columns)
+        self._upsert = {
+            adding: f"{self._insert} SELECT * FROM unnest({arrays}) {update}" for adding, update in self._update.items()
+        }
+
+    def _update_statement(self, adding: bool) -> str:
+        changed = [
+            f"{column.name} = EXCLUDED.{column.name}"
+            for column in self._columns
+            if column.name != self._id and not (adding and column.created_only)
+        ]
+        return (
+            f"ON CONFLICT ({self._id}) DO UPDATE SET {', '.join(changed)} "
+            f"WHERE known.{self._version} < EXCLUDED.{self._version}"
+        )
 
     def load_locked(self, ids: Sequence[str]) -> dict[str, Row]:
         """The rows that exist, locked in the order of their ids until the transaction ends."""
@@ -66,16 +89,15 @@ class RowTable(Generic[Row]):
     def store(self, rows: Iterable[Row]) -> int:
         """Insert or update these rows, of which no two have the same id; returns how many were written.
 
-        A stored row of the same or a higher version stays as it is. Fields that are set when a row is made keep their
-        stored values when a new row meets a stored one.
+        A stored row of the same or a higher version stays as it is. Fields that are set when a row is made
+        (``auto_now_add``) keep what is stored when a new row meets a stored one.
         """
         connection = self._connection()
-        return sum(
-            self._store_in_arrays(connection, group, adding)
-            if in_arrays
-            else self._store_in_values(connection, group, adding)
-            for (adding, in_arrays), group in self._groups(sorted(rows, key=_by_id)).items()
-        )
+        stored = 0
+        for (adding, in_arrays), group in self._groups(sorted(rows, key=_by_id)).items():
+            store = self._store_in_arrays if in_arrays else self._store_in_values
+            stored += store(connection, group, adding)
+        return stored
 
     def delete(self, versions: Mapping[str, int]) -> None:
         """Delete the rows whose version is below the one given for their id."""
@@ -88,103 +110,45 @@ class RowTable(Generic[Row]):
         connection = healthy_connection(self._alias)
         if not in_transaction(connection):
             raise TransactionManagementError(
-                f"the rows of {self._model.__qualname__} are used outside of a transaction; "
+                f"rows of {self._model.__qualname__} cannot be locked or written outside of a transaction; "
                 f"open one with transaction.atomic(using={self._alias!r})"
             )
         connection.validate_no_broken_transaction()
         return connection
 
     def _groups(self, rows: Sequence[Row]) -> Mapping[tuple[bool, bool], Sequence[Row]]:
-        """By whether the rows are new, if that makes a difference, and whether their values go into arrays. A default
-        of the database does not."""
-        if not self._created_only and not (self._defaults and self._fits_arrays):
+        """What one statement can store: by whether the rows are new, if that makes a difference, and by whether their
+        values go into arrays, as a default of the database does not."""
+        if not rows or not (self._created_only or self._defaults):
             return {(False, self._fits_arrays): rows} if rows else {}
         groups: dict[tuple[bool, bool], list[Row]] = {}
         for row in rows:
-            in_arrays = self._fits_arrays and not any(
-                isinstance(row.__dict__.get(attname), DatabaseDefault) for attname in self._defaults
-            )
-            groups.setdefault((self._created_only and row._state.adding, in_arrays), []).append(row)
+            adding = self._created_only and row._state.adding
+            groups.setdefault((adding, self._fits_arrays and not self._takes_default(row)), []).append(row)
         return groups
 
+    def _takes_default(self, row: Row) -> bool:
+        return any(isinstance(row.__dict__.get(attname), DatabaseDefault) for attname in self._defaults)
+
     def _store_in_arrays(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], adding: bool) -> int:
-        arrays = ", ".join(f"%s::{column.array}[]" for column in self._columns)
-        statement = f"{self._insert} SELECT * FROM unnest({arrays}) {self._update[adding]}"
         values = [column.values(rows, connection) for column in self._columns]
         with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
-            return cursor.execute(statement, values, prepare=False).rowcount
+            return cursor.execute(self._upsert[adding], values, prepare=False).rowcount
 
     def _store_in_values(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], adding: bool) -> int:
-        """As Django itself does it, whatever fields there are; the client puts the values into the statement."""
+        """Whatever fields there are: Django's compiler prepares the values, the client puts them into the statement."""
+        fields = [column.field for column in self._columns]
         query = InsertQuery(self._model)
-        query.insert_values([column.field for column in self._columns], rows)
+        query.insert_values(fields, list(rows))
         compiler: Any = query.get_compiler(self._alias)
         prepared = [
             [compiler.prepare_value(column.field, value) for value in column.raw(rows)] for column in self._columns
         ]
-        values, parameters = [], []
-        for row in zip(*prepared, strict=True):
-            pairs = [self._as_sql(compiler, column, value) for column, value in zip(self._columns, row, strict=True)]
-            values.append(f"({', '.join(sql for sql, _ in pairs)})")
-            parameters += [parameter for _, given in pairs for parameter in given]
-        statement = f"{self._insert} VALUES {', '.join(values)} {self._update[adding]}"
+        # Not PostgreSQL's own compiler's, which would make arrays again.
+        placeholders, parameters = SQLInsertCompiler.assemble_as_sql(
+            compiler, fields, list(zip(*prepared, strict=True))
+        )
+        values = ", ".join(f"({', '.join(row)})" for row in placeholders)
+        statement = f"{self._insert} VALUES {values} {self._update[adding]}"
         with connection.wrap_database_errors, psycopg.ClientCursor[Any](connection.connection) as cursor:
-            return cursor.execute(statement, parameters).rowcount
-
-    @staticmethod
-    def _as_sql(compiler: Any, column: Column, value: Any) -> tuple[str, Sequence[Any]]:
-        result: tuple[str, Sequence[Any]] = compiler.field_as_sql(
-            column.field, getattr(column.field, "get_placeholder", None), value
-        )
-        return result
-
-    @property
-    def _insert(self) -> str:
-        return f"INSERT INTO {self._name} AS known ({', '.join(column.name for column in self._columns)})"
-
-    def _on_conflict(self, adding: bool) -> str:
-        changed = [
-            f"{column.name} = EXCLUDED.{column.name}"
-            for column in self._columns
-            if column.name != self._id and not (adding and column.created_only)
-        ]
-        return (
-            f"ON CONFLICT ({self._id}) DO UPDATE SET {', '.join(changed)} "
-            f"WHERE known.{self._version} < EXCLUDED.{self._version}"
-        )
-
-
-class _Loading(Generic[Row]):
-    """From the database to instances, as Django's own queries do it."""
-
-    def __init__(self, model: type[Row], alias: str) -> None:
-        fields = model._meta.concrete_fields
-        query: Query = Query(model)
-        compiler: Any = query.get_compiler(alias)
-        connection = connections[alias]
-        table = model._meta.db_table
-        quote = connection.ops.quote_name
-        columns = [field.get_col(table) for field in fields]
-        selected = [column.select_format(compiler, *compiler.compile(column))[0] for column in columns]
-        id = quote(model._meta.get_field("aggregate_root_id").column)
-        self.statement = (
-            f'SELECT {", ".join(selected)} FROM {quote(table)} WHERE {id} = ANY(%s) ORDER BY {id} COLLATE "C" FOR UPDATE'
-        )
-        self._model = model
-        self._alias = alias
-        self._names = [field.attname for field in fields]
-        self._converters = [
-            (index, converter, column)
-            for index, column in enumerate(columns)
-            for converter in [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
-        ]
-
-    def rows(self, found: Iterable[Sequence[Any]], connection: BaseDatabaseWrapper) -> Iterable[Row]:
-        from_db, alias, names = self._model.from_db, self._alias, self._names
-        for values in found:
-            if self._converters:
-                converted = list(values)
-                for index, converter, column in self._converters:
-                    converted[index] = converter(converted[index], column, connection)
-                values = converted
-            yield from_db(alias, names, values)
+            return cursor.execute(statement, [one for row in parameters for one in row]).rowcount
