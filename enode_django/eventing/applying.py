@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -216,10 +216,10 @@ class TransactionApplier(Applier):
     subscriber: Projection
 
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
-        try:
-            return self._apply(works, portion, even_parked, isolated=False)
-        except _HandlerFailed:
-            return self._apply(works, portion, even_parked, isolated=True)
+        if len(works) > 1:
+            with suppress(_HandlerFailed):
+                return self._apply(works, portion, even_parked, isolated=False)
+        return self._apply(works, portion, even_parked, isolated=True)
 
     def _apply(self, works: Sequence[Work], portion: int, even_parked: bool, *, isolated: bool) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
