@@ -7,6 +7,14 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
+_END_SESSIONS = """
+    SELECT count(pg_terminate_backend(pid, %s)) FROM pg_stat_activity
+    WHERE application_name = %s AND usename = current_user AND datname = current_database()
+      AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+_END_SESSION_WAIT_MS = 5_000
+_APPLICATION_NAME_BYTES = 63
+
 
 def healthy_connection(alias: str = "default") -> BaseDatabaseWrapper:
     """The calling thread's connection, open; one that is known to be lost is replaced first.
@@ -51,3 +59,15 @@ def heal_connections() -> None:
             discard_if_lost(connection)
         else:
             connection.close_if_unusable_or_obsolete()
+
+
+def end_sessions(alias: str, owner: str) -> int:
+    """End this user's sessions in the database whose ``application_name`` is ``owner``, except the calling thread's.
+
+    Returns how many there were. Blocks up to 5 seconds for each to end. Raises the driver's error when the database
+    cannot be asked; nothing is then known, and the same call may be made again.
+    """
+    name = owner.encode()[:_APPLICATION_NAME_BYTES].decode(errors="ignore")
+    with psycopg.Cursor[tuple[int]](healthy_connection(alias).connection) as cursor:
+        row = cursor.execute(_END_SESSIONS, (_END_SESSION_WAIT_MS, name), prepare=False).fetchone()
+    return row[0] if row else 0

@@ -59,6 +59,27 @@ class Appended(NamedTuple):
     error: str = ""
 
 
+class Settled(NamedTuple):
+    """What was stored within a range of positions, refusals that are pruned by now left out."""
+
+    heads: Mapping[str, tuple[str, int]]
+    """Per aggregate root id its type and its highest version among those rows, whatever is stored elsewhere."""
+    refusals: Sequence[StreamRecord]
+    """The rows without a version, in no order."""
+
+    @classmethod
+    def of(cls, rows: Iterable[StreamRecord]) -> Settled:
+        """``events`` and ``metadata`` of the rows with a version do not matter."""
+        heads: dict[str, tuple[str, int]] = {}
+        refusals = []
+        for row in rows:
+            if row.version is None:
+                refusals.append(row)
+            elif row.version > heads.get(row.aggregate_root_id, ("", 0))[1]:
+                heads[row.aggregate_root_id] = (row.aggregate_root_type, row.version)
+        return cls(heads, refusals)
+
+
 class EventStore(Protocol):
     """All methods block. They may be called from any thread; one call's records are written by one connection.
 
@@ -80,11 +101,37 @@ class EventStore(Protocol):
     def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
         """All streams of several aggregates, each by version; an id without any is left out."""
 
+    def load_ranges(
+        self, ranges: Mapping[str, tuple[int, int]], *, limit: int = 1_000
+    ) -> Mapping[str, Sequence[StreamRecord]]:
+        """Parts of several histories, in one query. ``ranges`` holds (after, until) per aggregate root id: its streams
+        with after < version <= until, by version, the first ``limit`` of each aggregate; an id without any is left out.
+        """
+
     def find(self, keys: Iterable[CommandKey]) -> Mapping[CommandKey, StreamRecord]:
         """The rows (refusals too) of these commands; a command without a row is left out."""
 
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
         """The newest stored version per aggregate; an id without any is left out."""
+
+    def heads_before(self, aggregate_root_ids: Iterable[str], position: int) -> Mapping[str, int]:
+        """Per aggregate the highest version stored below this position; an id without any is left out."""
+
+    def position(self) -> int:
+        """Where the store has come to: every row stored at a position below it is settled, and no other will appear.
+
+        Every row has a position, not below what this method gave before the row was sent. A row that is stored, but
+        may still vanish, has none below it: what the caller's own open transaction stored, for example. It never goes
+        back, and comes to lie above a row soon after that is durable; other open transactions hold it back.
+        """
+
+    def settled(self, after: int, before: int, *, limit: int) -> Settled | None:
+        """What was stored at positions p with after <= p < before; None if that are more than ``limit`` rows.
+
+        ``before`` is at most what `position` gave, so that the same question has the same answer for ever (except for
+        pruned refusals), and ranges laid end to end show every row once. Costs no more than ``limit`` rows do, and
+        so a range that is too large can be halved until it fits; all rows of one transaction share a position.
+        """
 
     def end_sessions(self, owner: str) -> int:
         """End the database sessions that a worker named ``owner`` holds; returns how many there were."""

@@ -14,13 +14,13 @@ import psycopg
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from enode_django.databases import discard_if_lost, healthy_connection, in_transaction
+from enode_django.databases import discard_if_lost, end_sessions, healthy_connection, in_transaction
 from enode_django.eventstore import sqlstates, statements
-from enode_django.eventstore.base import Appended, CommandKey, Outcome, StreamRecord
+from enode_django.eventstore.base import Appended, CommandKey, Outcome, Settled, StreamRecord
 from enode_django.eventstore.copy_format import chunks
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.postgres_slow import SlowAppend
-from enode_django.eventstore.rows import execute, find, record_of
+from enode_django.eventstore.rows import execute, find, record_of, without_sequential_scans
 from enode_django.exceptions import StoreUnavailable
 
 _STORED = Appended(Outcome.STORED)
@@ -29,8 +29,6 @@ _aggregate_root_id = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 _COPY_CHUNK = 100
 _LOAD_CHUNK = 1_000
 _NO_LIMIT = 2**63 - 1
-_END_SESSION_WAIT_MS = 5_000
-_APPLICATION_NAME_BYTES = 63
 
 
 class PostgresEventStore:
@@ -70,8 +68,16 @@ class PostgresEventStore:
             after = chunk[-1].version or 0
 
     def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
-        rows = self._ask(statements.LOAD_MANY, (list(filter(holds, aggregate_root_ids)),))
-        return {root_id: list(streams) for root_id, streams in groupby(map(record_of, rows), _aggregate_root_id)}
+        return _by_aggregate(self._ask(statements.LOAD_MANY, (list(filter(holds, aggregate_root_ids)),)))
+
+    def load_ranges(
+        self, ranges: Mapping[str, tuple[int, int]], *, limit: int = 1_000
+    ) -> Mapping[str, Sequence[StreamRecord]]:
+        wanted = [(root_id, after, until) for root_id, (after, until) in ranges.items() if holds(root_id)]
+        if not wanted:
+            return {}
+        root_ids, afters, untils = map(list, zip(*wanted, strict=True))
+        return _by_aggregate(self._ask(statements.LOAD_RANGES, (root_ids, afters, untils, limit)))
 
     def find(self, keys: Iterable[CommandKey]) -> Mapping[CommandKey, StreamRecord]:
         with self._connected() as connection:
@@ -80,11 +86,23 @@ class PostgresEventStore:
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
         return dict(self._ask(statements.HEADS, (list(filter(holds, aggregate_root_ids)),)))
 
+    def heads_before(self, aggregate_root_ids: Iterable[str], position: int) -> Mapping[str, int]:
+        return dict(self._ask(statements.HEADS_BEFORE, (list(filter(holds, aggregate_root_ids)), position)))
+
+    def position(self) -> int:
+        """The oldest transaction that is open anywhere on the server; each row has the id of its transaction."""
+        ((position,),) = self._ask(statements.POSITION, ())
+        return int(position)
+
+    def settled(self, after: int, before: int, *, limit: int) -> Settled | None:
+        with self._connected() as connection, without_sequential_scans(connection):
+            rows = execute(connection, statements.SETTLED, (after, before, limit + 1))
+        return Settled.of(map(record_of, rows)) if len(rows) <= limit else None
+
     def end_sessions(self, owner: str) -> int:
         """As the port says; ``owner`` is the sessions' ``application_name``. Blocks up to 5 seconds for each to end."""
-        name = owner.encode()[:_APPLICATION_NAME_BYTES].decode(errors="ignore")
-        ((ended,),) = self._ask(statements.END_SESSIONS, (_END_SESSION_WAIT_MS, name))
-        return int(ended)
+        with self._connected():
+            return end_sessions(self.alias, owner)
 
     def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:
         with self._connected() as connection, psycopg.Cursor[Any](connection.connection) as cursor:
@@ -103,6 +121,11 @@ class PostgresEventStore:
             if sqlstates.is_unavailable(error):
                 raise StoreUnavailable(f"the event store in database {self.alias!r} is unavailable: {error}") from error
             raise
+
+
+def _by_aggregate(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[StreamRecord]]:
+    """Of rows that are sorted by aggregate."""
+    return {root_id: list(streams) for root_id, streams in groupby(map(record_of, rows), _aggregate_root_id)}
 
 
 def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord]) -> bool:

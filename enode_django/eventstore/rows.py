@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
 from typing import Any
 
 import psycopg
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.eventstore.limits import holds
 
+_GET_SEQUENTIAL_SCANS = "SELECT current_setting('enable_seqscan')"
+_SET_SEQUENTIAL_SCANS = "SELECT set_config('enable_seqscan', %s, true)"
+
 
 def execute(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
     """Never as a prepared statement, whatever ``OPTIONS`` say: behind a pooler the session is not ours."""
     with psycopg.Cursor[tuple[Any, ...]](connection.connection) as cursor:
         return cursor.execute(statement, parameters, prepare=False, binary=True).fetchall()
+
+
+@contextlib.contextmanager
+def without_sequential_scans(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """A transaction that takes the index whatever the planner thinks of the table; on return all is as it was.
+
+    With a limit the planner would rather read the table from its beginning, believing that rows of any transaction
+    lie everywhere in it.
+    """
+    with transaction.atomic(using=connection.alias):
+        ((before,),) = execute(connection, _GET_SEQUENTIAL_SCANS, ())
+        execute(connection, _SET_SEQUENTIAL_SCANS, ("off",))
+        yield
+        execute(connection, _SET_SEQUENTIAL_SCANS, (before,))
 
 
 def record_of(row: tuple[Any, ...]) -> StreamRecord:

@@ -39,6 +39,16 @@ LOAD_MANY = f"""
     ORDER BY aggregate_root_id, version
 """
 
+LOAD_RANGES = f"""
+    SELECT stream.* FROM unnest(%b::text[], %b::bigint[], %b::bigint[]) AS wanted (root, after, until)
+    CROSS JOIN LATERAL (
+        SELECT {_RECORD} FROM {TABLE}
+        WHERE aggregate_root_id = wanted.root AND version > wanted.after AND version <= wanted.until
+        ORDER BY version LIMIT %s
+    ) AS stream
+    ORDER BY aggregate_root_id, version
+"""
+
 # The limits make each of these one probe of an index per key, whatever the planner thinks of the table.
 FIND = f"""
     SELECT found.* FROM unnest(%b::text[], %b::text[]) AS wanted (command, root)
@@ -63,10 +73,25 @@ HEADS = f"""
     ) AS head
 """
 
-END_SESSIONS = """
-    SELECT count(pg_terminate_backend(pid, %s)) FROM pg_stat_activity
-    WHERE application_name = %s AND usename = current_user AND datname = current_database()
-      AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+# The walk from the newest version back ends at the first one that is old enough.
+HEADS_BEFORE = f"""
+    SELECT wanted.root, head.version FROM unnest(%b::text[]) AS wanted (root)
+    CROSS JOIN LATERAL (
+        SELECT version FROM {TABLE}
+        WHERE aggregate_root_id = wanted.root AND version IS NOT NULL AND transaction_id < %s::bigint::text::xid8
+        ORDER BY version DESC LIMIT 1
+    ) AS head
+"""
+
+POSITION = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+
+# As the index enode_stream_position has it: BRIN knows no order of xid8.
+_POSITION_OF_ROW = "transaction_id::text::bigint"
+
+SETTLED = f"""
+    SELECT aggregate_root_id, version, command_id, aggregate_root_type, command_type, created_at,
+           CASE WHEN version IS NULL THEN events ELSE '' END, CASE WHEN version IS NULL THEN metadata ELSE '' END
+    FROM {TABLE} WHERE {_POSITION_OF_ROW} >= %s::bigint AND {_POSITION_OF_ROW} < %s::bigint LIMIT %s
 """
 
 PRUNE_REFUSALS = f"""

@@ -22,6 +22,7 @@ import pytest
 
 from enode_django.eventstore.base import Appended, EventStore, StreamRecord
 from enode_django.exceptions import StoreUnavailable
+from enode_django.testing.event_store_position_contract import EventStorePositionContract
 from enode_django.testing.event_store_read_contract import (
     CONFLICT,
     DEPENDENT,
@@ -37,7 +38,7 @@ from enode_django.testing.event_store_read_contract import (
 )
 
 
-class EventStoreContract(EventStoreReadContract):
+class EventStoreAppendContract(EventStoreReadContract):
     # Storing
 
     def test_what_is_stored_comes_back_byte_for_byte(self, store: EventStore, second_store: EventStore) -> None:
@@ -271,6 +272,10 @@ class EventStoreContract(EventStoreReadContract):
         assert not any(thread.is_alive() for thread in threads), "a writer hangs"
         if errors:
             raise errors[0]
+
+
+class EventStoreContract(EventStoreAppendContract, EventStorePositionContract):
+    """All of it."""
 
 
 def _append_for_sure(store: EventStore, batch: Sequence[StreamRecord], *, doubtful: bool) -> Sequence[Appended]:

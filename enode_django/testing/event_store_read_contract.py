@@ -84,6 +84,30 @@ class EventStoreReadContract:
         assert store.load_many(["b", "a", "c", "unknown", "a"]) == {"a": first, "b": second}
         assert store.load_many([]) == {}
 
+    @pytest.mark.parametrize(
+        ("after", "until", "expected"),
+        [(0, 4, [1, 2, 3, 4]), (2, 100, [3, 4]), (1, 3, [2, 3]), (3, 3, []), (4, 9, []), (3, 2, [])],
+    )
+    def test_a_part_of_each_history_is_loaded(
+        self, store: EventStore, after: int, until: int, expected: list[int]
+    ) -> None:
+        first, second = history("a", 4), history("b", 2)
+        store.append([*first, refusal("a"), *second, refusal("b"), stream("c", 1)])
+        loaded = store.load_ranges({"b": (0, 2), "a": (after, until), "unknown": (0, 9)})
+        wanted = [record for record in first if record.version in expected]
+        assert loaded == ({"a": wanted, "b": second} if wanted else {"b": second})
+
+    def test_of_each_part_the_first_versions_are_loaded_up_to_the_limit(self, store: EventStore) -> None:
+        first, second, third = history("a", 7), history("b", 3), history("c", 2)
+        store.append([*first, *second, *third])
+        loaded = store.load_ranges({"a": (2, 7), "b": (0, 3), "c": (1, 2)}, limit=3)
+        assert loaded == {"a": first[2:5], "b": second, "c": third[1:]}
+
+    def test_no_parts_are_no_streams(self, store: EventStore) -> None:
+        store.append([stream("a", 1)])
+        assert store.load_ranges({}) == {}
+        assert store.load_ranges({"unknown": (0, 9), "a\0": (0, 9), "\udc80": (0, 9)}) == {}
+
     def test_commands_are_found_with_their_streams_and_refusals(self, store: EventStore) -> None:
         success, refused, other = stream("a", 1), refusal("a"), stream("b", 1)
         store.append([success, refused, other])
