@@ -1,0 +1,194 @@
+"""What no message ever announced is found in the store."""
+
+from __future__ import annotations
+
+import pytest
+
+from enode_django.concurrency.backoff import once
+from enode_django.equeue.messages import Commit
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing import checkpoints
+from enode_django.eventing.follower import RetryPolicy
+from enode_django.eventing.messages import encode_published
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.running import Runner
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.models import HandledRefusal
+from enode_django.runtime import make_applier
+from tests.following.domain import (
+    Added,
+    Behaviour,
+    CounterRows,
+    Entries,
+    Guest,
+    Kindness,
+    Opened,
+    Thanked,
+    TooMuch,
+    handler_group,
+)
+from tests.following.harness import Harness, stream_of
+
+ALL = frozenset({0, 1})
+
+
+class Sweep:
+    """A sweeping follower over a topic of two queues in memory."""
+
+    def __init__(self, harness: Harness, subscriber: Subscriber) -> None:
+        self.harness = harness
+        self.transport = MemoryTransport()
+        self.transport.create_topic("events", 2)
+        self.name = subscriber.name
+        self.lease = self.transport.acquire(self.name, "events", 0, "me", 1e6)
+        self.follower = SweepingFollower(
+            Runner(make_applier(subscriber, harness.store, harness._send), once),
+            policy=RetryPolicy(2, 1.0),
+            notify=harness.notices.extend,
+            transport=self.transport,
+            topic="events",
+            interval=30.0,
+            clock=harness.clock,
+        )
+        self.follower.begin()
+
+    def swept(self) -> int:
+        return checkpoints.subscribe("default", self.name, 0).swept_position
+
+    def run(self, rounds: int = 60) -> None:
+        """As many rounds as a whole sweep takes."""
+        for _ in range(rounds):
+            self.follower.retry_due()
+            self.follower.tick(ALL)
+            self.harness.clock.now += 0.5
+
+
+def every_kind() -> list[Subscriber]:
+    return [
+        subscribers.instance(CounterRows),
+        subscribers.instance(Entries),
+        subscribers.instance(Kindness),
+        handler_group(),
+    ]
+
+
+@pytest.fixture(params=range(4), ids=["rows", "entries", "kindness", "handlers"])
+def subscriber(request: pytest.FixtureRequest) -> Subscriber:
+    return every_kind()[request.param]
+
+
+def test_a_lost_tail_is_fetched_from_the_store(harness: Harness, subscriber: Subscriber) -> None:
+    harness.stored("c", Opened(owner="ann"), Added(amount=2))
+    harness.stored("d", Opened(owner="bea"))
+    sweep = Sweep(harness, subscriber)
+    sweep.run()
+    assert sweep.follower.runner.applier.positions(["c", "d"]) == {"c": 2, "d": 1}
+    assert sweep.swept() > 0
+
+
+def test_the_next_sweep_looks_at_what_is_new_only(harness: Harness, behaviour: Behaviour) -> None:
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    harness.stored("c", Added(amount=1))
+    sweep.run()
+    first = sweep.swept()
+    harness.stored("c", Added(amount=2), after=1)
+    harness.stored("d", Added(amount=3))
+    harness.clock.now += 30.0
+    sweep.run()
+    assert behaviour.calls == ["c/1/0", "c/2/0", "d/1/0"]
+    assert sweep.swept() > first
+
+
+def test_it_waits_until_the_queue_is_worked_off(harness: Harness, behaviour: Behaviour) -> None:
+    (record,) = harness.stored("c", Added(amount=1))
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    sweep.transport.send("events", {0: [encode_published(record)]})
+    sweep.run()
+    assert behaviour.calls == []
+    sweep.transport.commit(sweep.name, "events", {0: Commit(sweep.lease.epoch, 1)})
+    sweep.run()
+    assert behaviour.calls == ["c/1/0"]
+
+
+def test_only_the_owner_of_the_first_queue_sweeps(harness: Harness, behaviour: Behaviour) -> None:
+    harness.stored("c", Added(amount=1))
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    for _ in range(10):
+        sweep.follower.tick(frozenset({1}))
+        harness.clock.now += 30.0
+    assert behaviour.calls == []
+
+
+def test_more_rows_than_one_look_takes_are_swept_in_parts(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enode_django.eventing.sweeping.ROWS_AT_ONCE", 3)
+    for number in range(20):
+        harness.stored(f"c{number:02}", *(Added(amount=n) for n in range(1 + number % 5)))
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    sweep.run(200)
+    assert len(behaviour.calls) == sum(1 + number % 5 for number in range(20))
+
+
+def test_aggregates_that_are_not_followed_are_left_alone(harness: Harness, subscriber: Subscriber) -> None:
+    harness.store.append([stream_of("guest", 1, [Thanked()], Guest)])
+    sweep = Sweep(harness, subscriber)
+    sweep.run()
+    assert harness.checkpoint(subscriber.name, "guest") is None
+    assert sweep.swept() > 0
+
+
+def test_refusals_that_were_never_announced_are_handled_once(harness: Harness) -> None:
+    announced = harness.refused("c", TooMuch("no", amount=1))
+    harness.refused("d", TooMuch("no", amount=2))
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    harness.deliver(sweep.follower, [announced])
+    sweep.run()
+    assert sorted(command.amount for command in harness.sent) == [1, 2]  # type: ignore[attr-defined]
+    harness.clock.now += 30.0
+    sweep.run()
+    assert len(harness.sent) == 2
+
+
+def test_handled_refusals_are_forgotten_after_a_while(harness: Harness) -> None:
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    harness.deliver(sweep.follower, [harness.refused("c", TooMuch("no", amount=1))])
+    assert HandledRefusal.objects.count() == 1
+    HandledRefusal.objects.update(handled_at="2020-01-01T00:00:00Z")
+    sweep.run()
+    assert HandledRefusal.objects.count() == 0
+
+
+def test_the_sweep_does_not_pass_an_aggregate_that_is_set_aside(harness: Harness, behaviour: Behaviour) -> None:
+    """Else a crash would lose what only the sweep knew of."""
+    behaviour.failing["c"] = 1
+    harness.stored("c", Added(amount=1))
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    sweep.follower.retry_due()
+    sweep.follower.tick(ALL)
+    assert sweep.follower.next_retry is not None
+    assert sweep.swept() == 0
+    sweep.run()
+    assert behaviour.calls == ["c/1/0"]
+    assert sweep.swept() > 0
+
+
+def test_what_is_parked_does_not_stop_the_sweep(harness: Harness, behaviour: Behaviour) -> None:
+    behaviour.failing["c"] = 1_000
+    harness.stored("c", Added(amount=1))
+    harness.stored("d", Added(amount=1))
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    sweep.run()
+    assert behaviour.calls == ["d/1/0"]
+    assert len(harness.parked("following.entries")) == 1
+    assert sweep.swept() > 0
+
+
+def test_a_process_manager_that_starts_now_sweeps_only_what_came_later(harness: Harness, behaviour: Behaviour) -> None:
+    harness.stored("old", Added(amount=1))
+    sweep = Sweep(harness, handler_group(start="now"))
+    harness.stored("new", Added(amount=2))
+    harness.stored("old", Added(amount=3), after=1)
+    sweep.run()
+    assert sorted(call for call in behaviour.calls if call != "second") == ["new/1/0", "old/2/0"]
