@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from enode_django.commanding.addresses import reply_address
 from enode_django.commanding.entries import Envelope, Finished
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, decode_result, failure
@@ -191,3 +192,34 @@ def test_answers_of_a_window_that_is_none_are_given_at_once(setting: Setting) ->
     setting.publisher.publish([Finished(envelope, None, failure("c", "x", KeyError("k")))])
     assert [answer.error_type for answer in setting.answers()] == ["KeyError"]
     assert isinstance(setting.window, OffsetWindow)
+
+
+# -- who waits until the events are handled ---------------------------------------------------------------------------
+
+
+def asked_for(finished: Sequence[Finished], reply_to: str) -> Sequence[Finished]:
+    for one in finished:
+        one.envelope.reply_to = reply_to
+    return finished
+
+
+def published_addresses(setting: Setting) -> dict[str, list[str]]:
+    """By command id, the addresses that its published streams carry, the oldest first."""
+    addresses: dict[str, list[str]] = {}
+    for batch in setting.transport.pull("events", {0: 0, 1: 0}, limit=1_000, wait=0):
+        for record, reply_to in map(decode_published, batch.bodies):
+            addresses.setdefault(record.command_id, []).append(reply_to)
+    return addresses
+
+
+def test_streams_of_commands_that_are_only_executed_carry_no_address(setting: Setting) -> None:
+    setting.publisher.publish(asked_for(outcomes(setting), setting.inbox.address))
+    assert published_addresses(setting) == {"0": [""], "2": [""], "3": [""]}
+    assert len(setting.answers()) == 4
+
+
+def test_streams_of_commands_waited_for_carry_the_inbox_and_are_answered_there(setting: Setting) -> None:
+    inbox = setting.inbox.address
+    setting.publisher.publish(asked_for(outcomes(setting), reply_address(inbox, handling=True)))
+    assert published_addresses(setting) == {"0": [inbox], "2": [inbox], "3": [inbox]}
+    assert [answer.command_id for answer in setting.answers()] == ["0", "2", "3", "1"]

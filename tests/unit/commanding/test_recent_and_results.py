@@ -1,15 +1,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 
 import pytest
 
 from enode_django.commanding.entries import position_of, queue_and_offset
 from enode_django.commanding.recent import RecentCommands
-from enode_django.commanding.results import CommandResult, CommandStatus, failure
+from enode_django.commanding.results import (
+    CommandResult,
+    CommandStatus,
+    decode_result,
+    encode_result,
+    failure,
+    stored_result,
+)
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.equeue.producer import select_by_hash
+from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import CommandFailed
+from enode_django.serialization.codec import encode_stream
+from tests.races.counting import Added, Created
 
 
 def test_recent_commands_are_bounded_and_the_last_half_is_certain() -> None:
@@ -57,3 +68,11 @@ def test_aggregates_of_one_queue_use_all_mailboxes_evenly() -> None:
     assert len(pairs) == 12
     assert max(pairs.values()) < 1.4 * len(of_one_queue) / 12
     assert router.mailboxes("account-1") == MailboxRouter(4, 3).mailboxes("account-1")
+
+
+def test_result_of_a_stored_stream_names_the_types_of_its_events_once() -> None:
+    events = encode_stream([Added(amount=1, total=1), Created(), Added(amount=1, total=2)], result=5)
+    record = StreamRecord("x", 3, "c", "races.Counter", "races.Add", datetime.now(UTC), events, b"")
+    result = stored_result(record)
+    assert (result.version, result.value, result.event_types) == (3, 5, ("races.Added", "races.Created"))
+    assert decode_result(encode_result(result)) == result
