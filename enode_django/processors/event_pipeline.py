@@ -22,10 +22,11 @@ from enode_django.conf import Conf
 from enode_django.databases import end_sessions, heal_connections
 from enode_django.equeue.consumer import Acquired, PulledMessages, QueueConsumer
 from enode_django.equeue.transports.base import Transport
+from enode_django.eventing.applying import is_transient
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore
-from enode_django.exceptions import EnodeError, TransportUnavailable
+from enode_django.exceptions import EnodeError, SubscriberUnavailable, TransportUnavailable
 from enode_django.processors.housekeeping import Housekeeper, follower_duties
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
@@ -139,7 +140,15 @@ class Following:
             )
 
     def _end_sessions(self, owner: str) -> int:
-        return self._store.end_sessions(owner) + end_sessions(self._subscriber.database, owner)
+        """In the event store, and where the subscriber's tables are. Raises `EnodeError`."""
+        ended = self._store.end_sessions(owner)
+        alias = self._subscriber.database
+        try:
+            return ended + end_sessions(alias, owner)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            raise SubscriberUnavailable(f"the database {alias!r} of {self.name} cannot be asked: {error}") from error
 
     def _pull_wait(self) -> float:
         due = self._follower.next_retry

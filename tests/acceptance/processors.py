@@ -22,6 +22,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 GUARD = PROJECT / "sample_project" / "embedded_guard.py"
 _QUEUES = re.compile(r"\d+ command workers, (\d+) queues of topic ")
 _STARTED = re.compile(r"started worker (\S+), process (\d+)")
+_STARTED_EVENT = re.compile(r"started event worker (\S+), process (\d+)")
 _ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/([\d, ]+)\n")
 
 
@@ -95,11 +96,17 @@ class Processors:
         return {int(queue): name for name, queue in self._acquired()}
 
     def workers(self) -> dict[str, int]:
-        """Process ids by name, of all workers that were ever started, in that order."""
+        """Process ids by name, of all command workers that were ever started, in that order."""
         return {name: int(pid) for name, pid in _STARTED.findall(self.log)}
 
     def living_workers(self) -> dict[str, int]:
         return {name: pid for name, pid in self.workers().items() if is_running(pid)}
+
+    def event_workers(self) -> dict[str, int]:
+        return {name: int(pid) for name, pid in _STARTED_EVENT.findall(self.log)}
+
+    def living_event_workers(self) -> dict[str, int]:
+        return {name: pid for name, pid in self.event_workers().items() if is_running(pid)}
 
     # -- what is done to it ---------------------------------------------------------------------------------------
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from datetime import UTC
@@ -26,7 +29,7 @@ from sample_project.embedded import Postgres, Redis
 from tests.acceptance.invariants import Facts, variety, violations
 from tests.acceptance.journal import Journal
 from tests.acceptance.load import Client, Load
-from tests.acceptance.processors import Processors
+from tests.acceptance.processors import PROJECT, Processors
 from tests.acceptance.waiting import wait_until
 
 TEMPLATE = "acceptance"
@@ -58,6 +61,8 @@ class Stack:
         with psycopg.connect(self.postgres.url, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {self._name} TEMPLATE {TEMPLATE}")
         self.transport.create_topic(EVENTS, QUEUES)
+        for queue in range(QUEUES):  # by a group that commits nothing, so that what was published can be looked at
+            self.transport.acquire("onlooker", EVENTS, queue, "onlooker", 1)
         self.transport.create_topic(COMMANDS, QUEUES)
         bus = QueueCommandBus(self.transport, Producer(self.transport, queues=QUEUES), COMMANDS)
         self._closing.callback(bus.close)
@@ -79,26 +84,36 @@ class Stack:
         self,
         processes: int = 2,
         *options: str,
+        role: str = "command",
         apps: str = "tests.acceptance.faulty",
         transport: str = REDIS_STREAMS,
         **enode: Any,
     ) -> Processors:
         """A ``runprocessors`` that has just been started, with options and ``ENODE`` settings of its own."""
+        environment = self._environment(apps, transport, enode)
+        log = self._directory / f"{self._name}-{len(self._started)}.log"
+        processors = Processors(environment, log, processes, "--role", role, *options)
+        self._started.append(processors)
+        return processors
+
+    def migrate(self, apps: str) -> None:
+        """Make the tables of apps that the template database does not know."""
+        environment = self._environment(apps, REDIS_STREAMS, {})
+        command = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
+        subprocess.run(command, cwd=PROJECT, env={**os.environ, **environment}, check=True, timeout=60)
+
+    def _environment(self, apps: str, transport: str, enode: dict[str, Any]) -> dict[str, str]:
         queue = {
             "BACKEND": transport,
             "LOCATION": self.redis.url,
             "OPTIONS": {"prefix": self._name, "timeout": 3.0},
         }
-        environment = {
+        return {
             "DJANGO_SETTINGS_MODULE": "tests.acceptance.settings",
             "DATABASE_URL": self.postgres.url_of(self._name),
             "ACCEPTANCE_APPS": apps,
             "ACCEPTANCE_ENODE": json.dumps({"QUEUE": queue, **ENODE, **enode}),
         }
-        log = self._directory / f"{self._name}-{len(self._started)}.log"
-        processors = Processors(environment, log, processes, *options)
-        self._started.append(processors)
-        return processors
 
     def start_ready(self, processes: int = 2, *options: str, **settings: Any) -> Processors:
         processors = self.start(processes, *options, **settings)
