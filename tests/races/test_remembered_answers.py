@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -22,12 +24,19 @@ from tests.races.whole_worker import COMMANDS, GROUP, WholeWorker
 
 
 class CountsCommits(MemoryTransport):
-    """``fails``: whether the next commit is stored and its acknowledgement lost."""
+    """``fails``: whether the next commit is stored and its acknowledgement lost. ``early`` are answers that went out
+    before the queue remembered them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.commits: list[Commit] = []
         self.fails = False
+        self.early: list[bytes] = []
+
+    def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
+        remembered = set(self.receipts(GROUP, COMMANDS, 0))
+        self.early += (body for _, body in replies if body not in remembered)
+        super().reply(replies)
 
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
         self.commits += commits.values()
@@ -215,6 +224,29 @@ def test_one_commit_takes_all_answers_that_it_moves_past_and_no_other(setting: S
     setting.first.publisher.publish([finished[2]])
     assert [[receipt.offset for receipt in commit.receipts] for commit in setting.transport.commits[1:]] == [[2, 3]]
     assert [answer.command_id for answer in setting.receipts()] == ["0", "1", "2", "3"]
+
+
+def test_no_answer_goes_out_before_it_is_remembered_whoever_commits(setting: Setting) -> None:
+    worker = setting.worker("busy", "first", remember=10_000)
+    finished = threading.Event()
+
+    def commit_all_the_time() -> None:
+        while not finished.is_set():
+            worker.consumer.commit()
+
+    with ThreadPoolExecutor(2) as pool:
+        timers = [pool.submit(commit_all_the_time) for _ in range(2)]
+        try:
+            for start in range(0, 2_000, 20):
+                setting.send(*(SetTotal(aggregate_root_id="x", id=f"{start + n}", total=0) for n in range(20)))
+                worker.work()
+        finally:
+            finished.set()
+        for timer in timers:
+            timer.result()
+    assert setting.transport.early == []
+    assert [answer.command_id for answer in setting.answers()] == [f"{n}" for n in range(2_000)]
+    assert [answer.command_id for answer in setting.receipts()] == [f"{n}" for n in range(2_000)]
 
 
 def test_a_commit_whose_acknowledgement_was_lost_remembers_each_answer_once(setting: Setting) -> None:
