@@ -166,7 +166,7 @@ class WireCommand(NamedTuple):
 
 
 def encode_command(command: Command, metadata: bytes, reply_to: str = "") -> bytes:
-    """``reply_to`` is the address of an inbox, or empty where nobody waits for an answer."""
+    """``reply_to`` says who is told what became of it, as `enode_django.commanding.addresses` has it; empty: nobody."""
     version = command.schema_version
     return pack(
         (
