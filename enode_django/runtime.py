@@ -22,6 +22,8 @@ from enode_django.eventing.calling import CallingApplier, SendCommands
 from enode_django.eventing.follower import RetryPolicy
 from enode_django.eventing.notices import notices_through
 from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.replaying import replay as replay_stored
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import SweepingFollower
@@ -84,6 +86,17 @@ def make_follower(
         topic=current.EVENT_TOPIC,
         interval=current.SWEEP_INTERVAL,
     )
+
+
+def replay(*names: str) -> dict[str, int]:
+    """Bring these subscribers (by default all) up to what is stored, in this thread and connection.
+
+    Returns how many aggregates each has caught up with. Process managers and event handlers are left out unless they
+    say ``replays = True``. What a handler raises is raised; raises `UnknownSubscriber`.
+    """
+    store = make_store()
+    chosen = [subscribers.get(name) for name in names] if names else subscribers.all()
+    return replay_stored(chosen, store, lambda one: make_applier(one, store, current_bus().forward))
 
 
 def _import(path: str, key: str) -> Any:

@@ -23,6 +23,7 @@ class EventHandler(NamedTuple):
     priority: int
     function: Callable[[Any], None]
     start: str
+    replays: bool = False
 
 
 class EventHandlerGroup(Subscriber):
@@ -58,6 +59,13 @@ class EventHandlerGroup(Subscriber):
         found = [handler for handler in self.handlers if issubclass(cls, handler.followed)]
         return [handler.function for handler in sorted(found, key=attrgetter("priority", "name"))]
 
+    def for_replay(self) -> EventHandlerGroup | None:
+        replayed = EventHandlerGroup(self.name)
+        for handler in self.handlers:
+            if handler.replays:
+                replayed.add(handler)
+        return replayed if replayed.handlers else None
+
     @property
     def starts(self) -> set[str]:
         """All its handlers must begin at the same place."""
@@ -77,12 +85,14 @@ def event_handler(
     priority: int = 100,
     group: str = DEFAULT_GROUP,
     start: str = NOW,
+    replays: bool = False,
 ) -> Callable[[Function], Function]:
     """Mark a function ``(event) -> None`` to be called for these classes of events, or domain exceptions, and their
     subclasses: those with a lower ``priority`` first, then by ``name``.
 
     It is called at least once for each event, in the order of each aggregate's versions. A new group begins at *now*,
     or, with ``start="beginning"``, with all that is stored. Functions of a group share its pace and its checkpoints.
+    In a replay of stored events it is not called unless it says ``replays=True``.
     """
     if not followed:
         raise DefinitionError(
@@ -99,7 +109,7 @@ def event_handler(
             raise DefinitionError(f"{function.__qualname__} is async; an event handler is a plain function")
         handlers = _groups.setdefault(group, EventHandlerGroup(group))
         for cls in followed:
-            handlers.add(EventHandler(cls, name, priority, function, start))
+            handlers.add(EventHandler(cls, name, priority, function, start, replays))
         return function
 
     return register

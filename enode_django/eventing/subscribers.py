@@ -122,6 +122,10 @@ class Subscriber:
             return ()
         return self.handlers_of(types.class_of(DomainException, type_name))
 
+    def for_replay(self) -> Subscriber | None:
+        """What of it takes part when stored events are replayed."""
+        return self if self.replays else None
+
     def follows(self, aggregate_root_type: str) -> bool:
         """Whether aggregates of this type can have events that are followed: an aggregate has an applier for each of
         its events. Of a type that this process does not know nothing is assumed."""

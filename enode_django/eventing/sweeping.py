@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -19,17 +19,55 @@ from enode_django.eventing.follower import Follower, RetryPolicy
 from enode_django.eventing.notices import SendNotices
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Work, follows_refusal
-from enode_django.eventstore.base import Settled
+from enode_django.eventstore.base import EventStore, Settled
 from enode_django.exceptions import QueueError
 
 logger = logging.getLogger("enode_django.subscribers")
 
 FIRST_QUEUE = 0
 ROWS_AT_ONCE = 10_000
+UNLIMITED = 2**31 - 1
+"""Of one transaction: its rows cannot be parted."""
 LOOK_AGAIN = 0.5
 """Seconds between looks at whether the queue is worked off."""
 FORGET_REFUSALS = "1 day"
 """A handled refusal is remembered for so long: until the sweep has passed it."""
+
+
+class Part(NamedTuple):
+    """What was stored between two positions; ``until`` is the second."""
+
+    until: int
+    settled: Settled
+
+
+def parts_of(store: EventStore, after: int, before: int) -> Iterator[Part]:
+    """What was stored at positions from ``after`` on and below ``before``, in parts of a bearable size. Blocks on the
+    store with each part."""
+    step = max(1, before - after)
+    while after < before:
+        until = min(before, after + step)
+        settled = store.settled(after, until, limit=ROWS_AT_ONCE if step > 1 else UNLIMITED)
+        if settled is None:
+            step = max(1, (until - after) // 2)
+            continue
+        yield Part(until, settled)
+        after, step = until, step * 2
+
+
+def behind(follower: Follower, settled: Settled) -> Collection[Work]:
+    """What of it the follower's subscriber has not handled."""
+    subscriber, applier = follower.subscriber, follower.runner.applier
+    heads = {id: head for id, head in settled.heads.items() if subscriber.follows(head[0])}
+    positions = applier.positions(list(heads)) if heads else {}
+    works = {
+        id: Work(id, type_name, version) for id, (type_name, version) in heads.items() if positions.get(id, 0) < version
+    }
+    for refusal in settled.refusals:
+        if follows_refusal(subscriber, refusal):
+            id = refusal.aggregate_root_id
+            works.setdefault(id, Work(id, refusal.aggregate_root_type)).add(refusal)
+    return works.values()
 
 
 class _Goal(NamedTuple):
@@ -58,8 +96,8 @@ class Sweeper:
         self._interval = interval
         self._clock = clock
         self._goal: _Goal | None = None
-        self._swept = 0
-        self._step = 1
+        self._parts: Iterator[Part] | None = None
+        self._part: Part | None = None
         self.next_step = clock()
         """When there is something to do next, as a time of the clock."""
 
@@ -69,18 +107,25 @@ class Sweeper:
             return
         if self._goal is None:
             self._goal = _Goal(self._store.position(), self._transport.end_offsets(self._topic))
-            self._swept = self._follower.runner.applier.subscribe().swept_position
-            self._step = max(1, self._goal.position - self._swept)
-        if not self._is_worked_off(self._goal.ends):
+        if self._parts is None:
+            if not self._is_worked_off(self._goal.ends):
+                self.next_step = self._clock() + LOOK_AGAIN
+                return
+            swept = self._follower.runner.applier.subscribe().swept_position
+            self._parts = parts_of(self._store, swept, self._goal.position)
+        if self._part is None:
+            self._part = next(self._parts, None)
+        if self._part is None:
+            self._end()
+        elif self._catch_up(self._part):
+            self._part = None
+        else:
             self.next_step = self._clock() + LOOK_AGAIN
-            return
-        if self._swept < self._goal.position and not self._sweep_some(self._goal.position):
-            self.next_step = self._clock() + LOOK_AGAIN
-        if self._swept >= self._goal.position:
-            runner = self._follower.runner
-            checkpoints.prune_refusals(runner.alias, runner.subscriber.name, FORGET_REFUSALS)
-            self._goal = None
-            self.next_step = self._clock() + self._interval
+
+    def _end(self) -> None:
+        checkpoints.prune_refusals(self._follower.runner.alias, self._follower.subscriber.name, FORGET_REFUSALS)
+        self._goal = self._parts = None
+        self.next_step = self._clock() + self._interval
 
     def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
         """Before that most of what the checkpoints lack is on its way, and would only be handled twice."""
@@ -91,37 +136,16 @@ class Sweeper:
             return False
         return all(committed.get(queue, 0) >= end for queue, end in ends.items())
 
-    def _sweep_some(self, until: int) -> bool:
-        """Compare the next rows; returns whether all of them are handled now."""
-        before = min(until, self._swept + self._step)
-        settled = self._store.settled(self._swept, before, limit=ROWS_AT_ONCE if self._step > 1 else 2**31)
-        if settled is None:
-            self._step = max(1, (before - self._swept) // 2)
-            return True
-        works = self._behind(settled)
+    def _catch_up(self, part: Part) -> bool:
+        """Whether all of the part is handled now."""
+        works = behind(self._follower, part.settled)
+        name = self._follower.subscriber.name
         if works:
-            logger.info("%s catches up with %d aggregates from the store", self._follower.subscriber.name, len(works))
+            logger.info("%s catches up with %d aggregates from the store", name, len(works))
             if not self._follower.catch_up(works):
                 return False
-        self._swept = before
-        self._step *= 2
-        checkpoints.save_swept(self._follower.runner.alias, self._follower.subscriber.name, before)
+        checkpoints.save_swept(self._follower.runner.alias, name, part.until)
         return True
-
-    def _behind(self, settled: Settled) -> Collection[Work]:
-        subscriber, applier = self._follower.subscriber, self._follower.runner.applier
-        heads = {id: head for id, head in settled.heads.items() if subscriber.follows(head[0])}
-        positions = applier.positions(list(heads)) if heads else {}
-        works = {
-            id: Work(id, type_name, version)
-            for id, (type_name, version) in heads.items()
-            if positions.get(id, 0) < version
-        }
-        for refusal in settled.refusals:
-            if follows_refusal(subscriber, refusal):
-                id = refusal.aggregate_root_id
-                works.setdefault(id, Work(id, refusal.aggregate_root_type)).add(refusal)
-        return works.values()
 
 
 class SweepingFollower(Follower):
