@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -226,27 +224,23 @@ def test_one_commit_takes_all_answers_that_it_moves_past_and_no_other(setting: S
     assert [answer.command_id for answer in setting.receipts()] == ["0", "1", "2", "3"]
 
 
-def test_no_answer_goes_out_before_it_is_remembered_whoever_commits(setting: Setting) -> None:
-    worker = setting.worker("busy", "first", remember=10_000)
-    finished = threading.Event()
+def test_no_answer_goes_out_before_it_is_remembered_though_the_timer_commits_first(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turn comes the moment the window has moved."""
+    window = setting.first.consumer._windows[0]
+    finish_many = window.finish_many
 
-    def commit_all_the_time() -> None:
-        while not finished.is_set():
-            worker.consumer.commit()
+    def finish_many_and_commit(offsets: Sequence[int]) -> None:
+        finish_many(offsets)
+        setting.first.consumer.commit()
 
-    with ThreadPoolExecutor(2) as pool:
-        timers = [pool.submit(commit_all_the_time) for _ in range(2)]
-        try:
-            for start in range(0, 2_000, 20):
-                setting.send(*(SetTotal(aggregate_root_id="x", id=f"{start + n}", total=0) for n in range(20)))
-                worker.work()
-        finally:
-            finished.set()
-        for timer in timers:
-            timer.result()
+    monkeypatch.setattr(window, "finish_many", finish_many_and_commit)
+    setting.send(*(SetTotal(aggregate_root_id="x", id=f"{n}", total=0) for n in range(3)))
+    setting.first.work()
+    assert len(setting.transport.commits) == 1
+    assert [answer.command_id for answer in setting.answers()] == ["0", "1", "2"]
     assert setting.transport.early == []
-    assert [answer.command_id for answer in setting.answers()] == [f"{n}" for n in range(2_000)]
-    assert [answer.command_id for answer in setting.receipts()] == [f"{n}" for n in range(2_000)]
 
 
 def test_a_commit_whose_acknowledgement_was_lost_remembers_each_answer_once(setting: Setting) -> None:
