@@ -72,7 +72,7 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         assert current_bus() is bus
         with override_settings(ENODE={**memory, "COMMAND_TOPIC": "others"}):
             assert current_bus() is not bus
-    with inline() as own, override_settings(ENODE=memory):
+    with inline(followed_by=[]) as own, override_settings(ENODE=memory):
         assert current_bus() is own
         with use_bus(bus):
             assert current_bus() is bus
