@@ -1,0 +1,124 @@
+"""Rows with fields of every kind. The app is not installed: a fixture makes and drops the tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Now, Upper
+
+from enode_django.models import ReadModel
+
+
+class Colour(models.TextChoices):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Size(models.IntegerChoices):
+    SMALL = 1
+    LARGE = 2
+
+
+class Region(models.Model):
+    number = models.IntegerField(primary_key=True)
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class Place(models.Model):
+    code = models.CharField(max_length=10, primary_key=True)
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class Nobody(models.Manager):
+    def get_queryset(self) -> Any:
+        return super().get_queryset().none()
+
+
+class Lowered(models.CharField):
+    """Prepares what it is given, and gives something else back."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return None if value is None else str(value).lower().strip("<>")
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        return None if value is None else f"<{value}>"
+
+
+class Kinds(ReadModel):
+    text = models.TextField(null=True)
+    name = models.CharField(max_length=10, null=True)
+    colour = models.CharField(max_length=10, choices=Colour.choices, null=True)
+    amount = models.DecimalField(max_digits=20, decimal_places=2, null=True)
+    small = models.SmallIntegerField(null=True)
+    number = models.IntegerField(null=True)
+    size = models.PositiveIntegerField(choices=Size.choices, null=True)
+    big = models.BigIntegerField(null=True, db_column="Big One")
+    ratio = models.FloatField(null=True)
+    flag = models.BooleanField(null=True)
+    moment = models.DateTimeField(null=True)
+    day = models.DateField(null=True)
+    time = models.TimeField(null=True)
+    span = models.DurationField(null=True)
+    uuid = models.UUIDField(null=True)
+    data = models.JSONField(null=True)
+    raw = models.BinaryField(null=True)
+    address = models.GenericIPAddressField(null=True)
+    file = models.FileField(null=True)
+    lowered = Lowered(max_length=10, null=True)
+    region = models.ForeignKey(Region, models.DO_NOTHING, null=True)
+    place = models.ForeignKey(Place, models.DO_NOTHING, null=True)
+
+    class Meta:
+        abstract = True
+
+
+class Plain(Kinds):
+    objects = Nobody()
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class WithArray(Kinds):
+    """What does not go into arrays takes another way."""
+
+    tags = ArrayField(models.CharField(max_length=10), null=True)
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class Dated(ReadModel):
+    name = models.CharField(max_length=10, default="")
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_on = models.DateField(auto_now_add=True)
+    changed_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class Defaulted(ReadModel):
+    name = models.CharField(max_length=10)
+    number = models.IntegerField(db_default=7)
+    since = models.DateTimeField(db_default=Now())
+    upper = models.GeneratedField(
+        expression=Upper("name"), output_field=models.CharField(max_length=10), db_persist=True
+    )
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class Bare(ReadModel):
+    class Meta:
+        app_label = "rowsapp"
+
+
+MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare)
