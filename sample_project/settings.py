@@ -6,7 +6,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -33,6 +33,14 @@ def database_from_url(url: str) -> dict[str, Any]:
     }
 
 
+def cache_url(queue_url: str) -> str:
+    """Another database of the same Redis, as clearing a cache empties its database."""
+    parts = urlsplit(queue_url)
+    if parts.scheme == "unix":
+        return f"unix://{parts.path}?db=1"
+    return urlunsplit(parts._replace(path="/1"))
+
+
 SECRET_KEY = os.environ.get("SECRET_KEY", "only-for-development")
 DEBUG = os.environ.get("DEBUG", "") == "1"
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
@@ -46,7 +54,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "rest_framework",
     "enode_django",
-    *(app for app in ("sample_project.bank",) if find_spec(app)),
+    *(app for app in ("sample_project.bank", "sample_project.notes") if find_spec(app)),
 ]
 
 MIDDLEWARE = [
@@ -80,6 +88,14 @@ STATIC_URL = "static/"
 
 DATABASES = {"default": database_from_url(DATABASE_URL)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": cache_url(REDIS_URL),
+        "KEY_PREFIX": "sample",
+    }
+}
 
 USE_TZ = True
 TIME_ZONE = "UTC"

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from django.contrib import admin
+
+from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.read_only import ReadOnlyAdmin
+
+
+@admin.register(AccountSummary)
+class AccountSummaryAdmin(ReadOnlyAdmin):
+    list_display = ("aggregate_root_id", "owner", "balance", "available", "opened_at", "closed")
+    list_filter = ("closed",)
+    search_fields = ("aggregate_root_id__exact", "owner__startswith")
+    ordering = ("aggregate_root_id",)
+
+
+@admin.register(LedgerEntry)
+class LedgerEntryAdmin(ReadOnlyAdmin):
+    list_display = ("account", "version", "kind", "amount", "balance", "transfer", "booked_at")
+    list_filter = ("kind",)
+    search_fields = ("account__exact", "transfer__exact")
+    ordering = ("account", "version")

@@ -1,0 +1,48 @@
+"""Balances in Django's cache, for pages that are asked for often.
+
+Only the events write to the cache: a reader that filled it, too, could put an old balance over a new one. What a worker
+that was slow for a moment might leave behind is gone after `KEEP` at the latest.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django.core.cache import cache
+
+from enode_django import event_handler
+from sample_project.bank.domain import (
+    AccountClosed,
+    AccountOpened,
+    DepositConfirmed,
+    Deposited,
+    WithdrawalConfirmed,
+    Withdrawn,
+)
+from sample_project.bank.models import AccountSummary
+
+GROUP = "bank.balance_cache"
+KEEP = 300
+"""Seconds."""
+
+
+def cached_balance(account: str) -> Decimal | None:
+    """From the cache, else from the read model, which may be a moment behind; None for an account it does not know."""
+    balance: Decimal | None = cache.get(_key(account))
+    if balance is not None:
+        return balance
+    return AccountSummary.objects.filter(pk=account).values_list("balance", flat=True).first()
+
+
+@event_handler(Deposited, Withdrawn, DepositConfirmed, WithdrawalConfirmed, name="bank.remember_balance", group=GROUP)
+def remember_balance(event: Deposited | Withdrawn | DepositConfirmed | WithdrawalConfirmed) -> None:
+    cache.set(_key(event.aggregate_root_id), event.balance, KEEP)
+
+
+@event_handler(AccountOpened, AccountClosed, name="bank.forget_balance", group=GROUP)
+def forget_balance(event: AccountOpened | AccountClosed) -> None:
+    cache.delete(_key(event.aggregate_root_id))
+
+
+def _key(account: str) -> str:
+    return f"bank.balance.{account}"

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+from enode_django import ModelProjection, Projection, handles
+from sample_project.bank.domain import (
+    AccountClosed,
+    AccountOpened,
+    DepositConfirmed,
+    Deposited,
+    ReservationCancelled,
+    WithdrawalConfirmed,
+    WithdrawalReserved,
+    Withdrawn,
+)
+from sample_project.bank.models import AccountSummary, LedgerEntry
+
+
+class AccountSummaries(ModelProjection[AccountSummary]):
+    model = AccountSummary
+
+    @handles(AccountOpened)
+    def opened(self, row: AccountSummary, event: AccountOpened) -> None:
+        row.owner, row.opened_at = event.owner, event.timestamp
+
+    @handles(Deposited, DepositConfirmed)
+    def paid_in(self, row: AccountSummary, event: Deposited | DepositConfirmed) -> None:
+        row.balance = event.balance
+        row.available += event.amount
+
+    @handles(Withdrawn)
+    def paid_out(self, row: AccountSummary, event: Withdrawn) -> None:
+        row.balance = event.balance
+        row.available -= event.amount
+
+    @handles(WithdrawalReserved)
+    def reserved(self, row: AccountSummary, event: WithdrawalReserved) -> None:
+        row.available -= event.amount
+
+    @handles(WithdrawalConfirmed)
+    def transferred(self, row: AccountSummary, event: WithdrawalConfirmed) -> None:
+        row.balance = event.balance
+
+    @handles(ReservationCancelled)
+    def released(self, row: AccountSummary, event: ReservationCancelled) -> None:
+        row.available += event.released
+
+    @handles(AccountClosed)
+    def closed(self, row: AccountSummary, event: AccountClosed) -> None:
+        row.closed = True
+
+
+class Ledger(Projection):
+    models = [LedgerEntry]
+
+    @handles(Deposited)
+    def deposited(self, event: Deposited) -> None:
+        self._book(event, LedgerEntry.Kind.DEPOSIT, event.amount)
+
+    @handles(Withdrawn)
+    def withdrawn(self, event: Withdrawn) -> None:
+        self._book(event, LedgerEntry.Kind.WITHDRAWAL, -event.amount)
+
+    @handles(DepositConfirmed)
+    def transferred_in(self, event: DepositConfirmed) -> None:
+        self._book(event, LedgerEntry.Kind.TRANSFER_IN, event.amount, event.transfer)
+
+    @handles(WithdrawalConfirmed)
+    def transferred_out(self, event: WithdrawalConfirmed) -> None:
+        self._book(event, LedgerEntry.Kind.TRANSFER_OUT, -event.amount, event.transfer)
+
+    def _book(
+        self,
+        event: Deposited | Withdrawn | DepositConfirmed | WithdrawalConfirmed,
+        kind: LedgerEntry.Kind,
+        amount: Decimal,
+        transfer: str = "",
+    ) -> None:
+        LedgerEntry.objects.create(
+            account=event.aggregate_root_id,
+            version=event.version,
+            kind=kind,
+            amount=amount,
+            balance=event.balance,
+            transfer=transfer,
+            booked_at=event.timestamp,
+        )

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from enode_django import ModelProjection, handles
+from sample_project.notes.domain import NoteCreated, NoteDeleted, TitleChanged
+from sample_project.notes.models import Note
+
+
+class Notes(ModelProjection[Note]):
+    model = Note
+
+    @handles(NoteCreated, TitleChanged)
+    def titled(self, row: Note, event: NoteCreated | TitleChanged) -> None:
+        row.title, row.changed_at = event.title, event.timestamp
+
+    @handles(NoteDeleted)
+    def deleted(self, row: Note, event: NoteDeleted) -> None:
+        self.delete(row)
