@@ -24,8 +24,11 @@ class Applier(ABC):
     """Takes a subscriber further, a batch of aggregates at a time. All methods block and are called by one thread;
     other threads and processes may be at work on the same aggregates.
 
-    ``attempted`` is, per aggregate, the first stream that the last `apply` was to handle.
+    ``attempted`` is, per aggregate, the first stream that the last `apply` was to handle. ``at_once`` is how many
+    streams it should be given at a time: what one transaction holds, and what is handled anew when a worker dies.
     """
+
+    at_once = 10_000
 
     def __init__(self, subscriber: Subscriber, store: EventStore) -> None:
         self.subscriber = subscriber
@@ -214,6 +217,7 @@ class TransactionApplier(Applier):
     """
 
     subscriber: Projection
+    at_once = 1_000
 
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
         if len(works) > 1:

@@ -20,7 +20,7 @@ SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
 """Returns when the queue has stored the commands."""
 
 SIDE_EFFECTS_AT_ONCE = 50
-"""Aggregates after which checkpoints are saved: no more are called again when a worker dies."""
+"""Streams after which checkpoints are saved: no more are handled again when a worker dies."""
 
 
 class CallingApplier(Applier):
@@ -30,7 +30,7 @@ class CallingApplier(Applier):
     def __init__(self, subscriber: Subscriber, store: EventStore, send: SendCommands) -> None:
         super().__init__(subscriber, store)
         self._send = send
-        self._at_once = 1_000 if isinstance(subscriber, ProcessManager) else SIDE_EFFECTS_AT_ONCE
+        self.at_once = 1_000 if isinstance(subscriber, ProcessManager) else SIDE_EFFECTS_AT_ONCE
         self._known: checkpoints.Subscription | None = None
 
     @property
@@ -40,12 +40,6 @@ class CallingApplier(Applier):
         return self._known
 
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
-        progress: dict[str, Progress] = {}
-        for start in range(0, len(works), self._at_once):
-            progress.update(self._apply(works[start : start + self._at_once], portion, even_parked))
-        return progress
-
-    def _apply(self, works: Sequence[Work], portion: int, even_parked: bool) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
         positions = self.positions(ids)
         parked = self._parked(ids, even_parked)

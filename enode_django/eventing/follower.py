@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -153,11 +153,12 @@ class Follower:
     # -- the work itself ------------------------------------------------------------------------------------------
 
     def _drive(self, works: Sequence[Work], portion: int) -> None:
-        while works:
-            progress = self.runner.run(works, portion)
-            finished: list[tuple[Message, str]] = []
-            works = [work for work in works if self._settle(work, progress[work.aggregate_root_id], finished)]
-            self._finish(finished)
+        for some in _parts(works, self.runner.applier.at_once):
+            while some:
+                progress = self.runner.run(some, portion)
+                finished: list[tuple[Message, str]] = []
+                some = [work for work in some if self._settle(work, progress[work.aggregate_root_id], finished)]
+                self._finish(finished)
 
     def _settle(self, work: Work, progress: Progress, finished: list[tuple[Message, str]]) -> bool:
         """Note what is finished; returns whether there is more to do for the aggregate at once."""
@@ -221,3 +222,17 @@ class Follower:
             offsets.setdefault(message.window, []).append(message.offset)
         for window, done in offsets.items():
             window.finish_many(done)
+
+
+def _parts(works: Sequence[Work], at_once: int) -> Iterator[Sequence[Work]]:
+    """The works in parts with about ``at_once`` streams and refusals each."""
+    part: list[Work] = []
+    size = 0
+    for work in works:
+        part.append(work)
+        size += max(1, len(work.streams) + len(work.refusals))
+        if size >= at_once:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
