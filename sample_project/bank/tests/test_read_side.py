@@ -1,0 +1,157 @@
+"""Transfers, read models and the cache, in the test's own transaction."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django.contrib.auth.models import User
+from django.core.cache import cache
+from django.test import TestCase, override_settings
+
+from enode_django import send_commands
+from enode_django.testing import inline
+from enode_django.testing.inline import InlineCommandBus
+from sample_project.bank.domain import (
+    CancelTransfer,
+    CloseAccount,
+    Deposit,
+    OpenAccount,
+    ReservationCancelled,
+    StartTransfer,
+    TransferCancelled,
+    TransferCompleted,
+    Withdraw,
+)
+from sample_project.bank.event_handlers import cached_balance
+from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.bank.projections import AccountSummaries, Ledger
+
+IN_THIS_PROCESS = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+
+
+@override_settings(CACHES=IN_THIS_PROCESS)
+class ReadSideCase(TestCase):
+    def setUp(self) -> None:
+        self.addCleanup(cache.clear)
+        self.bus: InlineCommandBus = self.enterContext(inline())
+        send_commands(
+            [
+                OpenAccount(aggregate_root_id="a", owner="Ada"),
+                OpenAccount(aggregate_root_id="b", owner="Bob"),
+                Deposit(aggregate_root_id="a", amount=Decimal(10)),
+            ]
+        )
+
+    def transfer(self, amount: int, source: str = "a", target: str = "b") -> None:
+        send_commands([StartTransfer(aggregate_root_id="t", source=source, target=target, amount=Decimal(amount))])
+
+    def summary(self, account: str) -> tuple[Decimal, Decimal]:
+        row = AccountSummary.objects.get(pk=account)
+        return row.balance, row.available
+
+    def reason(self) -> str:
+        (cancelled,) = (event for event in self.bus.events if isinstance(event, TransferCancelled))
+        assert not any(isinstance(event, TransferCompleted) for event in self.bus.events)
+        return cancelled.reason
+
+
+class Transfers(ReadSideCase):
+    def test_a_transfer_moves_the_money(self) -> None:
+        self.transfer(7)
+        assert isinstance(self.bus.events[-1], TransferCompleted)
+        self.assertEqual((self.summary("a"), self.summary("b")), ((3, 3), (7, 7)))
+
+    def test_too_little_money_cancels_it(self) -> None:
+        self.transfer(11)
+        assert self.reason() == "the balance is too low"
+        self.assertEqual((self.summary("a"), self.summary("b")), ((10, 10), (0, 0)))
+
+    def test_a_closed_target_cancels_it_and_the_source_may_spend_its_money(self) -> None:
+        send_commands([CloseAccount(aggregate_root_id="b")])
+        self.transfer(7)
+        assert self.reason() == "the account is closed"
+        assert self.bus.events[-1] == ReservationCancelled(transfer="t", released=Decimal(7))
+        self.assertEqual(self.summary("a"), (10, 10))
+        send_commands([Withdraw(aggregate_root_id="a", amount=Decimal(10))])
+        self.assertEqual(self.summary("a"), (0, 0))
+
+    def test_an_unknown_account_cancels_it(self) -> None:
+        for place, (source, target) in enumerate([("a", "x"), ("x", "a"), ("a", "t2")]):
+            with self.subTest(source=source, target=target):
+                id = f"t{place}"
+                send_commands([StartTransfer(aggregate_root_id=id, source=source, target=target, amount=Decimal(7))])
+                ended = [event for event in self.bus.events if isinstance(event, TransferCancelled)]
+                assert (ended[-1].aggregate_root_id, ended[-1].reason) == (id, "there is no such account")
+                self.assertEqual(self.summary("a"), (10, 10))
+
+    def test_one_that_was_completed_cannot_be_cancelled(self) -> None:
+        self.transfer(7)
+        send_commands([CancelTransfer(aggregate_root_id="t", reason="too late")])
+        assert self.bus.results[-1].error_type == "bank.TransferIsConfirmed"
+        self.assertEqual((self.summary("a"), self.summary("b")), ((3, 3), (7, 7)))
+
+
+class ReadModels(ReadSideCase):
+    def test_a_summary_follows_its_account(self) -> None:
+        opened = AccountSummary.objects.get(pk="b")
+        send_commands([CloseAccount(aggregate_root_id="b")])
+        row = AccountSummary.objects.get(pk="b")
+        self.assertEqual((row.owner, row.balance, row.closed, row.version), ("Bob", 0, True, 2))
+        assert row.opened_at == opened.opened_at == self.bus.events[1].timestamp
+
+    def test_every_booking_has_an_entry(self) -> None:
+        send_commands([Withdraw(aggregate_root_id="a", amount=Decimal(1))])
+        self.transfer(7)
+        entries = LedgerEntry.objects.order_by("account", "version")
+        found = list(entries.values_list("account", "kind", "amount", "balance", "transfer"))
+        self.assertEqual(
+            found,
+            [
+                ("a", "deposit", 10, 10, ""),
+                ("a", "withdrawal", -1, 9, ""),
+                ("a", "transfer out", -7, 2, "t"),
+                ("b", "transfer in", 7, 7, "t"),
+            ],
+        )
+
+    def test_people_look_and_do_not_touch(self) -> None:
+        self.client.force_login(User.objects.create_superuser("clerk"))
+        self.transfer(7)
+        for name, count in (("accountsummary", 2), ("ledgerentry", 3)):
+            page = f"/admin/bank/{name}/"
+            assert self.client.get(page).context["cl"].result_count == count
+            assert self.client.get(f"{page}add/").status_code == 403
+        assert self.client.post("/admin/bank/accountsummary/a/delete/", {"post": "yes"}).status_code == 403
+
+
+class TheCacheOfBalances(ReadSideCase):
+    def test_it_follows_the_events(self) -> None:
+        with self.assertNumQueries(0):
+            assert cached_balance("a") == 10
+        self.transfer(7)
+        with self.assertNumQueries(0):
+            self.assertEqual((cached_balance("a"), cached_balance("b")), (3, 7))
+
+    def test_what_is_not_in_it_comes_from_the_read_model(self) -> None:
+        cache.clear()
+        with self.assertNumQueries(2):
+            self.assertEqual((cached_balance("a"), cached_balance("nobody")), (10, None))
+
+    def test_an_account_that_is_closed_leaves_it(self) -> None:
+        send_commands([Withdraw(aggregate_root_id="a", amount=Decimal(10)), CloseAccount(aggregate_root_id="a")])
+        with self.assertNumQueries(1):
+            assert cached_balance("a") == 0
+
+
+class OneSubscriberAlone(TestCase):
+    def test_projections_can_be_tested_without_the_process(self) -> None:
+        with inline(followed_by=[AccountSummaries, Ledger]):
+            send_commands(
+                [
+                    OpenAccount(aggregate_root_id="a", owner="Ada"),
+                    Deposit(aggregate_root_id="a", amount=Decimal(10)),
+                    StartTransfer(aggregate_root_id="t", source="a", target="x", amount=Decimal(7)),
+                ]
+            )
+        self.assertEqual(list(AccountSummary.objects.values_list("balance", "available")), [(10, 10)])
+        assert list(LedgerEntry.objects.values_list("amount", flat=True)) == [10]

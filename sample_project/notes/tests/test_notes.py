@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from django.contrib.auth.models import User
+from django.test import SimpleTestCase, TestCase
+
+from enode_django import execute_command
+from enode_django.testing import given, inline
+from sample_project.notes import models
+from sample_project.notes.domain import (
+    ChangeTitle,
+    CreateNote,
+    DeleteNote,
+    EmptyTitle,
+    Note,
+    NoteCreated,
+    NoteDeleted,
+    NoteIsDeleted,
+    TitleChanged,
+)
+from sample_project.notes.projections import Notes
+
+CREATED = NoteCreated(title="Milk")
+
+
+class TheRules(SimpleTestCase):
+    def test_a_note_is_created_with_a_title(self) -> None:
+        given(Note, "n").when(CreateNote(aggregate_root_id="n", title="Milk")).then(CREATED)
+        given(Note, "n").when(CreateNote(aggregate_root_id="n", title=" ")).then_refused(EmptyTitle)
+
+    def test_a_title_that_is_the_same_changes_nothing(self) -> None:
+        note = given(Note, "n", CREATED)
+        note.when(ChangeTitle(aggregate_root_id="n", title="Bread")).then(TitleChanged(title="Bread"))
+        note.when(ChangeTitle(aggregate_root_id="n", title="Bread")).then_nothing()
+        note.when(ChangeTitle(aggregate_root_id="n", title="")).then_refused(EmptyTitle)
+
+    def test_a_deleted_note_stays_deleted(self) -> None:
+        note = given(Note, "n", CREATED)
+        note.when(DeleteNote(aggregate_root_id="n")).then(NoteDeleted())
+        note.when(DeleteNote(aggregate_root_id="n")).then_nothing()
+        note.when(ChangeTitle(aggregate_root_id="n", title="Bread")).then_refused(NoteIsDeleted)
+
+
+class TheList(TestCase):
+    @inline(followed_by=[Notes])
+    def test_it_shows_the_notes_as_they_are(self) -> None:
+        execute_command(CreateNote(aggregate_root_id="n", title="Milk")).raise_for_status()
+        execute_command(CreateNote(aggregate_root_id="m", title="Eggs")).raise_for_status()
+        execute_command(ChangeTitle(aggregate_root_id="n", title="Bread")).raise_for_status()
+        assert list(models.Note.objects.order_by("pk").values_list("title", "version")) == [("Eggs", 1), ("Bread", 2)]
+        execute_command(DeleteNote(aggregate_root_id="n")).raise_for_status()
+        assert [note.title for note in models.Note.objects.all()] == ["Eggs"]
+
+    @inline(followed_by=[Notes])
+    def test_people_look_and_do_not_touch(self) -> None:
+        execute_command(CreateNote(aggregate_root_id="n", title="Milk"))
+        self.client.force_login(User.objects.create_superuser("clerk"))
+        assert self.client.get("/admin/notes/note/").context["cl"].result_count == 1
+        assert self.client.post("/admin/notes/note/n/change/", {"title": "Beer"}).status_code == 403
