@@ -118,7 +118,8 @@ class QueueConsumer:
             if one is not None:
                 acquired.append(one)
         if acquired:
-            logger.info("acquired %s/%s", self._topic, ", ".join(str(one.window.queue) for one in acquired))
+            queues = ", ".join(str(one.window.queue) for one in acquired)
+            logger.info("acquired %s/%s for %s", self._topic, queues, self._group)
         return acquired
 
     def _acquire(self, queue: int) -> Acquired | None:

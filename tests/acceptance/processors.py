@@ -23,7 +23,7 @@ GUARD = PROJECT / "sample_project" / "embedded_guard.py"
 _QUEUES = re.compile(r"\d+ command workers, (\d+) queues of topic ")
 _STARTED = re.compile(r"started worker (\S+), process (\d+)")
 _STARTED_EVENT = re.compile(r"started event worker (\S+), process (\d+)")
-_ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/([\d, ]+)\n")
+_ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/([\d, ]+) for ")
 
 
 @contextlib.contextmanager

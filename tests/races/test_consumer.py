@@ -71,7 +71,7 @@ def test_what_is_acquired_at_once_is_said_in_one_line(setting: Setting, caplog: 
     take(setting.two, 1)
     take(setting.one, 0, 1, 2)
     setting.one.acquire_missing()
-    assert caplog.messages == ["acquired t/1", "acquired t/0, 2"]
+    assert caplog.messages == ["acquired t/1 for g", "acquired t/0, 2 for g"]
 
 
 def test_queue_of_an_owner_known_to_be_dead_is_taken_at_once(setting: Setting) -> None:
