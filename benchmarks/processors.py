@@ -45,7 +45,7 @@ class Processors:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "manage.py", "runprocessors", "-v", "0"),
-                *("--processes", str(self._processes), "--report", str(self._report)),
+                *("--role", "command", "--processes", str(self._processes), "--report", str(self._report)),
             ],
             cwd=PROJECT,
             env=self._workspace.environment,
