@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from enode_django.concurrency.backoff import delays
+from enode_django.concurrency.backoff import Persist, delays
 from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
 from enode_django.databases import end_sessions, heal_connections
@@ -61,7 +61,10 @@ class Follows(Protocol):
         """Do what is due on a timer; who owns the first queue does what concerns all of them."""
 
 
-MakeFollower = Callable[[Subscriber, Transport, EventStore], Follows]
+class MakeFollower(Protocol):
+    def __call__(
+        self, subscriber: Subscriber, transport: Transport, store: EventStore, *, persist: Persist
+    ) -> Follows: ...
 
 
 class Following:
@@ -85,10 +88,12 @@ class Following:
         self._subscriber = subscriber
         self._limit = conf.EVENT_PULL_MAX_BATCH
         self._store = store
-        self._follower = make_follower(subscriber, transport, store)
         self._statistics = statistics
+        self._time_limit = conf.HANDLER_TIME_LIMIT
+        self._busy_since: float | None = None
         self._draining = threading.Event()
         self._stopping = threading.Event()
+        self._follower = make_follower(subscriber, transport, store, persist=self._until_it_works)
 
     # -- called by the main thread --------------------------------------------------------------------------------
 
@@ -98,8 +103,16 @@ class Following:
         self._draining.set()  # after the assignment: once the thread has seen this, it pulls nothing any more
 
     def stop(self) -> None:
-        """Let the thread end after what it is handling now."""
+        """Let the thread end after what it is handling now, and not try again what cannot be done for the moment."""
         self._stopping.set()
+
+    # -- called by the keeper -------------------------------------------------------------------------------------
+
+    def complain(self) -> None:
+        """Say so when one batch takes very long. Nobody but the handler can end that."""
+        since = self._busy_since
+        if since is not None and (seconds := time.monotonic() - since) > self._time_limit:
+            logger.warning("%s has been busy with one batch for %.1f s; does a handler hang?", self.name, seconds)
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
@@ -119,12 +132,19 @@ class Following:
         heal_connections()
         self._succeed(self.consumer.acquire_missing())
         self.consumer.release_drained()
-        self._follower.retry_due()
-        self._follower.tick(self.consumer.owned)
+        self._work(self._follower.retry_due)
+        self._work(partial(self._follower.tick, self.consumer.owned))
         pulled = self.consumer.pull(self._limit, self._pull_wait())
         if pulled:
-            self._until_it_works(partial(self._follower.handle, pulled))
+            self._work(partial(self._follower.handle, pulled))
         self._statistics.set_followed(self.name, self._follower.handled, self._follower.parked)
+
+    def _work(self, call: Callable[[], None]) -> None:
+        self._busy_since = time.monotonic()
+        try:
+            self._until_it_works(call)
+        finally:
+            self._busy_since = None
 
     def _succeed(self, acquired: Sequence[Acquired]) -> None:
         """End what owners whose leases ran out may still be doing."""
@@ -193,7 +213,9 @@ class EventPipeline:
             for subscriber in subscribers.all()
         ]
         self._consumers = [following.consumer for following in self._followings]
-        self._keeper = Housekeeper(follower_duties(conf, self._consumers)) if self._consumers else None
+        complaints = [(conf.HANDLER_TIME_LIMIT, following.complain) for following in self._followings]
+        duties = [*follower_duties(conf, self._consumers), *complaints]
+        self._keeper = Housekeeper(duties) if duties else None
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._keeping: list[threading.Thread] = []

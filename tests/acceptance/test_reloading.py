@@ -59,13 +59,14 @@ def interest(stack: Stack, account: str) -> tuple[CommandStatus, object]:
 @pytest.mark.parametrize("whole_group", [True, False], ids=["group", "reloader"])
 def test_edited_code_is_in_force_and_commands_go_on(stack: Stack, seed: int, app: EditedApp, whole_group: bool) -> None:
     account = new_id()
-    processors = stack.start_ready(1, "--reload", apps=APP)
+    processors = stack.start_ready(1, "--reload", role="all", apps=APP)
     with stack.load(seed):
         stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
         assert interest(stack, account) == (CommandStatus.SUCCESS, "first")
         app.edit("second")
         processors.wait_for("command_handlers.py changed, reloading")
         wait_until(lambda: len(processors.workers()) == 2, "a worker with the edited code")
+        wait_until(lambda: len(processors.event_workers()) == 2, "an event worker with the edited code")
         processors.wait_owning(list(processors.workers())[1])
         assert interest(stack, account) == (CommandStatus.SUCCESS, "second")
     stack.check()

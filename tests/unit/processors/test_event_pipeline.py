@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 
 import pytest
 
+from enode_django.concurrency.backoff import Persist
 from enode_django.conf import Conf
 from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.messages import PulledBatch
@@ -77,12 +78,15 @@ class Notebook:
 class Worker:
     """An event pipeline with a notebook for each of two subscribers, ``a`` and ``b``."""
 
-    def __init__(self, transport: Transport, owner: str = "w", store: EventStore | None = None) -> None:
+    def __init__(
+        self, transport: Transport, owner: str = "w", store: EventStore | None = None, conf: Conf = CONF
+    ) -> None:
+        self.persist: Persist
         self.notebooks = {name: Notebook() for name in "ab"}
         self.statistics = Statistics()
         with subscribers.only(EventHandlerGroup("a"), EventHandlerGroup("b")):
             self.pipeline = EventPipeline(
-                CONF,
+                conf,
                 transport,
                 store or MemoryEventStore(),
                 owner=owner,
@@ -90,7 +94,10 @@ class Worker:
                 make_follower=self._notebook,
             )
 
-    def _notebook(self, subscriber: Subscriber, transport: Transport, store: EventStore) -> Notebook:
+    def _notebook(
+        self, subscriber: Subscriber, transport: Transport, store: EventStore, *, persist: Persist
+    ) -> Notebook:
+        self.persist = persist
         return self.notebooks[subscriber.name]
 
     def start(self, *queues: int) -> None:
@@ -228,6 +235,18 @@ def test_leases_of_one_subscriber_are_renewed_while_those_of_another_cannot_be()
         assert all(transport.renewed.acquire(timeout=SOON) for _ in range(3))
 
 
+def test_a_subscriber_whose_handler_hangs_is_named_in_the_log(
+    transport: MemoryTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(transport, conf=Conf(HANDLER_TIME_LIMIT=0.05))
+    worker.notebooks["b"].before = lambda: wait_for(lambda: "does a handler hang?" in caplog.text, "the complaint")
+    with running(worker, 0):
+        send(transport, b"1")
+        worker.wait_bodies("b", b"1")
+    assert "b has been busy with one batch for" in caplog.text
+    assert "a has been busy" not in caplog.text
+
+
 # -- draining -----------------------------------------------------------------------------------------------------
 
 
@@ -288,6 +307,27 @@ def test_a_drain_that_takes_too_long_says_so_and_what_is_left_comes_again(transp
         successor.wait_bodies("a", b"1")
     go_on.set()
     worker.pipeline.close(SOON)
+
+
+def test_a_drain_while_a_database_is_away_ends_its_threads_and_what_is_left_comes_again(
+    transport: MemoryTransport,
+) -> None:
+    worker = Worker(transport)
+    begun = threading.Event()
+
+    def cannot() -> None:
+        begun.set()
+        raise StoreUnavailable("gone")
+
+    for notebook in worker.notebooks.values():
+        notebook.before = lambda: worker.persist(cannot)
+    send(transport, b"1")
+    worker.start(0)
+    assert begun.wait(SOON)
+    assert not worker.pipeline.drain(0.01)
+    assert not any(thread.is_alive() for thread in worker.pipeline._threads)
+    with running(Worker(transport, "successor"), 0) as successor:
+        successor.wait_bodies("a", b"1")
 
 
 class CannotRelease(MemoryTransport):
