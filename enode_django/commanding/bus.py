@@ -118,11 +118,9 @@ def _key(command: Command) -> CommandKey:
 
 def _give_up(command: Command, wait: Wait, sent: SendResult, timeout: float) -> CommandResult:
     """The result, if it came while the time ran out; else raises `CommandTimeout`."""
-    if not wait.future.cancel():
-        return wait.future.result()
-    executed, missing = wait.executed, wait.missing  # in this order: names are missing only of what was executed
+    executed, missing = wait.progress()
     if executed is not None and not missing:
-        return wait.executed or executed
+        return executed
     what = f"{type(command).__qualname__} {command.id!r}"
     if executed is None:
         raise CommandTimeout(

@@ -19,7 +19,8 @@ Followers = Callable[[Sequence[str]], Collection[str]]
 
 class Wait:
     """``future`` is done when the answer has come and each of ``followers`` (None: nobody is waited for) has sent its
-    notice, in any order. Called by the receiving thread; the sender's thread may read the properties at any time."""
+    notice, in any order. Called by the receiving thread; the sender's thread may ask for `progress` at any
+    time."""
 
     def __init__(self, followers: Followers | None = None) -> None:
         self.future: Future[CommandResult] = Future()
@@ -42,26 +43,24 @@ class Wait:
 
     def take_notice(self, notice: Notice) -> None:
         """One that comes before the answer is kept."""
-        if self._followers is None or self._errors.get(notice.subscriber) == "":
+        if self._errors.get(notice.subscriber) == "":
             return
         self._errors[notice.subscriber] = notice.error
         self._settle_if_complete()
 
-    @property
-    def executed(self) -> CommandResult | None:
-        """The answer as far as things have come."""
-        errors, answer = dict(self._errors), self._answer
+    def progress(self) -> tuple[CommandResult | None, tuple[str, ...]]:
+        """The answer as far as things have come, and the subscribers whose notices are missing then (none before the
+        answer says which they are)."""
+        answer, errors = self._answer, dict(self._errors)
+        if answer is None:
+            return None, ()
         parked = tuple(name for name in self._awaited if errors.get(name))
-        return dataclasses.replace(answer, parked=parked) if answer is not None and parked else answer
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The subscribers that have not sent a notice; none before the answer says which they are."""
-        return tuple(name for name in self._awaited if name not in self._errors)
+        missing = tuple(name for name in self._awaited if name not in errors)
+        return dataclasses.replace(answer, parked=parked) if parked else answer, missing
 
     def _settle_if_complete(self) -> None:
-        executed = self.executed
-        if executed is not None and not self.missing:
+        executed, missing = self.progress()
+        if executed is not None and not missing:
             self._settle(partial(self.future.set_result, executed))
 
     @staticmethod

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import permutations
 from typing import Any
@@ -256,6 +257,13 @@ def test_bytes_that_are_neither_answer_nor_notice_do_no_harm(desk: Desk, caplog:
         step(desk, asked.wire)
     assert asked.future.result(SOON).version == 7
     assert caplog.text.count("an answer cannot be read") == 4
+
+
+def test_first_answer_counts() -> None:
+    wait = waited("answer")
+    wait.take_answer(dataclasses.replace(ANSWER, version=8, event_types=()))
+    assert wait.progress() == (ANSWER, BOTH)
+    assert not wait.future.done()
 
 
 def test_handled_once_is_handled_for_good() -> None:
