@@ -445,6 +445,39 @@ def test_two_sessions_take_their_locks_in_one_order_and_none_is_lost(emptied: No
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("makes_rows", [False, True], ids=["locking", "making"])
+def test_rows_are_locked_in_the_order_of_their_ids(emptied: None, makes_rows: bool) -> None:
+    if not makes_rows:
+        put(Bare, "b", 1)
+        put(Bare, "a", 1)
+
+    def take() -> None:
+        with transaction.atomic(using="waiting"):
+            rows: RowTable[Any] = RowTable(Bare, "waiting")
+            if makes_rows:
+                rows.store([Bare(aggregate_root_id=id, version=1) for id in "ba"])
+            else:
+                rows.load_locked(["b", "a"])
+
+    with (
+        database_alias("waiting", OPTIONS={"application_name": "waiting"}),
+        bare_session() as observer,
+        bare_session(options="-c lock_timeout=2s") as third,
+    ):
+        with transaction.atomic():
+            if makes_rows:
+                table(Bare).store([Bare(aggregate_root_id="a", version=1)])
+            else:
+                table(Bare).load_locked(["a"])
+            call = Call(take)
+            call.wait_for_a_lock(observer, "waiting")
+            third.execute(f"INSERT INTO {Bare._meta.db_table} VALUES ('b', 1) ON CONFLICT DO NOTHING")
+            third.execute(f"SELECT FROM {Bare._meta.db_table} WHERE aggregate_root_id = 'b' FOR UPDATE")
+            third.rollback()
+        call.result()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_locked_row_is_waited_for_and_then_seen_as_it_was_committed(emptied: None) -> None:
     put(Bare, "a", 1)
 
