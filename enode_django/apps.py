@@ -16,10 +16,12 @@ class EnodeConfig(AppConfig):
         from enode_django.conf import DISCOVERED_MODULES, conf
         from enode_django.exceptions import ConfigurationError
         from enode_django.serialization.registry import types
+        from enode_django.subscriber_checks import check_subscribers
 
         types.label_of = _label_of
         register(check_settings, Tags.compatibility)
         register(check_definitions, Tags.models)
+        register(check_subscribers, Tags.models)
         try:
             modules = conf().AUTODISCOVER_MODULES
         except ConfigurationError:  # the system check says so, which a traceback from here would keep it from

@@ -11,7 +11,7 @@ from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
 from django.test import override_settings
 
-from enode_django import checks
+from enode_django import checks, subscriber_checks
 from enode_django.conf import Conf
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from tests.docs.pages import DOCS, code_of, rows_by_code
@@ -56,7 +56,9 @@ def test_options_of_the_redis_transport_are_documented_with_their_defaults() -> 
 
 
 def test_every_check_is_documented_once() -> None:
-    ids = re.findall(r'id="(enode_django\.[EW]\d{3})"', inspect.getsource(checks))
+    ids = re.findall(
+        r'id="(enode_django\.[EW]\d{3})"', inspect.getsource(checks) + inspect.getsource(subscriber_checks)
+    )
     rows = rows_by_code(REFERENCE / "checks.md")
     assert len(ids) == len(set(ids)) > 0
     assert set(rows) == set(ids)

@@ -1,0 +1,97 @@
+"""System checks of subscribers. Every id is documented in ``docs/reference/checks.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
+
+from enode_django.eventing.event_handlers import EventHandlerGroup, handler_groups
+from enode_django.eventing.projections import Projection
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import Subscriber, declared_subscribers
+from enode_django.exceptions import TypeNameError
+
+
+def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    named, messages = _named()
+    groups = handler_groups()
+    messages += _duplicates([*named, *groups])
+    for subscriber in [*named, *groups]:
+        messages += _databases(subscriber)
+    for group in groups:
+        messages += _starts(group)
+    return messages
+
+
+def _named() -> tuple[list[Subscriber], list[CheckMessage]]:
+    named: list[Subscriber] = []
+    unnamed: list[CheckMessage] = []
+    for cls in declared_subscribers():
+        try:
+            named.append(subscribers.instance(cls))
+        except TypeNameError:
+            unnamed.append(
+                Warning(
+                    f"{_path(cls)} belongs to no installed app: it has no name to follow events by.",
+                    hint=f'Give it a name = "label.{cls.__name__}" in its body, or install its app.',
+                    obj=cls,
+                    id="enode_django.W018",
+                )
+            )
+    return named, unnamed
+
+
+def _duplicates(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
+    by_name: dict[str, list[str]] = {}
+    for subscriber in known:
+        by_name.setdefault(subscriber.name, []).append(_description(subscriber))
+    for name, described in by_name.items():
+        if len(described) > 1:
+            yield Error(
+                f"{' and '.join(described)} are both named {name!r}: each would skip what the other has handled.",
+                hint="Give one of them another name.",
+                id="enode_django.E014",
+            )
+
+
+def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    aliases = subscriber.databases if isinstance(subscriber, Projection) else [subscriber.database]
+    if len(aliases) > 1:
+        yield Error(
+            f"{_description(subscriber)} writes to several databases: {', '.join(aliases)}. "
+            "No transaction spans them, so its events could not be handled exactly once.",
+            hint="Make one projection for each database.",
+            id="enode_django.E015",
+        )
+    for alias in aliases:
+        if connections[alias].vendor != "postgresql":
+            yield Error(
+                f"{_description(subscriber)} keeps its checkpoints in the database {alias!r}, which is "
+                f"{connections[alias].vendor}; it must be PostgreSQL.",
+                hint="Let the project's routers send its models, or the model Checkpoint, to another database.",
+                id="enode_django.E016",
+            )
+
+
+def _starts(group: EventHandlerGroup) -> Iterator[CheckMessage]:
+    if len(group.starts) > 1:
+        handlers = sorted({f"{handler.name!r} ({handler.start})" for handler in group.handlers})
+        yield Error(
+            f"The handlers of {_description(group)} begin at different places: {', '.join(handlers)}.",
+            hint="Give all of them the same start, or those that differ another group.",
+            id="enode_django.E017",
+        )
+
+
+def _description(subscriber: Subscriber) -> str:
+    if isinstance(subscriber, EventHandlerGroup):
+        return f"the group of event handlers {subscriber.name!r}"
+    return _path(type(subscriber))
+
+
+def _path(cls: type[Subscriber]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

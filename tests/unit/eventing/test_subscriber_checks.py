@@ -1,0 +1,159 @@
+"""What the system checks say of subscribers that are declared wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.db import connections, models
+from django.db.backends.sqlite3.base import DatabaseWrapper
+from django.test import override_settings
+
+from enode_django import DomainEvent, ModelProjection, Projection, event_handler, handles
+from enode_django.eventing import event_handlers, subscribers
+from enode_django.models import ReadModel
+from enode_django.subscriber_checks import check_subscribers
+
+
+class Checked(DomainEvent):
+    type_name = "checked.Checked"
+
+
+class CheckedRow(ReadModel):
+    class Meta:
+        app_label = "checked"
+
+
+@pytest.fixture(autouse=True)
+def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what a test declares is there, and it is forgotten after it."""
+    monkeypatch.setattr(subscribers, "_declared", [])
+    monkeypatch.setattr(event_handlers, "_groups", {})
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """A database of another kind, which nothing is ever asked of."""
+    settings = {**connections["default"].settings_dict, "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    connections["elsewhere"] = DatabaseWrapper(settings, "elsewhere")
+    yield "elsewhere"
+    del connections["elsewhere"]
+
+
+class UsersElsewhere:
+    routed: ClassVar[set[type[models.Model]]] = {User, CheckedRow}
+
+    def db_for_write(self, model: type[models.Model], **hints: Any) -> str | None:
+        return "elsewhere" if model in self.routed else None
+
+
+class EverythingElsewhere:
+    def db_for_write(self, model: type[models.Model], **hints: Any) -> str | None:
+        return "elsewhere"
+
+
+def routed_by(router: object) -> override_settings:
+    return override_settings(DATABASE_ROUTERS=[router])
+
+
+def declare_rows(row_name: str = "checked.rows") -> None:
+    class Rows(ModelProjection[CheckedRow]):
+        name = row_name
+        model = CheckedRow
+
+        @handles(Checked)
+        def checked(self, row: CheckedRow, event: Checked) -> None: ...
+
+
+def declare_projection(*written: type[models.Model], projection_name: str = "checked.ledger") -> None:
+    class Ledger(Projection):
+        name = projection_name
+        models = written
+
+        @handles(Checked)
+        def checked(self, event: Checked) -> None: ...
+
+
+def declare_handler(name: str, **options: str) -> None:
+    @event_handler(Checked, name=name, **options)
+    def handle(event: Checked) -> None: ...
+
+
+def found() -> list[tuple[str, str]]:
+    return [(message.id or "", message.msg) for message in check_subscribers(None)]
+
+
+def test_nothing_is_said_of_subscribers_that_are_declared_well() -> None:
+    declare_rows()
+    declare_projection(User, Group)
+    declare_handler("checked.one")
+    declare_handler("checked.two")
+    declare_handler("checked.three", group="checked", start="beginning")
+    assert found() == []
+
+
+def test_two_subscribers_of_one_name_are_found() -> None:
+    declare_rows("checked.same")
+    declare_projection(User, projection_name="checked.same")
+    ((id, text),) = found()
+    assert id == "enode_django.E014"
+    assert "Rows and" in text
+    assert "Ledger are both named 'checked.same'" in text
+
+
+def test_a_group_of_event_handlers_named_as_a_projection_is_found() -> None:
+    declare_rows("checked.same")
+    declare_handler("checked.one", group="checked.same")
+    ((id, text),) = found()
+    assert id == "enode_django.E014"
+    assert "the group of event handlers 'checked.same'" in text
+
+
+def test_a_projection_with_models_in_two_databases_is_found(elsewhere: str) -> None:
+    declare_projection(User, Group)
+    with routed_by(UsersElsewhere()):
+        ids = dict(found())
+    assert ids.keys() == {"enode_django.E015", "enode_django.E016"}
+    assert "elsewhere, default" in ids["enode_django.E015"]
+
+
+def test_rows_in_a_database_that_is_no_postgresql_are_found(elsewhere: str) -> None:
+    declare_rows()
+    declare_handler("checked.one")
+    with routed_by(UsersElsewhere()):
+        ((id, text),) = found()
+    assert id == "enode_django.E016"
+    assert "Rows" in text
+    assert "'elsewhere', which is sqlite" in text
+
+
+def test_checkpoints_in_a_database_that_is_no_postgresql_are_found(elsewhere: str) -> None:
+    declare_handler("checked.one")
+    with routed_by(EverythingElsewhere()):
+        ((id, text),) = found()
+    assert id == "enode_django.E016"
+    assert "the group of event handlers 'event_handlers'" in text
+
+
+def test_handlers_of_a_group_that_begin_at_different_places_are_found() -> None:
+    declare_handler("checked.one")
+    declare_handler("checked.two", start="beginning")
+    ((id, text),) = found()
+    assert id == "enode_django.E017"
+    assert "'checked.one' (now), 'checked.two' (beginning)" in text
+
+
+def test_a_subscriber_that_can_have_no_name_is_found_beside_the_others() -> None:
+    class Unnamed(Projection):
+        models = [User]
+
+        @handles(Checked)
+        def checked(self, event: Checked) -> None: ...
+
+    declare_rows("checked.same")
+    declare_projection(User, projection_name="checked.same")
+    ids = dict(found())
+    assert ids.keys() == {"enode_django.E014", "enode_django.W018"}
+    assert "Unnamed belongs to no installed app" in ids["enode_django.W018"]
