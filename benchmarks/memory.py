@@ -56,18 +56,17 @@ def _has_published(workspace: Workspace, more_than: int) -> bool:
 
 
 def _portions(accounts: list[str], size: int = 10_000) -> Iterator[loads.Messages]:
-    """Every account is opened, and gets a deposit in each of the later rounds.
+    """Every account is opened and gets its deposits, each account in turn in each of the rounds.
 
-    The first tenth already fills the caches and then goes back to accounts that have left them, so that what comes
-    after does nothing new.
+    A first quarter of the accounts comes first, so that the first tenth does all that is ever done: it fills the
+    caches with accounts that have a balance and the queues with deposits, and goes back to accounts that have left.
     """
-    early = accounts[: len(accounts) * 2 // 5]
-    returned = early[: len(early) // 4]
-    yield from _in_portions(loads.opens, early, size)
-    yield from _in_portions(_deposits, returned, size)
-    yield from _in_portions(loads.opens, accounts[len(early) :], size)
-    yield from _in_portions(_deposits, accounts[len(returned) :], size)
-    for _ in range(COMMANDS_EACH - 2):
+    quarter = len(accounts) // 4
+    for some in (accounts[:quarter], accounts[quarter:]):
+        yield from _in_portions(loads.opens, some, size)
+        for _ in range(2):
+            yield from _in_portions(_deposits, some, size)
+    for _ in range(COMMANDS_EACH - 3):
         yield from _in_portions(_deposits, accounts, size)
 
 
