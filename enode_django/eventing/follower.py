@@ -157,14 +157,23 @@ class Follower:
             while some:
                 progress = self.runner.run(some, portion)
                 finished: list[tuple[Message, str]] = []
-                some = [work for work in some if self._settle(work, progress[work.aggregate_root_id], finished)]
+                blamed, behind = [], []
+                for work in some:
+                    one = progress[work.aggregate_root_id]
+                    if one.skips_ahead:
+                        blamed.append(work)
+                    elif self._settle(work, one, finished):
+                        behind.append(work)
                 self._finish(finished)
+                for work in blamed:
+                    self._drive([work], 1)  # version by version, so that what comes before the failure is kept
+                some = behind
 
     def _settle(self, work: Work, progress: Progress, finished: list[tuple[Message, str]]) -> bool:
         """Note what is finished; returns whether there is more to do for the aggregate at once."""
         if progress.parked is not None:
             self.runner.persisted(partial(self._let_wait, list(work.refusals.values())))
-            finished.extend((message, progress.parked) for message in work.messages)
+            finished.extend((one, "" if one.is_handled(progress) else progress.parked) for one in work.messages)
             return False
         failure = progress.failure
         done = [message for message in work.messages if message.is_done(progress)]

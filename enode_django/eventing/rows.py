@@ -22,6 +22,9 @@ Row = TypeVar("Row", bound=models.Model)
 
 _by_id = attrgetter("aggregate_root_id")
 
+_VALUES_MAX = 50
+"""Rows in a statement that spells its values out: a long one costs more for each row."""
+
 
 class RowTable(Generic[Row]):
     """The table of ``model`` (derived from `enode_django.models.ReadModel`) in the database ``alias``.
@@ -95,8 +98,11 @@ class RowTable(Generic[Row]):
         connection = self._connection()
         stored = 0
         for (adding, in_arrays), group in self._groups(sorted(rows, key=_by_id)).items():
-            store = self._store_in_arrays if in_arrays else self._store_in_values
-            stored += store(connection, group, adding)
+            if in_arrays:
+                stored += self._store_in_arrays(connection, group, adding)
+                continue
+            for start in range(0, len(group), _VALUES_MAX):
+                stored += self._store_in_values(connection, group[start : start + _VALUES_MAX], adding)
         return stored
 
     def delete(self, versions: Mapping[str, int]) -> None:

@@ -30,6 +30,10 @@ UNLIMITED = 2**31 - 1
 """Of one transaction: its rows cannot be parted."""
 LOOK_AGAIN = 0.5
 """Seconds between looks at whether the queue is worked off."""
+RESTORED = (
+    "%s has compared the store up to position %d, but that is at %d: was it restored from a dump? nothing is compared "
+    "until it is past that position"
+)
 FORGET_REFUSALS = "1 day"
 """A handled refusal is remembered for so long: until the sweep has passed it."""
 
@@ -112,6 +116,8 @@ class Sweeper:
                 self.next_step = self._clock() + LOOK_AGAIN
                 return
             swept = self._follower.runner.applier.subscribe().swept_position
+            if swept > self._goal.position:
+                logger.error(RESTORED, self._follower.subscriber.name, swept, self._goal.position)
             self._parts = parts_of(self._store, swept, self._goal.position)
         if self._part is None:
             self._part = next(self._parts, None)

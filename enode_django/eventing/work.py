@@ -29,9 +29,10 @@ class Message(NamedTuple):
     reply_to: str
 
     def is_done(self, progress: Progress) -> bool:
-        if self.version is None:
-            return progress.failure is None
-        return self.version <= progress.version
+        return self.is_handled(progress) or (self.version is None and progress.failure is None)
+
+    def is_handled(self, progress: Progress) -> bool:
+        return self.version is not None and self.version <= progress.version
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,6 +97,11 @@ class Progress(NamedTuple):
     version: int
     failure: Failure | None = None
     parked: str | None = None
+
+    @property
+    def skips_ahead(self) -> bool:
+        """Whether versions before the failure were not handled either: they went down with it."""
+        return self.failure is not None and (self.failure.version or 0) > self.version + 1
 
 
 def contiguous(

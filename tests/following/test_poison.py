@@ -89,6 +89,23 @@ def test_what_was_handled_before_the_poison_stays_handled(harness: Harness, beha
     assert parked.version == 4
 
 
+@pytest.mark.parametrize("projection", [CounterRows, Entries])
+def test_what_was_handled_before_the_poison_stays_handled_with_one_attempt_only(
+    harness: Harness, behaviour: Behaviour, projection: type[CounterRows] | type[Entries]
+) -> None:
+    follower = harness.follower(subscribers.instance(projection), attempts=1)
+    original = behaviour.handle
+    behaviour.handle = lambda event: _fail_at(event.id, "c/3/0") or original(event)  # type: ignore[method-assign]
+    try:
+        harness.deliver(follower, harness.stored("c", *(Added(amount=1) for _ in range(5))))
+    finally:
+        behaviour.handle = original  # type: ignore[method-assign]
+    assert follower.runner.applier.positions(["c"]) == {"c": 2}
+    assert [parked.version for parked in harness.parked(follower.subscriber.name)] == [3]
+    assert skip_parked(follower, "c") is None
+    assert follower.runner.applier.positions(["c"]) == {"c": 5}
+
+
 def _fail_at(id: str, poisoned: str) -> None:
     if id == poisoned:
         raise ValueError(f"{id} is poison")
