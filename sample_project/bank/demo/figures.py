@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from django.db.models import Count, Max, Min, Q
 
@@ -26,6 +27,30 @@ class Figures:
     @property
     def per_second(self) -> float:
         return self.stored / max(self.seconds, 0.001)
+
+
+class Transfers(NamedTuple):
+    """How many have ended, and how."""
+
+    completed: int
+    cancelled: int
+
+    @property
+    def ended(self) -> int:
+        return self.completed + self.cancelled
+
+
+COMPLETED_AT_VERSION = 5
+"""Started, two reservations (and confirmed), two movements (and completed)."""
+
+
+def count_transfers(workload: Workload) -> Transfers:
+    rows = EventStream.objects.filter(aggregate_root_id__startswith=workload.transfer_prefix)
+    is_cancelled = Q(command_type="bank.CancelTransfer", version__isnull=False)
+    counts = rows.aggregate(
+        completed=Count("pk", filter=Q(version=COMPLETED_AT_VERSION)), cancelled=Count("pk", filter=is_cancelled)
+    )
+    return Transfers(**counts)
 
 
 def count_stored(workload: Workload) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from sample_project.bank.demo.figures import Figures, percentile
+from sample_project.bank.demo.figures import Figures, Transfers, percentile
+from sample_project.bank.demo.quiet import Pace
 from sample_project.bank.demo.teller import Answer, Teller
 
-LABEL_WIDTH = 18
+LABEL_WIDTH = 21
 
 
 def progress_on(console: Console) -> Progress:
@@ -24,8 +25,19 @@ def progress_on(console: Console) -> Progress:
     )
 
 
-def result_table(figures: Figures, sent_twice: int, teller: Teller, report: dict[str, Any]) -> Table:
+class Result(NamedTuple):
     """``report`` is that of runprocessors, empty if it is not ours."""
+
+    figures: Figures
+    transfers: Transfers
+    sent_twice: int
+    teller: Teller
+    paces: Mapping[str, Pace]
+    report: dict[str, Any]
+
+
+def result_table(result: Result) -> Table:
+    figures, teller = result.figures, result.teller
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(width=LABEL_WIDTH)
     table.add_column(justify="right", style="bold")
@@ -39,8 +51,15 @@ def result_table(figures: Figures, sent_twice: int, teller: Teller, report: dict
         "batch", f"{figures.median_batch:,.0f}", f"rows in one transaction (median), at most {figures.largest_batch:,}"
     )
     table.add_row("refused", f"{figures.refused:,}", "overdrafts; the refusals are stored, too")
-    table.add_row("repeated", f"{sent_twice:,}", "sent twice, stored once")
-    table.add_row("conflicts", *_conflicts(report))
+    table.add_row("repeated", f"{result.sent_twice:,}", "sent twice, stored once")
+    table.add_row("conflicts", *_conflicts(result.report))
+    table.add_row(
+        "transfers",
+        f"{result.transfers.completed:,}",
+        f"completed, and {result.transfers.cancelled:,} cancelled for want of money or of an account",
+    )
+    for name, pace in result.paces.items():
+        table.add_row(name, f"{pace.per_second:,.0f}/s", f"{pace.streams:,} streams followed in {pace.seconds:.1f} s")
     return table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -12,17 +12,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
 from enode_django import send_commands
-from enode_django.conf import conf
 from enode_django.exceptions import CommandTimeout
 from enode_django.ids import new_id
 from enode_django.runtime import close_bus, make_transport
-from sample_project.bank.demo.figures import count_stored, measure
+from sample_project.bank.demo.figures import count_stored, count_transfers, measure
 from sample_project.bank.demo.processors import Processors
 from sample_project.bank.demo.producers import Producers
-from sample_project.bank.demo.progress import progress_on, result_table
+from sample_project.bank.demo.progress import Result, progress_on, result_table
+from sample_project.bank.demo.quiet import Lookout, Pace
+from sample_project.bank.demo.read_models import read_model_problems
 from sample_project.bank.demo.teller import Teller
 from sample_project.bank.demo.verification import Verification, stored_records
 from sample_project.bank.demo.workload import SENT_AT_ONCE, Workload
@@ -40,8 +41,9 @@ class DemoFailed(Exception):
     """The text says what went wrong."""
 
 
-def new_workload(accounts: int, commands: int, producers: int) -> Workload:
-    return Workload(run=f"demo-{new_id()[-12:]}", accounts=accounts, commands=commands, producers=producers)
+def new_workload(accounts: int, commands: int, producers: int, transfers: int) -> Workload:
+    run = f"demo-{new_id()[-12:]}"
+    return Workload(run=run, accounts=accounts, commands=commands, producers=producers, transfers=transfers)
 
 
 class Demo:
@@ -57,6 +59,7 @@ class Demo:
         self._teller = Teller(workload)
         self._processors: Processors | None = None
         self._sent_twice = sum(map(workload.is_sent_twice, range(workload.commands)))
+        self._paces: dict[str, Pace] = {}
 
     def run(self) -> None:
         with ExitStack() as stack:
@@ -70,9 +73,7 @@ class Demo:
                 self._load(producers, progress)
             self._teller.ask(ASKED_WHEN_IDLE)
             report = self._stop_processors()
-            self._console.print()
-            self._console.print(result_table(measure(self._workload), self._sent_twice, self._teller, report))
-            self._console.print()
+            self._show(report)
             self._verify()
 
     # -- processors -----------------------------------------------------------------------------------------------
@@ -119,55 +120,78 @@ class Demo:
         while batch := list(islice(openings, SENT_AT_ONCE)):
             send_commands(batch)
             progress.advance(task, len(batch))
-        for _ in self._until_all_is_finished():
-            pass
+        with contextlib.closing(make_transport()) as transport:
+            lookout = Lookout(transport)
+            for _ in self._until(lookout, lookout.commands_are_handled):
+                pass
 
     def _load(self, producers: Producers, progress: Progress) -> None:
-        sending = progress.add_task("sending", total=self._workload.commands + self._sent_twice)
-        storing = progress.add_task("storing", total=self._workload.commands)
-        with self._teller:
+        workload = self._workload
+        sending = progress.add_task("sending", total=workload.commands + workload.transfers + self._sent_twice)
+        bars = _Bars(workload, progress)
+        with contextlib.closing(make_transport()) as transport, self._teller:
+            lookout = Lookout(transport)
             producers.start()
             while not producers.look():
                 progress.update(sending, completed=sum(producers.sent))
-                self._show_stored(progress, storing)
+                bars.show(lookout)
                 self._check_processors()
                 time.sleep(TICK)
             progress.update(sending, completed=sum(producers.sent))
-            for _ in self._until_all_is_finished():
-                self._show_stored(progress, storing)
-            self._show_stored(progress, storing)
+            self._teller.stop()
+            for _ in self._until(lookout, lookout.is_quiet):
+                bars.show(lookout)
+            bars.show(lookout)
+            self._paces = lookout.paces()
 
-    def _until_all_is_finished(self) -> Iterator[None]:
-        """Ends when the processors have committed every message that is in the queue now: each has its end then."""
-        topic, group = conf().COMMAND_TOPIC, conf().CONSUMER_GROUP
-        with contextlib.closing(make_transport()) as transport:
-            ends = transport.end_offsets(topic)
-            before, since = dict[int, int](), time.monotonic()
-            while True:
-                committed = transport.committed(group, topic)
-                if all(committed.get(queue, 0) >= end for queue, end in ends.items()):
-                    return
-                yield
-                self._check_processors()
-                if committed != before:
-                    before, since = dict(committed), time.monotonic()
-                elif time.monotonic() - since > STALLED_SECONDS:
-                    raise DemoFailed(self._explain(f"nothing was finished within {STALLED_SECONDS:g} s"))
-                time.sleep(TICK)
-
-    def _show_stored(self, progress: Progress, storing: TaskID) -> None:
-        progress.update(storing, completed=count_stored(self._workload))
+    def _until(self, lookout: Lookout, done: Callable[[], bool]) -> Iterator[None]:
+        """Raises `DemoFailed` when nothing moves."""
+        while not done():
+            yield
+            self._check_processors()
+            if lookout.seconds_without_progress > STALLED_SECONDS:
+                raise DemoFailed(self._explain(f"nothing was finished within {STALLED_SECONDS:g} s"))
+            time.sleep(TICK)
 
     # -- the end --------------------------------------------------------------------------------------------------
+
+    def _show(self, report: dict[str, Any]) -> None:
+        workload = self._workload
+        result = Result(
+            measure(workload), count_transfers(workload), self._sent_twice, self._teller, self._paces, report
+        )
+        self._console.print()
+        self._console.print(result_table(result))
+        self._console.print()
 
     def _verify(self) -> None:
         workload = self._workload
         verification = Verification(workload, self._teller.results, stored_records(workload))
         problems = self._teller.problems + verification.problems
+        problems += read_model_problems(workload, verification.accounts)
         if problems:
             shown = "\n".join(f"  {problem}" for problem in problems[:PROBLEMS_SHOWN])
             raise DemoFailed(f"the database does not hold what was sent ({len(problems)} problems):\n{shown}")
         self._console.print(
             "[green]Verified in the database:[/green] every command is stored exactly once, no account's versions "
-            "have a gap, and each balance is the sum of what was accepted."
+            "have a gap, each balance is the sum of what was accepted, and no transfer is left open. All balances "
+            f"make {verification.balances:,.2f}, which is what was paid in less what was taken out: in the store, in "
+            "AccountSummary and in LedgerEntry."
         )
+
+
+class _Bars:
+    """Of what goes on behind the queue."""
+
+    def __init__(self, workload: Workload, progress: Progress) -> None:
+        self._workload = workload
+        self._progress = progress
+        self._storing = progress.add_task("storing", total=workload.commands)
+        self._transfers = progress.add_task("transfers", total=workload.transfers) if workload.transfers else None
+        self._following = progress.add_task("following", total=0)
+
+    def show(self, lookout: Lookout) -> None:
+        self._progress.update(self._storing, completed=count_stored(self._workload))
+        if self._transfers is not None:
+            self._progress.update(self._transfers, completed=count_transfers(self._workload).ended)
+        self._progress.update(self._following, completed=lookout.followed(), total=lookout.published())

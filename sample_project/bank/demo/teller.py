@@ -55,6 +55,10 @@ class Teller:
         self._stop.set()
         self._thread.join()
 
+    def stop(self) -> None:
+        """Ask no more beside the load; answers that are due still come. Safe to call twice."""
+        self._stop.set()
+
     def ask(self, times: int) -> None:
         for _ in range(times):
             command, begin = self._next(), time.perf_counter()

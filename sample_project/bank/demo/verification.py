@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from itertools import groupby
 
 from enode_django import CommandResult
-from enode_django.commanding.loading import replay_records
+from enode_django.commanding.loading import events_of, replay_records
 from enode_django.commanding.results import stored_result
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import EnodeError
 from enode_django.models import EventStream
 from sample_project.bank.demo.workload import Workload, signed_amount
-from sample_project.bank.domain import BankAccount
+from sample_project.bank.domain import (
+    BankAccount,
+    DepositConfirmed,
+    MoneyTransfer,
+    Side,
+    TransferStatus,
+    WithdrawalConfirmed,
+)
 
 PORTION = 2_000
 
@@ -29,37 +36,63 @@ def stored_records(workload: Workload) -> Iterator[StreamRecord]:
 
 
 class Verification:
-    """Reads the records once; ``problems`` are sentences for a person, empty when all is well."""
+    """Reads the records once; ``problems`` are sentences for a person, empty when all is well.
+
+    ``accounts`` are the stored ones, ``paid_in`` is what was accepted at their counters, less what was taken out.
+    """
 
     def __init__(self, workload: Workload, answered: Sequence[CommandResult], records: Iterable[StreamRecord]) -> None:
         self.problems: list[str] = []
+        self.accounts: dict[str, BankAccount] = {}
+        self.transfers: dict[str, MoneyTransfer] = {}
+        self.paid_in = Decimal(0)
         self._workload = workload
         self._movements = bytearray(workload.commands)
         self._answered = {result.command_id: result for result in answered}
         self._others: defaultdict[str, int] = defaultdict(int)
+        self._moved: Counter[tuple[str, Side]] = Counter()
         for id, streams in groupby(records, lambda record: record.aggregate_root_id):
-            self._check_account(id, list(streams))
+            self._check_aggregate(id, list(streams))
         self._check_all_are_there()
+        self._check_transfers()
+        self._check_sum()
 
-    def _check_account(self, id: str, streams: Sequence[StreamRecord]) -> None:
+    @property
+    def balances(self) -> Decimal:
+        return sum((account.balance for account in self.accounts.values()), Decimal(0))
+
+    def _check_aggregate(self, id: str, streams: Sequence[StreamRecord]) -> None:
         accepted = [stream for stream in streams if stream.version is not None]
         versions = [stream.version for stream in accepted]
         if versions != list(range(1, len(versions) + 1)):
-            self._problem(f"account {id} has the versions {versions}: there is a gap")
+            self._problem(f"{_kind(streams)} {id} has the versions {versions}: there is a gap")
             return
         should_be = sum(map(self._account_for, streams), Decimal(0))
         try:
-            account = replay_records(accepted)
+            aggregate = replay_records(accepted)
         except EnodeError as error:
-            self._problem(f"account {id} cannot be read: {error}")
+            self._problem(f"{_kind(streams)} {id} cannot be read: {error}")
             return
-        if not isinstance(account, BankAccount):
+        if isinstance(aggregate, MoneyTransfer):
+            self.transfers[id] = aggregate
+        elif isinstance(aggregate, BankAccount):
+            self._check_account(aggregate, should_be)
+        elif id != self._workload.nobody:
             self._problem(f"account {id} was never opened")
-        elif account.balance != should_be:
-            self._problem(f"account {id} has the balance {account.balance}; what was accepted makes {should_be}")
+
+    def _check_account(self, account: BankAccount, should_be: Decimal) -> None:
+        self.accounts[account.id] = account
+        if account.balance != should_be:
+            self._problem(
+                f"account {account.id} has the balance {account.balance}; what was accepted makes {should_be}"
+            )
+        if account.outgoing or account.incoming:
+            self._problem(f"account {account.id} has reservations: {[*account.outgoing, *account.incoming]}")
 
     def _account_for(self, record: StreamRecord) -> Decimal:
         """Note that a command is stored; returns what it was to add to the balance if it was accepted."""
+        if record.command_type in ("bank.ConfirmWithdrawal", "bank.ConfirmDeposit"):
+            return self._account_for_transfer(record)
         prefix = self._workload.movement_prefix
         if not record.command_id.startswith(prefix):
             return self._account_for_other(record)
@@ -71,24 +104,59 @@ class Verification:
         movement = self._workload.movement(number)
         if movement.aggregate_root_id != record.aggregate_root_id:
             self._problem(f"command {record.command_id} was sent to another account than {record.aggregate_root_id}")
-        return signed_amount(movement) if record.version is not None else Decimal(0)
+        return self._paid_in(signed_amount(movement)) if record.version is not None else Decimal(0)
 
     def _account_for_other(self, record: StreamRecord) -> Decimal:
-        """Openings, and what was answered: an answer is final, so it is what the row says."""
+        """Openings, starts of transfers, and what was answered: an answer is final, so it is what the row says."""
         self._others[record.command_id] += 1
         answer = self._answered.get(record.command_id)
         if answer is not None and answer != stored_result(record):
             self._problem(f"command {record.command_id} was answered {answer}, but stored is {stored_result(record)}")
-        return Decimal(1) if answer is not None and record.version is not None else Decimal(0)
+        return self._paid_in(Decimal(1)) if answer is not None and record.version is not None else Decimal(0)
+
+    def _account_for_transfer(self, record: StreamRecord) -> Decimal:
+        """What moved is what was sent, whatever the events say."""
+        moved = Decimal(0)
+        for event in events_of(record) if record.version is not None else ():
+            if isinstance(event, WithdrawalConfirmed | DepositConfirmed):
+                side = Side.SOURCE if isinstance(event, WithdrawalConfirmed) else Side.TARGET
+                self._moved[event.transfer, side] += 1
+                start = self._workload.transfer(int(event.transfer.removeprefix(self._workload.transfer_prefix)))
+                account = start.source if side is Side.SOURCE else start.target
+                if record.aggregate_root_id != account:
+                    self._problem(f"transfer {event.transfer} moved money of {record.aggregate_root_id}")
+                moved += -start.amount if side is Side.SOURCE else start.amount
+        return moved
+
+    def _paid_in(self, amount: Decimal) -> Decimal:
+        self.paid_in += amount
+        return amount
 
     def _check_all_are_there(self) -> None:
         for number, times in enumerate(self._movements):
             if times != 1:
                 self._problem(f"command {self._workload.movement_prefix}{number:09d} is stored {times} times")
-        others = [*self._answered, *(opening.id for opening in self._workload.openings())]
-        for id in others:
+        starts = map(self._workload.transfer, range(self._workload.transfers))
+        sent = [*self._workload.openings(), *starts]
+        for id in [*self._answered, *(command.id for command in sent)]:
             if self._others[id] != 1:
                 self._problem(f"command {id} is stored {self._others[id]} times")
 
+    def _check_transfers(self) -> None:
+        for id, transfer in self.transfers.items():
+            if not transfer.has_ended:
+                self._problem(f"transfer {id} has not ended, it is {transfer.status.value}")
+            moved = tuple(self._moved[id, side] for side in Side)
+            if moved != ((1, 1) if transfer.status is TransferStatus.COMPLETED else (0, 0)):
+                self._problem(f"transfer {id} is {transfer.status.value}, and moved (source, target) {moved} times")
+
+    def _check_sum(self) -> None:
+        if not self.problems and self.balances != self.paid_in:
+            self._problem(f"the balances add up to {self.balances}; {self.paid_in} was paid in")
+
     def _problem(self, text: str) -> None:
         self.problems.append(text)
+
+
+def _kind(streams: Sequence[StreamRecord]) -> str:
+    return "transfer" if streams[0].aggregate_root_type == "bank.MoneyTransfer" else "account"

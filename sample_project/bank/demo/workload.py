@@ -10,7 +10,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import NamedTuple
 
-from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
+from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
 
 SENT_AT_ONCE = 250
 OVERDRAFT = Decimal(1_000_000)
@@ -18,6 +18,8 @@ OVERDRAFT = Decimal(1_000_000)
 OVERDRAFT_PERCENT = 3
 WITHDRAW_PERCENT = 27
 TWICE_PERCENT = 1
+UNKNOWN_PERCENT = 2
+"""Transfers to an account that does not exist."""
 
 Movement = Deposit | Withdraw
 
@@ -33,12 +35,14 @@ class Draw(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """``run`` begins every id, ``commands`` counts the movements of money. Movement n is producer n % producers's."""
+    """``run`` begins every id, ``commands`` counts the movements of money on one account. Movement or transfer n is
+    producer n % producers's."""
 
     run: str
     accounts: int
     commands: int
     producers: int
+    transfers: int = 0
 
     @property
     def opening_prefix(self) -> str:
@@ -47,6 +51,15 @@ class Workload:
     @property
     def movement_prefix(self) -> str:
         return f"{self.run}-move-"
+
+    @property
+    def transfer_prefix(self) -> str:
+        return f"{self.run}-transfer-"
+
+    @property
+    def nobody(self) -> str:
+        """The id of no account."""
+        return f"{self.run}-nobody"
 
     def account(self, number: int) -> str:
         return f"{self.run}-{number:06d}"
@@ -66,22 +79,42 @@ class Workload:
             return Withdraw(id=id, aggregate_root_id=account, amount=amount)
         return Deposit(id=id, aggregate_root_id=account, amount=amount)
 
+    def transfer(self, number: int) -> StartTransfer:
+        """From one account to another; ``accounts`` must be two at least."""
+        draw = self._draw(number, "transfer")
+        id = f"{self.transfer_prefix}{number:09d}"
+        amount = Decimal(draw.cents).scaleb(-2)
+        if draw.kind < OVERDRAFT_PERCENT:
+            amount += OVERDRAFT
+        target = self.account((draw.account + 1 + number % (self.accounts - 1)) % self.accounts)
+        if draw.twice < UNKNOWN_PERCENT:
+            target = self.nobody
+        return StartTransfer(
+            id=f"{id}-start", aggregate_root_id=id, source=self.account(draw.account), target=target, amount=amount
+        )
+
     def is_sent_twice(self, number: int) -> bool:
         return self._draw(number).twice < TWICE_PERCENT
 
-    def batches(self, producer: int) -> Iterator[list[Movement]]:
+    def batches(self, producer: int) -> Iterator[list[Movement | StartTransfer]]:
         """What one producer sends; a command that is sent twice comes again in the batch after its own."""
-        numbers = iter(range(producer, self.commands, self.producers))
+        transfers = map(self.transfer, range(producer, self.transfers, self.producers))
         again: list[Movement] = []
-        while chosen := list(islice(numbers, SENT_AT_ONCE)):
+        numbers = range(producer, self.commands, self.producers)
+        for start in range(0, len(numbers), SENT_AT_ONCE):
+            chosen = numbers[start : start + SENT_AT_ONCE]
             movements = [self.movement(number) for number in chosen]
-            yield movements + again
+            share = self.transfers * len(chosen) // self.commands
+            yield [*movements, *again, *islice(transfers, share)]
             again = [movement for number, movement in zip(chosen, movements, strict=True) if self.is_sent_twice(number)]
         if again:
-            yield again
+            yield [*again]
+        while rest := list(islice(transfers, SENT_AT_ONCE)):
+            yield [*rest]
 
-    def _draw(self, number: int) -> Draw:
-        rest = int.from_bytes(blake2b(f"{self.run}/{number}".encode(), digest_size=16).digest(), "big")
+    def _draw(self, number: int, kind_of_command: str = "") -> Draw:
+        text = f"{self.run}/{kind_of_command}{number}"
+        rest = int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big")
         rest, account = divmod(rest, self.accounts)
         rest, cents = divmod(rest, 10_000)
         rest, kind = divmod(rest, 100)

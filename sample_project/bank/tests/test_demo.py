@@ -29,15 +29,28 @@ from sample_project.bank.demo.workload import OVERDRAFT, Workload
 from sample_project.bank.domain import Deposit, Withdraw
 from sample_project.embedded import Postgres, Redis
 
-WORKLOAD = Workload(run="r", accounts=10, commands=2_000, producers=3)
+WORKLOAD = Workload(run="r", accounts=10, commands=2_000, producers=3, transfers=101)
 
 
-def test_producers_together_send_every_movement_and_some_of_them_twice() -> None:
-    sent = [movement for producer in range(3) for batch in WORKLOAD.batches(producer) for movement in batch]
+def test_producers_together_send_everything_and_some_movements_twice() -> None:
+    sent: list[Command] = [command for producer in range(3) for batch in WORKLOAD.batches(producer) for command in batch]
     twice = [WORKLOAD.movement(number) for number in range(2_000) if WORKLOAD.is_sent_twice(number)]
     assert 1 < len(twice) < 100
-    expected = [*(WORKLOAD.movement(number) for number in range(2_000)), *twice]
-    assert sorted(sent, key=lambda movement: movement.id) == sorted(expected, key=lambda movement: movement.id)
+    expected = [
+        *(WORKLOAD.movement(number) for number in range(2_000)),
+        *(WORKLOAD.transfer(number) for number in range(101)),
+        *twice,
+    ]
+    assert sorted(sent, key=lambda command: command.id) == sorted(expected, key=lambda command: command.id)
+
+
+def test_transfers_are_of_every_kind_and_between_two_accounts() -> None:
+    transfers = [WORKLOAD.transfer(number) for number in range(1_000)]
+    assert all(transfer.source != transfer.target for transfer in transfers)
+    accounts = set(map(WORKLOAD.account, range(10)))
+    assert {transfer.source for transfer in transfers} == accounts
+    assert {transfer.target for transfer in transfers} == {*accounts, WORKLOAD.nobody}
+    assert 0 < sum(transfer.amount > OVERDRAFT for transfer in transfers) < 100
 
 
 def test_movements_are_of_every_kind_and_reach_every_account() -> None:

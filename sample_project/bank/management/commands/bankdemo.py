@@ -21,19 +21,24 @@ COUNTS = ("accounts", "commands", "producers", "processes")
 
 
 class Command(BaseCommand):
-    help = "Opens accounts, sends deposits and withdrawals from several processes, and verifies what was stored."
+    help = "Sends deposits, withdrawals and transfers from several processes, and verifies what was stored and shown."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--accounts", type=int, default=2_000)
         parser.add_argument("--commands", type=int, default=50_000, help="deposits and withdrawals, in all")
+        parser.add_argument("--transfers", type=int, default=1_000, help="transfers between two accounts")
         parser.add_argument("--producers", type=int, default=2, help="processes that send")
-        parser.add_argument("--processes", type=int, default=2, help="worker processes that handle")
+        parser.add_argument("--processes", type=int, default=2, help="worker processes of each role")
         parser.add_argument("--no-processors", action="store_true", help="use those that run already, start none")
 
     def handle(self, **options: Any) -> None:
         for name in COUNTS:
             if options[name] < 1:
                 raise CommandError(f"--{name} must be at least 1, got {options[name]}")
+        if options["transfers"] < 0:
+            raise CommandError(f"--transfers must be at least 0, got {options['transfers']}")
+        if options["transfers"] and options["accounts"] < 2:
+            raise CommandError("transfers need two accounts; use --accounts 2 or more, or --transfers 0")
         console = Console(file=options.get("stdout"), no_color=options["no_color"] or None, highlight=False)
         try:
             with _exiting_on(signal.SIGTERM, signal.SIGHUP):
@@ -54,17 +59,18 @@ class Command(BaseCommand):
         *,
         accounts: int,
         commands: int,
+        transfers: int,
         producers: int,
         processes: int,
         no_processors: bool,
         **options: Any,
     ) -> None:
         call_command("migrate", verbosity=0, interactive=False)
-        counts = {"account": accounts, "command": commands, "producer": producers}
+        counts = {"account": accounts, "command": commands, "transfer": transfers, "producer": producers}
         if not no_processors:
-            counts["worker process"] = processes
+            counts["worker process"] = 2 * processes
         console.print(f"A bank: {', '.join(_counted(noun, count) for noun, count in counts.items())}\n")
-        workload = new_workload(accounts, commands, producers)
+        workload = new_workload(accounts, commands, producers, transfers)
         Demo(workload, None if no_processors else processes, console).run()
 
 

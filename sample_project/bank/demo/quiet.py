@@ -1,0 +1,82 @@
+"""When the workers are done with all there is, and how fast each subscriber followed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from enode_django.conf import conf
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventing.registry import subscribers
+
+Place = tuple[str, str]
+"""A consumer group and its topic."""
+
+
+class Pace(NamedTuple):
+    """``streams`` were published; a subscriber was through them after ``seconds``."""
+
+    streams: int
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        return self.streams / max(self.seconds, 0.001)
+
+
+class Lookout:
+    """Looks at the offsets of the commands' topic and, for each subscriber, of the events' topic. Blocks on the queue.
+
+    A command is committed when its events are published, and an event when the commands that follow from it are sent.
+    So if everything that was there at the beginning of a look is committed, and nothing has come by its end, there is
+    nothing on its way.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        current = conf()
+        self._transport = transport
+        self._commands = current.COMMAND_TOPIC
+        self._events = current.EVENT_TOPIC
+        self._command_group = current.CONSUMER_GROUP
+        self._followers = [subscriber.name for subscriber in subscribers.all()]
+        self._began = time.monotonic()
+        self._published_before = sum(self._ends(self._events).values())
+        self._moved: dict[Place, tuple[Mapping[int, int], float]] = {}
+
+    def commands_are_handled(self) -> bool:
+        return self._is_done(self._command_group, self._commands, self._ends(self._commands))
+
+    def is_quiet(self) -> bool:
+        topics = {topic: self._ends(topic) for topic in (self._commands, self._events)}
+        done = [self._is_done(self._command_group, self._commands, topics[self._commands])]
+        done += [self._is_done(name, self._events, topics[self._events]) for name in self._followers]
+        return all(done) and all(self._ends(topic) == ends for topic, ends in topics.items())
+
+    @property
+    def seconds_without_progress(self) -> float:
+        """Since an offset that was looked at moved last."""
+        return time.monotonic() - max([self._began, *(since for _, since in self._moved.values())])
+
+    def paces(self) -> dict[str, Pace]:
+        """Of each subscriber, once it is quiet."""
+        streams = sum(self._ends(self._events).values()) - self._published_before
+        return {name: Pace(streams, self._moved[name, self._events][1] - self._began) for name in self._followers}
+
+    def followed(self) -> int:
+        """How many streams the subscriber that is furthest behind is past."""
+        totals = [sum(self._transport.committed(name, self._events).values()) for name in self._followers]
+        return max(0, min(totals) - self._published_before)
+
+    def published(self) -> int:
+        return sum(self._ends(self._events).values()) - self._published_before
+
+    def _ends(self, topic: str) -> Mapping[int, int]:
+        return self._transport.end_offsets(topic)
+
+    def _is_done(self, group: str, topic: str, ends: Mapping[int, int]) -> bool:
+        committed = self._transport.committed(group, topic)
+        before = self._moved.get((group, topic))
+        if before is None or before[0] != committed:
+            self._moved[group, topic] = (dict(committed), time.monotonic())
+        return all(committed.get(queue, 0) >= end for queue, end in ends.items())
