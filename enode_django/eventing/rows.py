@@ -22,7 +22,7 @@ Row = TypeVar("Row", bound=models.Model)
 
 _by_id = attrgetter("aggregate_root_id")
 
-_VALUES_MAX = 50
+_VALUES_MAX = 200
 """Rows in a statement that spells its values out: a long one costs more for each row."""
 
 

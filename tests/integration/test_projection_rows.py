@@ -281,6 +281,15 @@ def test_a_batch_writes_the_rows_that_are_ahead_and_counts_them() -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("model", ODD)
+def test_a_large_batch_is_stored_whole(model: type[Kinds]) -> None:
+    ids = [f"{n:04}" for n in range(1001)]
+    with transaction.atomic():
+        assert table(model).store([model(aggregate_root_id=id, version=1, name=id) for id in ids]) == len(ids)
+        assert {id: row.name for id, row in table(model).load_locked(ids).items()} == dict(zip(ids, ids, strict=True))
+
+
+@pytest.mark.django_db
 def test_rows_are_deleted_below_the_version_that_is_given() -> None:
     for id in "abcd":
         put(Bare, id, 5)
