@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -16,24 +17,33 @@ import psutil
 import psycopg
 import pytest
 from django.conf import settings
+from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.models import QuerySet
 from django.test import TestCase
 
-from enode_django import CommandResult, execute_command, send_commands
+from enode_django import Command, CommandResult, execute_command, send_commands
+from enode_django.commanding.loading import events_of
 from enode_django.eventstore.base import StreamRecord
 from enode_django.models import EventStream
 from enode_django.testing import inline
-from sample_project.bank.demo.figures import measure, percentile
+from sample_project.bank.demo.figures import COMPLETED_AT_VERSION, count_transfers, measure, percentile
+from sample_project.bank.demo.read_models import read_model_problems
 from sample_project.bank.demo.verification import Verification, stored_records
 from sample_project.bank.demo.workload import OVERDRAFT, Workload
-from sample_project.bank.domain import Deposit, Withdraw
+from sample_project.bank.domain import Deposit, TransferStatus, Withdraw, WithdrawalConfirmed
+from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.bank.process_managers import TransferProcess
+from sample_project.bank.projections import AccountSummaries, Ledger
 from sample_project.embedded import Postgres, Redis
 
 WORKLOAD = Workload(run="r", accounts=10, commands=2_000, producers=3, transfers=101)
 
 
 def test_producers_together_send_everything_and_some_movements_twice() -> None:
-    sent: list[Command] = [command for producer in range(3) for batch in WORKLOAD.batches(producer) for command in batch]
+    sent: list[Command] = [
+        command for producer in range(3) for batch in WORKLOAD.batches(producer) for command in batch
+    ]
     twice = [WORKLOAD.movement(number) for number in range(2_000) if WORKLOAD.is_sent_twice(number)]
     assert 1 < len(twice) < 100
     expected = [
@@ -70,7 +80,7 @@ class TheVerification(TestCase):
     def setUp(self) -> None:
         self.workload = Workload(run="demo-test", accounts=5, commands=60, producers=1)
         self.asked: list[CommandResult] = []
-        with inline():
+        with inline(followed_by=[]):
             send_commands(self.workload.openings())
             for batch in self.workload.batches(0):
                 send_commands(batch)
@@ -133,6 +143,88 @@ class TheVerification(TestCase):
         assert refused > 0
 
 
+class TheVerificationOfTransfers(TestCase):
+    workload = Workload(run="demo-test", accounts=5, commands=40, producers=1, transfers=30)
+
+    @classmethod
+    def setUpTestData(cls) -> None:
+        with inline(followed_by=[TransferProcess, AccountSummaries, Ledger]):
+            send_commands(cls.workload.openings())
+            for batch in cls.workload.batches(0):
+                send_commands(batch)
+
+    def verify(self, without: Callable[[StreamRecord], bool] = lambda record: False) -> Verification:
+        records = [record for record in stored_records(self.workload) if not without(record)]
+        return Verification(self.workload, [], records)
+
+    def read_models(self) -> str:
+        return "\n".join(read_model_problems(self.workload, self.verify().accounts))
+
+    def streams(self, command_type: str) -> QuerySet[EventStream]:
+        return EventStream.objects.filter(command_type=command_type, version__isnull=False)
+
+    def test_nothing_is_found_when_all_is_well(self) -> None:
+        verification = self.verify()
+        assert (verification.problems, self.read_models()) == ([], "")
+        assert verification.balances == verification.paid_in > 0
+
+    def test_transfers_are_counted_by_their_end(self) -> None:
+        counted = count_transfers(self.workload)
+        ends = Counter(transfer.status for transfer in self.verify().transfers.values())
+        assert ends == {TransferStatus.COMPLETED: counted.completed, TransferStatus.CANCELLED: counted.cancelled}
+        assert counted.ended == 30 > counted.completed > 0
+
+    def test_an_open_transfer_is_found(self) -> None:
+        last = EventStream.objects.filter(
+            version=COMPLETED_AT_VERSION, aggregate_root_type="bank.MoneyTransfer"
+        ).first()
+        assert last is not None
+        problems = self.verify(lambda record: record.command_id == last.command_id).problems
+        assert f"transfer {last.aggregate_root_id} has not ended, it is confirmed" in problems
+
+    def test_money_that_was_made_up_is_found(self) -> None:
+        """As if the target had got money that the source never gave."""
+        row = self.streams("bank.ConfirmWithdrawal").order_by("-version")[0]
+        (event,) = events_of(StreamRecord(*(getattr(row, field) for field in StreamRecord._fields)))
+        assert isinstance(event, WithdrawalConfirmed)
+        verification = self.verify(lambda record: record.command_id == row.command_id)
+        assert any("has reservations" in problem or "there is a gap" in problem for problem in verification.problems)
+        assert f"transfer {event.transfer} is completed, and moved (source, target) (0, 1) times" in (
+            verification.problems
+        )
+
+    def test_a_wrong_summary_is_found(self) -> None:
+        row = AccountSummary.objects.earliest("pk")
+        AccountSummary.objects.filter(pk=row.pk).update(available=row.available + 1)
+        assert f"account {row.pk} has the summary {row.balance} / {row.available + 1}" in self.read_models()
+
+    def test_a_missing_summary_is_found(self) -> None:
+        account = self.workload.account(1)
+        AccountSummary.objects.get(pk=account).delete()
+        assert self.read_models() == f"account {account} has no summary"
+
+    def test_a_missing_entry_of_the_ledger_is_found(self) -> None:
+        entry = LedgerEntry.objects.earliest("pk")
+        entry.delete()
+        assert f"account {entry.account} has a ledger of" in self.read_models()
+
+    def test_an_account_that_is_not_stored_is_found(self) -> None:
+        row = AccountSummary.objects.earliest("pk")
+        row.pk = f"{self.workload.run}-made-up"
+        row.save(force_insert=True)
+        assert self.read_models() == f"account {row.pk} is shown, but not stored"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--transfers=-1"], "--transfers"), (["--accounts=1"], "two accounts"), (["--commands=0"], "--commands")],
+)
+def test_options_that_make_no_sense_are_refused(options: Sequence[str], said: str) -> None:
+    with pytest.raises(CommandError, match=said):
+        call_command("bankdemo", *options)
+
+
 @pytest.fixture
 def services(private_postgres: Postgres, private_redis: Redis) -> Mapping[str, str]:
     return {**os.environ, "DATABASE_URL": private_postgres.url, "REDIS_URL": private_redis.url}
@@ -185,11 +277,13 @@ def has_rows(url: str) -> bool:
 
 @pytest.mark.acceptance
 def test_a_small_demo_verifies_itself_and_leaves_nothing_running(services: Mapping[str, str]) -> None:
-    with running_demo(services, "--accounts=20", "--commands=400", "--processes=1") as demo:
+    with running_demo(services, "--accounts=20", "--commands=400", "--transfers=40", "--processes=1") as demo:
         shown, _ = demo.communicate(timeout=60)
         assert demo.returncode == 0, shown
         assert "Verified in the database" in shown
         assert "throughput" in shown
+        assert "bank.AccountSummaries" in shown
+        assert "completed, and" in shown
         wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
 
 
