@@ -20,7 +20,7 @@ Benchmark = Callable[[Services, bool], list[figures.Figure]]
 
 def benchmarks() -> dict[str, Benchmark]:
     """In the order they run. They are imported when Django is set up."""
-    from benchmarks import latency, memory, peer, recovery, throughput
+    from benchmarks import latency, memory, peer, read_side, recovery, throughput
 
     return {
         "throughput": throughput.run,
@@ -29,6 +29,9 @@ def benchmarks() -> dict[str, Benchmark]:
         "latency": latency.run,
         "repeats": throughput.run_repeats,
         "recovery": recovery.run,
+        "projection": read_side.run_projection,
+        "ledger": read_side.run_ledger,
+        "handled": latency.run_handled,
         "memory": memory.run,
     }
 

@@ -1,4 +1,4 @@
-"""``execute_command`` alone on an idle system: from the call to the durable answer."""
+"""``execute_command`` alone on an idle system: from the call to the durable answer, or until the events are handled."""
 
 from __future__ import annotations
 
@@ -9,25 +9,37 @@ from benchmarks import loads
 from benchmarks.figures import Figure
 from benchmarks.processors import Processors
 from benchmarks.workspace import COMMANDS, Services
-from enode_django import execute_command
+from enode_django import WaitFor, execute_command
 from enode_django.commanding.bus import QueueCommandBus
+from enode_django.eventing.registry import subscribers
 from enode_django.runtime import use_bus
 from sample_project.bank.domain import Deposit, OpenAccount
 
 WARM_UP = 100
+SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.transfers")
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    count = 500 if quick else 2_000
-    with services.workspace() as workspace, Processors(workspace):
+    return _run(services, 500 if quick else 2_000, "execute_command", WaitFor.EXECUTED, "command")
+
+
+def run_handled(services: Services, quick: bool) -> list[Figure]:
+    """Both projections handle a deposit; the process manager only looks at it."""
+    with subscribers.only(*map(subscribers.get, SUBSCRIBERS)):  # as in the workers: nobody else is waited for
+        return _run(services, 500 if quick else 2_000, "handled", WaitFor.HANDLED, "all")
+
+
+def _run(services: Services, count: int, name: str, wait_for: WaitFor, role: str) -> list[Figure]:
+    with services.workspace(SUBSCRIBERS) as workspace, Processors(workspace, role=role):
         bus = QueueCommandBus(workspace.transport, workspace.producer, COMMANDS)
         with use_bus(bus):
-            seconds = [_timed(id) for id in _opened(10) for _ in range((count + WARM_UP) // 10)][WARM_UP:]
+            accounts = _opened(10)
+            seconds = [_timed(id, wait_for) for id in accounts for _ in range((count + WARM_UP) // 10)][WARM_UP:]
         bus.close()
     percentiles = statistics.quantiles(seconds, n=100)
     return [
-        Figure("execute_command p50", percentiles[49] * 1e3, "ms", note=f"{count:,} one after another"),
-        Figure("execute_command p99", percentiles[98] * 1e3, "ms"),
+        Figure(f"{name} p50", percentiles[49] * 1e3, "ms", note=f"{count:,} one after another"),
+        Figure(f"{name} p99", percentiles[98] * 1e3, "ms"),
     ]
 
 
@@ -38,10 +50,10 @@ def _opened(count: int) -> list[str]:
     return accounts
 
 
-def _timed(id: str) -> float:
+def _timed(id: str, wait_for: WaitFor) -> float:
     command = Deposit(aggregate_root_id=id, amount=loads.AMOUNT)
     started = time.perf_counter()
-    result = execute_command(command)
+    result = execute_command(command, wait_for=wait_for)
     seconds = time.perf_counter() - started
     result.raise_for_status()
     return seconds

@@ -46,13 +46,13 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 def _rate(services: Services, settings: dict[str, str], load: str, count: int) -> float:
     with services.database(migrated=False) as url:
-        environment = {**_connection(url), **CACHE, **settings}
+        environment = {**connection_settings(url), **CACHE, **settings}
         command = [sys.executable, "-m", "benchmarks.peer_process", load, str(count), json.dumps(environment)]
         done = subprocess.run(command, cwd=PROJECT, stdout=subprocess.PIPE, check=True, text=True)
         return float(done.stdout)
 
 
-def _connection(url: str) -> dict[str, str]:
+def connection_settings(url: str) -> dict[str, str]:
     parts = urlsplit(url)
     return {
         "PERSISTENCE_MODULE": "eventsourcing.postgres",

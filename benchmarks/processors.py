@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.workspace import PROJECT, Workspace
+from benchmarks.workspace import COMMANDS, EVENTS, GROUP, PROJECT, Workspace
 
 PATIENCE = 300.0
 POLL = 0.005
@@ -32,11 +32,14 @@ def wait_for(what: str, condition: Callable[[], bool], seconds: float = PATIENCE
 
 
 class Processors:
-    """Ready when the block begins: every queue is owned, by as many workers as were asked for."""
+    """Ready when the block begins, unless ``ready`` is False: every queue is owned, by each consumer group, by as many
+    workers as were asked for. Event workers need a workspace that names its subscribers."""
 
-    def __init__(self, workspace: Workspace, processes: int = 2) -> None:
+    def __init__(self, workspace: Workspace, processes: int = 2, role: str = "command", *, ready: bool = True) -> None:
         self._workspace = workspace
         self._processes = processes
+        self._role = role
+        self._ready = ready
 
     def __enter__(self) -> Processors:
         self._directory = tempfile.TemporaryDirectory(prefix="enode-bench-")
@@ -45,7 +48,7 @@ class Processors:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "manage.py", "runprocessors", "-v", "0"),
-                *("--role", "command", "--processes", str(self._processes), "--report", str(self._report)),
+                *("--role", self._role, "--processes", str(self._processes), "--report", str(self._report)),
             ],
             cwd=PROJECT,
             env=self._workspace.environment,
@@ -53,7 +56,8 @@ class Processors:
             stderr=self._log,
         )
         try:
-            wait_for("workers own all queues", self._is_ready, 60.0)
+            if self._ready:
+                wait_for("workers own all queues", self._is_ready, 60.0)
         except BaseException:
             self._end()
             raise
@@ -61,8 +65,13 @@ class Processors:
 
     def _is_ready(self) -> bool:
         self.check()
-        owners = self._workspace.owners()
-        return None not in owners and len(set(owners)) == self._processes and len(self.pids()) == self._processes
+        groups = [] if self._role == "event" else [(COMMANDS, GROUP)]
+        if self._role != "command":
+            groups += [(EVENTS, name) for name in self._workspace.subscribers]
+        owners = [self._workspace.owners(*group) for group in groups]
+        return len(self.pids()) == self._processes * (1 + (self._role == "all")) and all(
+            None not in names and len(set(names)) == self._processes for names in owners
+        )
 
     def check(self) -> None:
         if self.process.poll() is not None:
@@ -76,7 +85,8 @@ class Processors:
         return report
 
     def pids(self) -> list[int]:
-        return list(self.report().get("pids", []))
+        report = self.report()
+        return [*report.get("pids", []), *report.get("event_pids", [])]
 
     def log(self) -> str:
         self._log.flush()

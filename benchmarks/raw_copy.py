@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from psycopg import sql
 
 from benchmarks.workspace import Workspace
-from enode_django.eventstore.copy_format import COLUMNS, HEADER, TRAILER
+from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.copy_format import COLUMNS, HEADER, TRAILER, encode
 from enode_django.eventstore.statements import COPY, TABLE
 
 BATCH = 1_000
@@ -20,6 +22,10 @@ def stored_rows(workspace: Workspace) -> list[bytes]:
     statement = select.format(columns, sql.Identifier(TABLE))
     with workspace.connect() as connection, connection.cursor().copy(statement) as copy:
         return _split(b"".join(copy))
+
+
+def encoded_rows(records: Sequence[StreamRecord]) -> list[bytes]:
+    return _split(encode(records))
 
 
 def copy_seconds(workspace: Workspace, before: list[bytes], rows: list[bytes]) -> float:

@@ -1,4 +1,7 @@
-"""The sample's settings, with the ``ENODE`` values of one run laid over them."""
+"""The sample's settings, with the ``ENODE`` values of one run laid over them.
+
+``BENCHMARK_SUBSCRIBERS`` names the subscribers there shall be; without it there are all.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import os
 
 from sample_project.settings import *  # noqa: F403
-from sample_project.settings import ENODE
+from sample_project.settings import ENODE, INSTALLED_APPS
 
+INSTALLED_APPS += ["benchmarks.apps.BenchmarksConfig"]
 ENODE |= json.loads(os.environ.get("BENCHMARK_ENODE", "{}"))

@@ -11,7 +11,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -41,8 +41,11 @@ _numbers = itertools.count(1)
 
 
 class Workspace:
-    def __init__(self, database_url: str, redis_url: str, **enode: Any) -> None:
+    """``subscribers``: the names of those that run here; without any, all do."""
+
+    def __init__(self, database_url: str, redis_url: str, subscribers: Sequence[str] = (), /, **enode: Any) -> None:
         self.database_url = database_url
+        self.subscribers = subscribers
         self.redis_url = redis_url
         self.prefix = f"bench-{uuid.uuid4().hex[:12]}"
         self.options: dict[str, Any] = {"prefix": self.prefix}
@@ -63,15 +66,16 @@ class Workspace:
             "DATABASE_URL": self.database_url,
             "REDIS_URL": self.redis_url,
             "BENCHMARK_ENODE": json.dumps(self.enode),
+            "BENCHMARK_SUBSCRIBERS": " ".join(self.subscribers),
         }
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(self.database_url, autocommit=True)
 
-    def send(self, messages: Sequence[tuple[str, bytes]], portion: int = 4_000) -> None:
-        """Put (key, body) pairs into the command topic."""
+    def send(self, messages: Sequence[tuple[str, bytes]], topic: str = COMMANDS, portion: int = 4_000) -> None:
+        """Put (key, body) pairs into a topic."""
         for start in range(0, len(messages), portion):
-            self.producer.send_batch(COMMANDS, messages[start : start + portion])
+            self.producer.send_batch(topic, messages[start : start + portion])
 
     def published(self) -> int:
         """How many streams the events topic has taken so far."""
@@ -79,19 +83,17 @@ class Workspace:
 
     def stored(self) -> int:
         with self.connect() as connection:
-            row = connection.execute(f"SELECT count(*) FROM {TABLE}").fetchone()
-            assert row is not None
-            return int(row[0])
+            return count(connection, f"SELECT count(*) FROM {TABLE}")
 
     def checkpoint(self) -> None:
         """So that no run pays for what the one before has written."""
         with self.connect() as connection:
             connection.execute("CHECKPOINT")
 
-    def owners(self) -> list[bytes | None]:
-        """Who holds each queue of the command topic."""
+    def owners(self, topic: str = COMMANDS, group: str = GROUP) -> list[bytes | None]:
+        """Who holds each queue of a topic."""
         with redis.Redis.from_url(self.redis_url) as client:
-            keys = [f"{self.prefix}:{{{COMMANDS}:{queue}}}:claim:{GROUP}" for queue in range(QUEUES)]
+            keys = [f"{self.prefix}:{{{topic}:{queue}}}:claim:{group}" for queue in range(QUEUES)]
             return [client.hget(key, "owner") for key in keys]
 
     def close(self) -> None:
@@ -99,6 +101,12 @@ class Workspace:
         with redis.Redis.from_url(self.redis_url) as client:
             for key in client.scan_iter(f"{self.prefix}:*", count=1_000):
                 client.unlink(key)
+
+
+def count(connection: psycopg.Connection[tuple[Any, ...]], query: LiteralString) -> int:
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 class Services:
@@ -131,8 +139,11 @@ class Services:
             self._drop(name)
 
     @contextlib.contextmanager
-    def workspace(self, **enode: Any) -> Iterator[Workspace]:
-        with self.database() as url, contextlib.closing(Workspace(url, self.redis_url, **enode)) as workspace:
+    def workspace(self, subscribers: Sequence[str] = (), /, **enode: Any) -> Iterator[Workspace]:
+        with (
+            self.database() as url,
+            contextlib.closing(Workspace(url, self.redis_url, subscribers, **enode)) as workspace,
+        ):
             yield workspace
 
     def server_version(self) -> str:

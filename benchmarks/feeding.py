@@ -1,0 +1,50 @@
+"""A projection let loose on a full topic, watched in the database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, LiteralString, NamedTuple
+
+import psycopg
+
+from benchmarks.processors import PATIENCE, BenchmarkError, Processors
+from benchmarks.workspace import Workspace, count
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+LOOK = 0.05
+"""Seconds between looks: rare enough to leave the cores to those who work."""
+
+
+class Fed(NamedTuple):
+    """``started``: seconds from the start of ``runprocessors`` to the first row; ``rate``: what came after the first
+    look that found something, a second, up to the look that found all."""
+
+    started: float
+    rate: float
+
+
+def feed(workspace: Workspace, progress: LiteralString, total: int, check: Callable[[Connection], None]) -> Fed:
+    """Let two event workers work until the query ``progress`` gives ``total``; ``check`` raises if the rows are not
+    as they should be."""
+    workspace.checkpoint()
+    called = time.perf_counter()
+    with workspace.connect() as connection, Processors(workspace, role="event", ready=False) as processors:
+        first, begun = _look_for(processors, connection, progress, 1, pause=LOOK / 10)
+        _, ended = _look_for(processors, connection, progress, total, pause=LOOK)
+        check(connection)
+    return Fed(begun - called, (total - first) / (ended - begun))
+
+
+def _look_for(
+    processors: Processors, connection: Connection, progress: LiteralString, at_least: int, *, pause: float
+) -> tuple[int, float]:
+    """What the query gave when it gave so much, and when."""
+    deadline = time.perf_counter() + PATIENCE
+    while (found := count(connection, progress)) < at_least:
+        processors.check()
+        if time.perf_counter() > deadline:
+            raise BenchmarkError(f"{progress!r} gives {found}, not {at_least}, after {PATIENCE:g} s")
+        time.sleep(pause)
+    return found, time.perf_counter()

@@ -1,0 +1,89 @@
+"""The sample's projections, each alone on a full topic; beside them what the database can do, and other libraries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks import feeding, inserts, peer_projections
+from benchmarks.figures import Figure, median
+from benchmarks.processors import BenchmarkError
+from benchmarks.raw_copy import copy_seconds, encoded_rows
+from benchmarks.streams import History, history, publish
+from benchmarks.workspace import Services, Workspace
+
+ACCOUNTS = 10_000
+SUMMARIES, LEDGER = "bank.AccountSummaries", "bank.Ledger"
+
+
+def run_projection(services: Services, quick: bool) -> list[Figure]:
+    """Each round writes the store by COPY, which is the yardstick, and has the same rows projected from the topic."""
+    deposits, rounds = (50_000, 1) if quick else (200_000, 3)
+    past = history(ACCOUNTS, deposits)
+    opened, deposited = encoded_rows(past.opened), encoded_rows(past.deposited)
+    raw, starts, rates = [], [], []
+    for _ in range(rounds):
+        with services.workspace([SUMMARIES]) as workspace:
+            raw.append(deposits / copy_seconds(workspace, opened, deposited))
+            fed = _summarized(workspace, past)
+            starts.append(fed.started)
+            rates.append(fed.rate)
+    return [
+        median("projection: raw COPY", raw, "rows/s", "batches of 1,000"),
+        median("projection: start", starts, "s", "of the workers, to the first row"),
+        median("projection", rates, "events/s", f"{deposits:,} deposits over {ACCOUNTS:,} accounts, 2 workers"),
+        *peer_projections.run(services, quick),
+    ]
+
+
+def run_ledger(services: Services, quick: bool) -> list[Figure]:
+    deposits, rounds = (10_000, 1) if quick else (40_000, 3)
+    past = history(deposits // 20, deposits)
+    rows = encoded_rows(past.records)
+    rates, alone, side_by_side = [], [], []
+    for _ in range(rounds):
+        with services.workspace([LEDGER]) as workspace:
+            copy_seconds(workspace, [], rows)
+            rates.append(_booked(workspace, past).rate)
+        alone.append(inserts.rate(services, 1, deposits // 4))
+        side_by_side.append(inserts.rate(services, 2, deposits // 4))
+    return [
+        median("ledger", rates, "events/s", f"{deposits:,} deposits over {deposits // 20:,} accounts, 2 workers"),
+        median("ledger: one by one", alone, "rows/s", "the same create(), a transaction each, one process"),
+        median("ledger: one by one, two processes", side_by_side, "rows/s"),
+    ]
+
+
+def _summarized(workspace: Workspace, past: History) -> feeding.Fed:
+    publish(workspace, past.records)
+    expected = {id: (len(after) + 1, after[-1] if after else 0) for id, after in past.balances.items()}
+
+    def check(connection: feeding.Connection) -> None:
+        found = connection.execute("SELECT aggregate_root_id, version, balance FROM bank_accountsummary").fetchall()
+        _compare({id: (version, balance) for id, version, balance in found}, expected)
+
+    total = len(past.records)
+    return feeding.feed(workspace, "SELECT coalesce(sum(version), 0) FROM bank_accountsummary", total, check)
+
+
+def _booked(workspace: Workspace, past: History) -> feeding.Fed:
+    publish(workspace, past.records)
+    expected = {
+        (id, version): balance for id, after in past.balances.items() for version, balance in enumerate(after, start=2)
+    }
+
+    def check(connection: feeding.Connection) -> None:
+        found = connection.execute("SELECT account, version, balance FROM bank_ledgerentry").fetchall()
+        if len(found) != len(expected):
+            raise BenchmarkError(f"there are {len(found)} rows, {len(expected)} should be")
+        _compare({(account, version): balance for account, version, balance in found}, expected)
+
+    return feeding.feed(workspace, "SELECT count(*) FROM bank_ledgerentry", len(past.deposited), check)
+
+
+def _compare(found: dict[Any, Any], expected: dict[Any, Any]) -> None:
+    if found != expected:
+        wrong = [key for key in {**expected, **found} if found.get(key) != expected.get(key)]
+        raise BenchmarkError(
+            f"{len(wrong)} rows are wrong, {wrong[0]!r} for one: "
+            f"it is {found.get(wrong[0])!r}, and should be {expected.get(wrong[0])!r}"
+        )
