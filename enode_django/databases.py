@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import psycopg
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -61,6 +64,16 @@ def heal_connections() -> None:
             connection.close_if_unusable_or_obsolete()
 
 
+def execute(alias: str, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
+    """In the calling thread's connection, never as a prepared statement: behind a pooler the session is not ours.
+
+    Raises the driver's errors, and `TransactionManagementError` in a transaction that will be rolled back anyway.
+    """
+    connection = healthy_connection(alias)
+    connection.validate_no_broken_transaction()
+    return psycopg.Cursor[Any](connection.connection).execute(statement, parameters, prepare=False)
+
+
 def end_sessions(alias: str, owner: str) -> int:
     """End this user's sessions in the database whose ``application_name`` is ``owner``, except the calling thread's.
 
@@ -68,6 +81,5 @@ def end_sessions(alias: str, owner: str) -> int:
     cannot be asked; nothing is then known, and the same call may be made again.
     """
     name = owner.encode()[:_APPLICATION_NAME_BYTES].decode(errors="ignore")
-    with psycopg.Cursor[tuple[int]](healthy_connection(alias).connection) as cursor:
-        row = cursor.execute(_END_SESSIONS, (_END_SESSION_WAIT_MS, name), prepare=False).fetchone()
+    row = execute(alias, _END_SESSIONS, (_END_SESSION_WAIT_MS, name)).fetchone()
     return row[0] if row else 0

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.projections import ModelProjection, Projection
@@ -255,6 +255,8 @@ class TransactionApplier(Applier):
                     for event, handlers in followed_events(self.subscriber, record):
                         for handler in handlers:
                             handler(event)
+                    # A handler may have swallowed an error after which its writes will be rolled back, silently.
+                    connections[self.alias].validate_no_broken_transaction()
         except Exception as error:
             if record is None:
                 raise

@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import psycopg
-
-from enode_django.databases import healthy_connection
+from enode_django.databases import execute
 
 _CHECKPOINT = "enode_django_checkpoint"
 _SUBSCRIPTION = "enode_django_subscription"
@@ -122,10 +120,8 @@ def _columns(keys: Iterable[RefusalKey]) -> tuple[list[str], list[str]]:
 
 
 def _fetch(alias: str, statement: str, parameters: Sequence[Any]) -> list[Any]:
-    with psycopg.Cursor[Any](healthy_connection(alias).connection) as cursor:
-        return cursor.execute(statement, parameters, prepare=False).fetchall()
+    return execute(alias, statement, parameters).fetchall()
 
 
 def _run(alias: str, statement: str, parameters: Sequence[Any]) -> None:
-    with psycopg.Cursor[Any](healthy_connection(alias).connection) as cursor:
-        cursor.execute(statement, parameters, prepare=False)
+    execute(alias, statement, parameters)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import psycopg
 from django.db import transaction
 
-from enode_django.databases import healthy_connection
+from enode_django.databases import execute
 from enode_django.eventstore.base import StreamRecord
 
 _TABLE = "enode_django_parkedevent"
@@ -55,32 +54,28 @@ class Parked(NamedTuple):
 
 def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, str]:
     """Those of the aggregates that are parked, with the class name of the error."""
-    return dict(_execute(alias, _PARKED, (subscriber, ids)).fetchall())
+    return dict(execute(alias, _PARKED, (subscriber, ids)).fetchall())
 
 
 def park(alias: str, parked: Parked, waiting: Iterable[StreamRecord] = ()) -> None:
     """Attempts are added up where the same event is parked already. ``waiting`` are refusals that wait behind it."""
     with transaction.atomic(using=alias):
-        _execute(alias, _PARK, parked[:-1])
+        execute(alias, _PARK, parked[:-1])
         wait_behind(alias, parked.subscriber, waiting)
 
 
 def wait_behind(alias: str, subscriber: str, refusals: Iterable[StreamRecord]) -> None:
     for refusal in refusals:
         parameters = (subscriber, refusal.aggregate_root_type, refusal.aggregate_root_id, refusal.command_id)
-        _execute(alias, _WAIT, parameters)
+        execute(alias, _WAIT, parameters)
 
 
 def list_parked(alias: str, subscriber: str = "", aggregate_root_id: str = "") -> list[Parked]:
     """The oldest first; an empty argument stands for all."""
-    return [Parked(*row) for row in _execute(alias, _LIST, (subscriber, aggregate_root_id)).fetchall()]
+    return [Parked(*row) for row in execute(alias, _LIST, (subscriber, aggregate_root_id)).fetchall()]
 
 
 def remove(alias: str, rows: Iterable[Parked]) -> None:
     with transaction.atomic(using=alias):
         for parked in rows:
-            _execute(alias, _REMOVE, (parked.subscriber, parked.aggregate_root_id, parked.command_id))
-
-
-def _execute(alias: str, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
-    return psycopg.Cursor[Any](healthy_connection(alias).connection).execute(statement, parameters, prepare=False)
+            execute(alias, _REMOVE, (parked.subscriber, parked.aggregate_root_id, parked.command_id))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from operator import attrgetter
 
 from enode_django.eventing.event_handlers import handler_groups
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers
-from enode_django.exceptions import UnknownMessageType, UnknownSubscriber
+from enode_django.exceptions import TypeNameError, UnknownMessageType, UnknownSubscriber
 
 
 class SubscriberRegistry:
@@ -18,11 +19,14 @@ class SubscriberRegistry:
         self._only: Sequence[Subscriber] | None = None
 
     def all(self) -> Sequence[Subscriber]:
-        """By name. Raises `TypeNameError` for a class that can have none."""
+        """By name. A class that can have none, being outside the installed apps, is never run: a check says so."""
         if self._only is not None:
             return self._only
-        classes = [self.instance(cls) for cls in declared_subscribers()]
-        return sorted([*classes, *handler_groups()], key=lambda subscriber: subscriber.name)
+        found: list[Subscriber] = list(handler_groups())
+        for cls in declared_subscribers():
+            with suppress(TypeNameError):
+                found.append(self.instance(cls))
+        return sorted(found, key=attrgetter("name"))
 
     def instance(self, cls: type[Subscriber]) -> Subscriber:
         """The one instance of the class in this process."""
@@ -43,14 +47,6 @@ class SubscriberRegistry:
         """The names of the subscribers that have a handler for one of these stored names of events."""
         wanted = list(event_types)
         return [subscriber.name for subscriber in self.all() if any(_is_followed(subscriber, name) for name in wanted)]
-
-    def duplicates(self) -> Iterator[tuple[str, Sequence[Subscriber]]]:
-        by_name: dict[str, list[Subscriber]] = {}
-        for subscriber in self.all():
-            by_name.setdefault(subscriber.name, []).append(subscriber)
-        for name, mates in by_name.items():
-            if len(mates) > 1:
-                yield name, mates
 
     @contextmanager
     def only(self, *chosen: type[Subscriber] | Subscriber) -> Iterator[Sequence[Subscriber]]:

@@ -200,3 +200,22 @@ def test_inside_a_transaction_of_somebody_else_all_is_rolled_back_together(harne
     assert harness.checkpoint("following.entries", "c") is None
     follower.follow(records)
     assert harness.entries("c") == [(1, 1)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_writes_that_a_handler_has_marked_to_be_rolled_back_are_not_taken_as_done(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    original = behaviour.handle
+
+    def mark(event: object) -> None:
+        original(event)  # type: ignore[arg-type]
+        if getattr(event, "aggregate_root_id", "") == "c0":
+            transaction.set_rollback(True)
+
+    monkeypatch.setattr(behaviour, "handle", mark)
+    follower = harness.follower(subscribers.instance(Entries), attempts=1)
+    harness.deliver(follower, [r for n in range(count) for r in harness.stored(f"c{n}", Added(amount=n))])
+    assert [parked.aggregate_root_id for parked in harness.parked("following.entries")] == ["c0"]
+    assert harness.checkpoint("following.entries", "c0") == 0
+    assert [harness.entries(f"c{n}") for n in range(1, count)] == [[(1, n)] for n in range(1, count)]
