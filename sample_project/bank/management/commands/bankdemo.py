@@ -25,8 +25,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--accounts", type=int, default=2_000)
-        parser.add_argument("--commands", type=int, default=50_000, help="deposits and withdrawals, in all")
-        parser.add_argument("--transfers", type=int, default=1_000, help="transfers between two accounts")
+        parser.add_argument("--commands", type=int, default=20_000, help="deposits and withdrawals, in all")
+        parser.add_argument("--transfers", type=int, default=500, help="transfers between two accounts")
         parser.add_argument("--producers", type=int, default=2, help="processes that send")
         parser.add_argument("--processes", type=int, default=2, help="worker processes of each role")
         parser.add_argument("--no-processors", action="store_true", help="use those that run already, start none")
