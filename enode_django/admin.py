@@ -1,28 +1,50 @@
-"""The event store in the admin: to look at, never to change."""
+"""The event store in the admin, to look at and never to change; what is parked, to be retried or skipped."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from enode_django.exceptions import MessageError
-from enode_django.models import EventStream
+from enode_django.eventing.follower import Follower
+from enode_django.eventing.parking import Parked
+from enode_django.eventing.unparking import retry_parked, skip_parked
+from enode_django.exceptions import EnodeError, MessageError
+from enode_django.models import EventStream, ParkedEvent
+from enode_django.runtime import follower_of
 from enode_django.serialization.codec import StoredRefusal, read_stored
 from enode_django.serialization.plain import unpack
 
 if TYPE_CHECKING:
-    ReadOnlyBase = admin.ModelAdmin[EventStream]
+    from django.db.models import QuerySet
+
+    StreamBase = admin.ModelAdmin[EventStream]
+    ParkedBase = admin.ModelAdmin[ParkedEvent]
+    ParkedEvents = QuerySet[ParkedEvent]
 else:  # generic for the type checker only
-    ReadOnlyBase = admin.ModelAdmin
+    StreamBase = ParkedBase = admin.ModelAdmin
+
+
+class ReadOnly:
+    """Nobody adds, changes or deletes, superusers neither."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
 
 
 @admin.register(EventStream)
-class EventStreamAdmin(ReadOnlyBase):
+class EventStreamAdmin(ReadOnly, StreamBase):
     """Read-only for everybody. Searching is by exact id, which the unique indexes answer."""
 
     list_display = ("sequence", "created_at", "aggregate_root_type", "aggregate_root_id", "version", "command_type")
@@ -45,15 +67,6 @@ class EventStreamAdmin(ReadOnlyBase):
     )
     readonly_fields = fields
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: EventStream | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: EventStream | None = None) -> bool:
-        return False
-
     @admin.display(description="events")
     def decoded_events(self, stream: EventStream) -> SafeString:
         try:
@@ -74,6 +87,63 @@ class EventStreamAdmin(ReadOnlyBase):
             return _preformatted(_json(unpack(metadata) if metadata else {}))
         except MessageError as error:
             return _preformatted(str(error))
+
+
+@admin.register(ParkedEvent)
+class ParkedEventAdmin(ReadOnly, ParkedBase):
+    """Read-only but for two actions, which need the permission to change parked events and run in the request."""
+
+    list_display = ("aggregate_root_id", "subscriber", "version", "error_type", "attempts", "last_failed_at")
+    list_filter = ("subscriber", "error_type")
+    search_fields = ("aggregate_root_id__exact", "command_id__exact")
+    search_help_text = "an aggregate root id or a command id, whole"
+    ordering = ("-last_failed_at",)
+    fields = (
+        "subscriber",
+        "aggregate_root_type",
+        "aggregate_root_id",
+        "version",
+        "command_id",
+        "attempts",
+        "first_failed_at",
+        "last_failed_at",
+        "error_type",
+        "shown_error",
+    )
+    readonly_fields = fields
+    actions = ("retry", "skip")
+
+    def has_settle_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm("enode_django.change_parkedevent"))
+
+    @admin.display(description="error")
+    def shown_error(self, parked: ParkedEvent) -> SafeString:
+        return _preformatted(parked.error)
+
+    @admin.action(description="Retry, and catch up", permissions=["settle"])
+    def retry(self, request: HttpRequest, chosen: ParkedEvents) -> None:
+        self._settle(request, chosen, retry_parked)
+
+    @admin.action(description="Skip what it is parked at, and go on", permissions=["settle"])
+    def skip(self, request: HttpRequest, chosen: ParkedEvents) -> None:
+        self._settle(request, chosen, skip_parked)
+
+    def _settle(
+        self, request: HttpRequest, chosen: ParkedEvents, settle: Callable[[Follower, str], Parked | None]
+    ) -> None:
+        rows = {(parked.subscriber, parked.aggregate_root_id): parked for parked in chosen}
+        for (name, id), parked in rows.items():
+            try:
+                with follower_of(name) as follower:
+                    left = settle(follower, id)
+            except EnodeError as error:
+                self.message_user(request, f"{name}: {id}: {error}", messages.ERROR)
+                continue
+            self.log_change(request, parked, f"{settle.__name__} of {name}")
+            if left is None:
+                self.message_user(request, f"{name}: {id} goes on", messages.SUCCESS)
+            else:
+                self.message_user(request, f"{name}: {id} is still parked: {left.error_type}", messages.WARNING)
 
 
 def _json(value: Any) -> str:

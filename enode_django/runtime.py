@@ -6,14 +6,14 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
-from enode_django.concurrency.backoff import Persist, until_it_works
+from enode_django.concurrency.backoff import Persist, once, until_it_works
 from enode_django.conf import conf
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
@@ -86,6 +86,14 @@ def make_follower(
         topic=current.EVENT_TOPIC,
         interval=current.SWEEP_INTERVAL,
     )
+
+
+@contextmanager
+def follower_of(name: str) -> Iterator[SweepingFollower]:
+    """For a moment, outside the workers: what is parked can be settled with it. It tries once only, and raises
+    `UnknownSubscriber`, `SubscriberUnavailable`."""
+    with closing(make_transport()) as transport:
+        yield make_follower(subscribers.get(name), transport, make_store(), persist=once)
 
 
 def replay(*names: str) -> dict[str, int]:

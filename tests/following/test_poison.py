@@ -277,3 +277,14 @@ def test_a_refusal_that_fails_parks_and_later_refusals_wait_behind_it(harness: H
     assert retry_parked(follower, "c") is None
     assert [command.amount for command in harness.sent] == [1, 2]  # type: ignore[attr-defined]
     assert harness.parked(subscriber.name) == []
+
+
+def test_a_refusal_that_was_skipped_does_not_come_back(harness: Harness, behaviour: Behaviour) -> None:
+    behaviour.failing["c"] = 1_000
+    subscriber = subscribers.instance(Kindness)
+    follower = harness.follower(subscriber, attempts=1)
+    refusal = harness.refused("c", TooMuch("no", amount=1))
+    harness.deliver(follower, [refusal])
+    assert skip_parked(follower, "c") is None
+    harness.deliver(follower, [refusal])
+    assert harness.parked(subscriber.name) == []

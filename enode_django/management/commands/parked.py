@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
-from enode_django.concurrency.backoff import once
 from enode_django.eventing.parking import Parked, list_parked
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.exceptions import EnodeError
-from enode_django.runtime import close_bus, make_follower, make_store, make_transport
+from enode_django.runtime import close_bus, follower_of
 
 HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "error")
 
@@ -25,20 +23,28 @@ HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "
 class Command(BaseCommand):
     help = "Lists what subscribers have parked, tries it again, or skips the event that an aggregate is parked at."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("action", choices=("list", "retry", "skip"))
-        parser.add_argument("aggregates", nargs="*", metavar="aggregate", help="ids of parked aggregates")
-        parser.add_argument("--subscriber", default="", help="only what this subscriber has parked")
-        parser.add_argument("--all", action="store_true", help="with retry: everything that is parked")
-        parser.add_argument("--json", action="store_true", help="with list: one JSON object a line, with tracebacks")
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True)
+        listing = actions.add_parser("list", help="show what is parked")
+        listing.add_argument("--json", action="store_true", help="one JSON object a line, with tracebacks")
+        retrying = actions.add_parser("retry", help="try again, and catch up from the store")
+        retrying.add_argument("--all", action="store_true", help="everything that is parked")
+        skipping = actions.add_parser("skip", help="leave out the event that an aggregate is parked at, and go on")
+        for action in (listing, retrying):
+            action.add_argument("--subscriber", default="", help="only what this subscriber has parked")
+            action.add_argument("aggregates", nargs="*", metavar="aggregate", help="ids of parked aggregates")
+        skipping.add_argument("--subscriber", required=True, help="the subscriber that is to do without the event")
+        skipping.add_argument("aggregates", nargs="+", metavar="aggregate", help="ids of parked aggregates")
 
     def handle(self, *, action: str, aggregates: Sequence[str], subscriber: str, **options: Any) -> None:
-        with _errors_shown():
+        with _errors_shown(), _bus_closed():
             rows = _parked(subscriber, aggregates)
             if action == "list":
                 self._list(rows, options["json"])
+            elif aggregates or options.get("all"):
+                self._settle(rows, action, aggregates)
             else:
-                self._settle(rows, action, aggregates, subscriber, options["all"])
+                raise CommandError("name the aggregates to retry, or say --all; manage.py parked list shows them")
 
     def _list(self, rows: Sequence[Parked], as_json: bool) -> None:
         if as_json:
@@ -51,13 +57,7 @@ class Command(BaseCommand):
             self.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
         self.stdout.write(f"{len(rows)} parked")
 
-    def _settle(
-        self, rows: Sequence[Parked], action: str, aggregates: Sequence[str], subscriber: str, everything: bool
-    ) -> None:
-        if action == "skip" and not (aggregates and subscriber):
-            raise CommandError("skip leaves an event unhandled for good: name --subscriber and the aggregates")
-        if not aggregates and not everything:
-            raise CommandError("name the aggregates to retry, or say --all; manage.py parked list shows them")
+    def _settle(self, rows: Sequence[Parked], action: str, aggregates: Sequence[str]) -> None:
         missing = sorted(set(aggregates) - {row.aggregate_root_id for row in rows})
         if missing:
             raise CommandError(f"not parked: {', '.join(missing)}; manage.py parked list shows what is")
@@ -69,12 +69,8 @@ class Command(BaseCommand):
 
     def _settle_one(self, name: str, aggregate_root_id: str, action: str) -> Parked | None:
         settle = retry_parked if action == "retry" else skip_parked
-        with closing(make_transport()) as transport:
-            follower = make_follower(subscribers.get(name), transport, make_store(), persist=once)
-            try:
-                parked = settle(follower, aggregate_root_id)
-            finally:
-                close_bus()
+        with follower_of(name) as follower:
+            parked = settle(follower, aggregate_root_id)
         if parked is None:
             self.stdout.write(f"{name}: {aggregate_root_id} goes on")
         else:
@@ -83,6 +79,15 @@ class Command(BaseCommand):
                 self.style.WARNING(f"{name}: {aggregate_root_id} is parked at {where}: {parked.error_type}")
             )
         return parked
+
+
+@contextmanager
+def _bus_closed() -> Iterator[None]:
+    """Process managers send their commands through this process's bus."""
+    try:
+        yield
+    finally:
+        close_bus()
 
 
 @contextmanager

@@ -1,0 +1,122 @@
+"""``manage.py parked`` and the admin's page of what is parked."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from enode_django.eventing.registry import subscribers
+from enode_django.models import ParkedEvent
+from tests.following.domain import Added, Behaviour, Entries
+from tests.following.harness import Harness
+
+PAGE = "/admin/enode_django/parkedevent/"
+NAME = "following.entries"
+
+
+@pytest.fixture
+def parked(harness: Harness, behaviour: Behaviour) -> Harness:
+    """Two aggregates of two versions each, parked at version 1; a third one is fine."""
+    behaviour.failing.update({"c": 1_000, "d": 1_000})
+    follower = harness.follower(subscribers.instance(Entries), attempts=1)
+    for id in "cde":
+        harness.deliver(follower, harness.stored(id, Added(amount=1), Added(amount=2)))
+    assert len(harness.parked(NAME)) == 2
+    return harness
+
+
+def run(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("parked", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_list_shows_what_is_parked_where_and_why(parked: Harness) -> None:
+    shown = run("list")
+    assert "following.entries" in shown
+    assert "version 1" in shown
+    assert "RuntimeError: told to fail at c/1/0" in shown
+    assert shown.endswith("2 parked\n")
+    assert "1 parked" in run("list", "d")
+    assert "0 parked" in run("list", "--subscriber", "following.rows")
+
+
+def test_list_as_json_has_everything(parked: Harness) -> None:
+    rows = [json.loads(line) for line in run("list", "--json").splitlines()]
+    assert {row["aggregate_root_id"] for row in rows} == {"c", "d"}
+    assert "Traceback" in rows[0]["error"]
+
+
+def test_retry_of_all_lets_what_works_now_go_on(parked: Harness, behaviour: Behaviour) -> None:
+    behaviour.failing["c"] = 0
+    with pytest.raises(SystemExit) as ended:
+        run("retry", "--all")
+    assert ended.value.code == 1
+    assert parked.entries("c") == [(1, 1), (2, 2)]
+    assert [row.aggregate_root_id for row in parked.parked(NAME)] == ["d"]
+    behaviour.failing["d"] = 0
+    assert "1 go on, 0 parked" in run("retry", "d")
+
+
+def test_skip_leaves_out_one_version(parked: Harness, behaviour: Behaviour) -> None:
+    behaviour.failing["c"] = 0
+    assert "goes on" in run("skip", "--subscriber", NAME, "c")
+    assert parked.entries("c") == [(2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["retry"], "say --all"),
+        (["retry", "nobody"], "not parked: nobody"),
+        (["skip", "c"], "--subscriber"),
+        (["list", "--subscriber", "bank.Nothing"], "no subscriber is named 'bank.Nothing'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_advice(parked: Harness, arguments: list[str], text: str) -> None:
+    with pytest.raises(CommandError, match=text):
+        run(*arguments)
+
+
+def post(client: Client, action: str) -> str:
+    chosen = [str(pk) for pk in ParkedEvent.objects.filter(aggregate_root_id="c").values_list("pk", flat=True)]
+    return client.post(PAGE, {"action": action, "_selected_action": chosen}, follow=True).content.decode()
+
+
+def test_the_admin_retries_and_notes_who_did_it(parked: Harness, behaviour: Behaviour, admin_client: Client) -> None:
+    assert "is still parked: RuntimeError" in post(admin_client, "retry")
+    behaviour.failing["c"] = 0
+    assert "goes on" in post(admin_client, "retry")
+    assert parked.entries("c") == [(1, 1), (2, 2)]
+    assert LogEntry.objects.filter(change_message__contains=NAME).count() == 2
+
+
+def test_the_admin_skips(parked: Harness, behaviour: Behaviour, admin_client: Client) -> None:
+    behaviour.failing["c"] = 0
+    assert "goes on" in post(admin_client, "skip")
+    assert parked.entries("c") == [(2, 2)]
+
+
+def test_the_admin_shows_errors_as_text_and_changes_nothing_else(parked: Harness, admin_client: Client) -> None:
+    row = ParkedEvent.objects.get(aggregate_root_id="c")
+    ParkedEvent.objects.filter(pk=row.pk).update(error="<script>alert(1)</script>")
+    page = admin_client.get(f"{PAGE}{row.pk}/change/").content.decode()
+    assert "<script>alert(1)</script>" not in page
+    assert admin_client.post(f"{PAGE}{row.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert admin_client.get(f"{PAGE}add/").status_code == 403
+
+
+def test_who_may_only_look_is_offered_no_action(parked: Harness, behaviour: Behaviour, client: Client) -> None:
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    client.force_login(clerk)
+    assert client.get(PAGE).status_code == 403
+    clerk.user_permissions.add(Permission.objects.get(codename="view_parkedevent"))
+    behaviour.failing["c"] = 0
+    post(client, "skip")
+    assert len(parked.parked(NAME)) == 2
