@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enode_django.eventing import parking
+from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.follower import PORTION, Follower
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.work import Work
@@ -31,8 +31,11 @@ def skip_parked(follower: Follower, aggregate_root_id: str) -> Parked | None:
     rows = _rows(follower, aggregate_root_id)
     if not rows:
         raise NotParked(f"{follower.subscriber.name} has not parked {aggregate_root_id!r}; see manage.py parked list")
+    runner = follower.runner
     if rows[0].version is not None:
-        follower.runner.applier.skip_to(aggregate_root_id, rows[0].version)
+        runner.applier.skip_to(aggregate_root_id, rows[0].version)
+    else:
+        checkpoints.save_refusals(runner.alias, runner.subscriber.name, [(aggregate_root_id, rows[0].command_id)])
     if len(rows) == 1:
         parking.remove(follower.runner.alias, rows)
         return _catch_up(follower, aggregate_root_id)
