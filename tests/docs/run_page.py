@@ -1,4 +1,5 @@
-"""Run a page's python blocks, one after the other in one namespace, with commands executed inline and in memory.
+"""Run a page's python blocks, one after the other in one namespace, with commands executed inline, in a database of
+its own.
 
 Started by `test_code_blocks` in the directory of a project: ``python -m tests.docs.run_page PAGE``.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 import django
 from django.core.management import call_command
+from django.test.utils import setup_databases, teardown_databases
 
 from tests.docs.blocks import blocks
 
@@ -20,11 +22,18 @@ def main(page: Path) -> None:
     os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
     django.setup()
     call_command("check")
-    from enode_django.eventstore.memory import MemoryEventStore
+    databases = setup_databases(verbosity=0, interactive=False)
+    try:
+        run(page)
+    finally:
+        teardown_databases(databases, verbosity=0)
+
+
+def run(page: Path) -> None:
     from enode_django.testing import inline
 
     namespace: dict[str, Any] = {"__name__": "__page__"}
-    with inline(MemoryEventStore()):
+    with inline():
         for block in blocks(page):
             if block.runs and block.option("file") is None and block.option("append") is None:
                 exec(compile(block.at_its_lines, str(page), "exec", dont_inherit=True), namespace)

@@ -17,7 +17,11 @@ from tests.meta.tree import ROOT
 README = ROOT / "README.md"
 WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
 QUICKSTART = DOCS / "quickstart.md"
-WITH_TESTS = [page for page in WITH_PYTHON if page != QUICKSTART and any(b.option("file") for b in blocks(page))]
+WITH_TESTS = [
+    page
+    for page in WITH_PYTHON
+    if page != QUICKSTART and any(Path(b.option("file") or "").name.startswith("test") for b in blocks(page))
+]
 
 SETTINGS = """\
 import os
@@ -34,24 +38,22 @@ DATABASES = {"default": {**database_from_url(os.environ["DATABASE_URL"]), "TEST"
 
 @pytest.fixture
 def project(tmp_path: Path, postgres_url: str) -> Path:
-    """The project that the pages speak of: settings and the app ``accounts`` as the README has them."""
+    """The project that the pages speak of: settings and the app ``accounts`` as the README has them. A page adds its
+    own files, and what it appends to those."""
     (tmp_path / "settings.py").write_text(SETTINGS)
     write_files(README, tmp_path)
     return tmp_path
 
 
-def write_files(page: Path, directory: Path) -> list[Path]:
-    written = []
+def write_files(page: Path, directory: Path) -> None:
     for block in blocks(page):
         if target := block.option("file"):
             path = directory / target
             path.parent.mkdir(exist_ok=True)
             path.write_text(block.text)
-            written.append(path)
         elif target := block.option("append"):
             with (directory / target).open("a") as file:
                 file.write(f"\n{block.text}")
-    return written
 
 
 def run_python(directory: Path, *arguments: str) -> str:
@@ -73,13 +75,14 @@ def run_python(directory: Path, *arguments: str) -> str:
 
 @pytest.mark.parametrize("page", [page for page in WITH_PYTHON if page != QUICKSTART], ids=name)
 def test_the_python_blocks_of_a_page_run(page: Path, project: Path) -> None:
+    if page != README:
+        write_files(page, project)
     run_python(project, "-m", "tests.docs.run_page", str(page))
 
 
-@pytest.mark.parametrize("page", [page for page in WITH_TESTS if page != README], ids=name)
+@pytest.mark.parametrize("page", WITH_TESTS, ids=name)
 def test_the_tests_that_a_page_shows_pass(page: Path, project: Path) -> None:
-    written = write_files(page, project)
-    assert all(path.name.startswith("test") for path in written)
+    write_files(page, project)
     assert "Ran " in run_python(project, "-m", "django", "test", "accounts")
 
 
