@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
+from itertools import permutations
 from random import Random
 
 from hypothesis import event, given, settings
@@ -63,8 +64,9 @@ class Scheduler:
         waiting = list(outside)
         while True:
             steps: list[Callable[[], None]] = [*self._deliveries(), *self._followings()]
-            if waiting:
-                steps.append(lambda: self.send([waiting.pop(0)]))
+            if waiting and (not steps or self._random.random() < 0.1):
+                self.send([waiting.pop(0)])
+                continue
             if not steps:
                 return
             if self._repeats and self._random.random() < 0.4:
@@ -156,9 +158,9 @@ def opened_accounts(draw: st.DrawFn) -> list[Command]:
     commands: list[Command] = []
     for id in ACCOUNTS:
         commands.append(OpenAccount(aggregate_root_id=id, owner="somebody"))
-        if draw(st.integers(0, 2)):
+        if draw(st.booleans()):
             commands.append(Deposit(aggregate_root_id=id, amount=draw(amounts)))
-        elif draw(st.integers(0, 3)) == 0:
+        elif draw(st.integers(0, 4)) == 0:
             commands.append(CloseAccount(aggregate_root_id=id))
     return commands
 
@@ -167,7 +169,7 @@ def opened_accounts(draw: st.DrawFn) -> list[Command]:
 def transfers(draw: st.DrawFn, count: int) -> list[Command]:
     commands: list[Command] = []
     for number in range(count):
-        source, target = draw(st.permutations([*ACCOUNTS, *ACCOUNTS, NOBODY]))[:2]
+        source, target = draw(st.sampled_from([*permutations(ACCOUNTS, 2), ("a", NOBODY), (NOBODY, "b"), ("c", "c")]))
         start = StartTransfer(aggregate_root_id=f"t{number}", source=source, target=target, amount=draw(amounts))
         commands.append(start)
     return commands
@@ -177,12 +179,10 @@ def transfers(draw: st.DrawFn, count: int) -> list[Command]:
 def disturbances(draw: st.DrawFn, transfers: int) -> Command:
     """What others do to the accounts and transfers meanwhile."""
     account, amount = draw(st.sampled_from(ACCOUNTS)), draw(amounts)
-    kind = draw(st.integers(0, 3))
-    if kind == 0:
-        return Deposit(aggregate_root_id=account, amount=amount)
-    if kind == 1:
-        return Withdraw(aggregate_root_id=account, amount=amount)
-    if kind == 2:
+    kind = draw(st.sampled_from([Deposit, Withdraw, CloseAccount, CloseAccount, CancelTransfer]))
+    if kind is Deposit or kind is Withdraw:
+        return kind(aggregate_root_id=account, amount=amount)
+    if kind is CloseAccount:
         return CloseAccount(aggregate_root_id=account)
     return CancelTransfer(aggregate_root_id=f"t{draw(st.integers(0, transfers - 1))}", reason="changed my mind")
 
@@ -190,10 +190,10 @@ def disturbances(draw: st.DrawFn, transfers: int) -> Command:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_money_is_conserved_and_every_transfer_ends_whatever_the_order(data: st.DataObject) -> None:
-    scheduler = Scheduler(data.draw(st.randoms(use_true_random=False)), repeats=data.draw(st.integers(0, 40)))
+    scheduler = Scheduler(Random(data.draw(st.integers(0, 2**32))), repeats=data.draw(st.integers(0, 40)))
     scheduler.run(data.draw(opened_accounts()))
     count = data.draw(st.integers(1, 5))
-    outside = [*data.draw(transfers(count)), *data.draw(st.lists(disturbances(count), max_size=12))]
+    outside = [*data.draw(transfers(count)), *data.draw(st.lists(disturbances(count), max_size=20))]
     scheduler.run(data.draw(st.permutations(outside)))
 
     found = [replay_records(scheduler.store.load(id)) for id in scheduler.streams]
