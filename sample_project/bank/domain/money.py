@@ -6,6 +6,7 @@ from decimal import Decimal
 
 from enode_django import DomainException
 
+ZERO = Decimal(0)
 CENT = Decimal("0.01")
 LARGEST_AMOUNT = Decimal(10**12)
 
@@ -17,8 +18,6 @@ class InvalidAmount(DomainException):
 
 def check_amount(amount: Decimal, transfer: str | None = None) -> None:
     """Raises `InvalidAmount`."""
-    if amount <= 0:
-        raise InvalidAmount("the amount must be positive", amount=amount, transfer=transfer)
-    if amount > LARGEST_AMOUNT or amount % CENT:
-        message = f"the amount must be whole cents, and at most {LARGEST_AMOUNT:,}"
+    if not ZERO < amount <= LARGEST_AMOUNT or amount % CENT:
+        message = f"the amount must be positive, in whole cents, and at most {LARGEST_AMOUNT:,}"
         raise InvalidAmount(message, amount=amount, transfer=transfer)
