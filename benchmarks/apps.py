@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 from django.apps import AppConfig
 
@@ -17,4 +18,5 @@ class BenchmarksConfig(AppConfig):
 
         names = os.environ.get("BENCHMARK_SUBSCRIBERS", "").split()
         if names:
-            subscribers.only(*(subscribers.get(name) for name in names)).__enter__()  # as long as the process lives
+            self._only = ExitStack()  # that nobody closes: as long as the process lives
+            self._only.enter_context(subscribers.only(*map(subscribers.get, names)))

@@ -34,6 +34,9 @@ def feed(workspace: Workspace, progress: LiteralString, total: int, check: Calla
         first, begun = _look_for(processors, connection, progress, 1, pause=LOOK / 10)
         _, ended = _look_for(processors, connection, progress, total, pause=LOOK)
         check(connection)
+        others = processors.report().get("subscribers", {}).keys() - set(workspace.subscribers)
+        if others:
+            raise BenchmarkError(f"{', '.join(others)} ran, too")
     return Fed(begun - called, (total - first) / (ended - begun))
 
 
