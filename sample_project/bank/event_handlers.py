@@ -1,16 +1,21 @@
 """Balances in Django's cache, for pages that are asked for often.
 
 Only the events write to the cache: a reader that filled it, too, could put an old balance over a new one. What a worker
-that was slow for a moment might leave behind is gone after `KEEP` at the latest.
+that was slow for a moment might leave behind is gone after `KEEP` at the latest. A cache that cannot be reached is
+waited for: it is no event's fault, so none is parked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 
+import redis
 from django.core.cache import cache
 
 from enode_django import event_handler
+from enode_django.exceptions import SubscriberUnavailable
 from sample_project.bank.domain import (
     AccountClosed,
     AccountOpened,
@@ -36,13 +41,24 @@ def cached_balance(account: str) -> Decimal | None:
 
 @event_handler(Deposited, Withdrawn, DepositConfirmed, WithdrawalConfirmed, name="bank.remember_balance", group=GROUP)
 def remember_balance(event: Deposited | Withdrawn | DepositConfirmed | WithdrawalConfirmed) -> None:
-    cache.set(_key(event.aggregate_root_id), event.balance, KEEP)
+    with _reachable_or_retriable():
+        cache.set(_key(event.aggregate_root_id), event.balance, KEEP)
 
 
 @event_handler(AccountOpened, AccountClosed, name="bank.forget_balance", group=GROUP)
 def forget_balance(event: AccountOpened | AccountClosed) -> None:
-    cache.delete(_key(event.aggregate_root_id))
+    with _reachable_or_retriable():
+        cache.delete(_key(event.aggregate_root_id))
 
 
 def _key(account: str) -> str:
     return f"bank.balance.{account}"
+
+
+@contextmanager
+def _reachable_or_retriable() -> Iterator[None]:
+    """An error that is retriable is tried again until it works, any other a few times only."""
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise SubscriberUnavailable(f"the cache cannot be reached: {error}") from error

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pytest
 from django.contrib.auth.models import User
 from django.core.cache import cache
 from django.test import TestCase, override_settings
 
 from enode_django import send_commands
+from enode_django.exceptions import SubscriberUnavailable
 from enode_django.testing import inline
 from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import (
     CancelTransfer,
     CloseAccount,
     Deposit,
+    Deposited,
     OpenAccount,
     ReservationCancelled,
     StartTransfer,
@@ -22,10 +25,12 @@ from sample_project.bank.domain import (
     TransferCompleted,
     Withdraw,
 )
-from sample_project.bank.event_handlers import cached_balance
+from sample_project.bank.event_handlers import cached_balance, remember_balance
 from sample_project.bank.models import AccountSummary, LedgerEntry
 from sample_project.bank.projections import AccountSummaries, Ledger
+from sample_project.settings import cache_url
 
+UNREACHABLE = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:1"}}
 IN_THIS_PROCESS = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 
 
@@ -141,6 +146,22 @@ class TheCacheOfBalances(ReadSideCase):
         send_commands([Withdraw(aggregate_root_id="a", amount=Decimal(10)), CloseAccount(aggregate_root_id="a")])
         with self.assertNumQueries(1):
             assert cached_balance("a") == 0
+
+    def test_a_cache_that_is_away_is_no_fault_of_the_event(self) -> None:
+        with override_settings(CACHES=UNREACHABLE), pytest.raises(SubscriberUnavailable) as caught:
+            remember_balance(self.deposited())
+        assert caught.value.retriable
+
+    def deposited(self) -> Deposited:
+        (event,) = (event for event in self.bus.events if isinstance(event, Deposited))
+        return event
+
+
+def test_the_cache_is_another_database_than_the_queue() -> None:
+    """Clearing it must not empty the queue."""
+    assert cache_url("redis://:secret@127.0.0.1:6379/0") == "redis://:secret@127.0.0.1:6379/1"
+    assert cache_url("redis://127.0.0.1") == "redis://127.0.0.1/1"
+    assert cache_url("unix:///run/redis.sock?db=0") == "unix:///run/redis.sock?db=1"
 
 
 class OneSubscriberAlone(TestCase):
