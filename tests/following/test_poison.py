@@ -288,3 +288,19 @@ def test_a_refusal_that_was_skipped_does_not_come_back(harness: Harness, behavio
     assert skip_parked(follower, "c") is None
     harness.deliver(follower, [refusal])
     assert harness.parked(subscriber.name) == []
+
+
+def test_what_fails_behind_what_was_skipped_is_parked_in_its_place(
+    harness: Harness, behaviour: Behaviour, subscriber: Subscriber
+) -> None:
+    behaviour.failing["c"] = 1_000
+    follower = harness.follower(subscriber, attempts=1)
+    harness.deliver(follower, harness.stored("c", Added(amount=1), Added(amount=2), Added(amount=3)))
+    for version in (2, 3):
+        another = harness.follower(subscriber, attempts=5)
+        parked = skip_parked(another, "c")
+        assert parked is not None
+        assert (parked.version, parked.aggregate_root_type, another.next_retry) == (version, "following.Counter", None)
+        assert harness.parked(subscriber.name) == [parked]
+    behaviour.failing["c"] = 0
+    assert skip_parked(follower, "c") is None
