@@ -104,7 +104,7 @@ class Reader:
         assert done.returncode == 0, f"{words}:\n{done.stdout}"
         printed = iter(done.stdout.splitlines())
         for line in expected:
-            assert any(_matches(line, other) for other in printed), f"{words}: no {line!r} in\n{done.stdout}"
+            assert any(matches(line, other) for other in printed), f"{words}: no {line!r} in\n{done.stdout}"
 
     def _start_processors(self, words: list[str]) -> None:
         with self.log.open("wb") as log:
@@ -137,7 +137,7 @@ def _program(words: list[str]) -> list[str]:
     return [*programs[words[0]], *words[1:]]
 
 
-def _matches(expected: str, line: str) -> bool:
+def matches(expected: str, line: str) -> bool:
     """An ellipsis in the page stands for anything."""
     return re.fullmatch(".*".join(map(re.escape, expected.split("…"))), line) is not None
 

@@ -1,0 +1,86 @@
+"""What the page on poison events shows of ``manage.py parked`` is what it prints."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+
+from tests.docs.blocks import Block, blocks, commands
+from tests.docs.pages import DOCS
+from tests.docs.test_quickstart import matches
+
+DIGITS, TOO_FEW = 20, 8
+TOO_MUCH = Decimal(10) ** 6
+"""For a column of eight digits, two of them behind the point."""
+
+
+@pytest.fixture
+def parked_accounts(transactional_db: None) -> Iterator[None]:
+    from enode_django import send_commands
+    from enode_django.eventing.registry import subscribers
+    from enode_django.testing import inline
+    from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
+    from sample_project.bank.projections import Ledger
+    from tests.following.harness import Harness
+
+    harness = Harness()
+    set_precision(TOO_FEW)
+    follower = harness.follower(subscribers.instance(Ledger), attempts=5)
+    for account in ("ada", "bob"):
+        with inline(followed_by=[]):
+            send_commands(
+                [
+                    OpenAccount(aggregate_root_id=account, owner=account),
+                    Deposit(aggregate_root_id=account, amount=TOO_MUCH),
+                    Withdraw(aggregate_root_id=account, amount=Decimal(1)),
+                ]
+            )
+        follower.follow(harness.store.load(account))
+    for _ in range(4):
+        harness.clock.now += 100
+        follower.retry_due()
+    yield
+    set_precision(DIGITS)
+
+
+def set_precision(digits: int) -> None:
+    with connection.cursor() as cursor:
+        for column in ("amount", "balance"):
+            cursor.execute(f"ALTER TABLE bank_ledgerentry ALTER COLUMN {column} TYPE numeric({digits}, 2)")
+
+
+def run(block: Block, capsys: pytest.CaptureFixture[str]) -> int:
+    """Compare what is printed with the block; returns the exit status."""
+    (command,) = commands(block)
+    words = shlex.split(command.line)
+    assert words[:3] == ["python", "manage.py", "parked"]
+    status = 0
+    try:
+        call_command(*words[2:])
+    except SystemExit as end:
+        status = int(str(end.code))
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == len(command.output), printed
+    assert [line for line, expected in zip(printed, command.output, strict=True) if not matches(expected, line)] == []
+    return status
+
+
+def test_what_the_page_shows_of_parked_is_what_it_prints(
+    parked_accounts: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sample_project.bank.models import LedgerEntry
+
+    console = [block for block in blocks(DOCS / "howto" / "poison-events.md") if block.language == "console"]
+    look, retry_in_vain, retry, skip = console
+    assert run(look, capsys) == 0
+    assert run(retry_in_vain, capsys) == 1
+    assert run(skip, capsys) == 0  # before the migration, which would let it be handled
+    set_precision(DIGITS)
+    assert run(retry, capsys) == 0
+    found: object = list(LedgerEntry.objects.order_by("account", "version").values_list("account", "version"))
+    assert found == [("ada", 2), ("ada", 3), ("bob", 3)]
