@@ -134,13 +134,18 @@ class Sweeper:
         self.next_step = self._clock() + self._interval
 
     def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
-        """Before that most of what the checkpoints lack is on its way, and would only be handled twice."""
+        """Before that most of what the checkpoints lack is on its way, and would only be handled twice.
+
+        A queue that has lost its tail is never committed up to its end, so it is asked whether anything is left.
+        """
         try:
             committed = self._transport.committed(self._follower.subscriber.name, self._topic)
+            behind = {queue: at for queue, end in ends.items() if (at := committed.get(queue, 0)) < end}
+            left = self._transport.pull(self._topic, behind, limit=1, wait=0)
         except QueueError as error:
             logger.debug("%s cannot sweep: %s", self._follower.subscriber.name, error)
             return False
-        return all(committed.get(queue, 0) >= end for queue, end in ends.items())
+        return all(batch.offsets[0] >= ends[batch.queue] for batch in left)
 
     def _catch_up(self, part: Part) -> bool:
         """Whether all of the part is handled now."""

@@ -111,6 +111,17 @@ def test_it_waits_until_the_queue_is_worked_off(harness: Harness, behaviour: Beh
     assert behaviour.calls == ["c/1/0"]
 
 
+def test_it_does_not_wait_for_messages_that_are_gone(harness: Harness, behaviour: Behaviour) -> None:
+    """Lost by the queue, or deleted before the subscriber was there."""
+    (record,) = harness.stored("c", Added(amount=1))
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    sweep.transport.send("events", {0: [encode_published(record)]})
+    sweep.transport._topic("events").queues[0].trim(1)
+    assert sweep.transport.committed(sweep.name, "events")[0] < sweep.transport.end_offsets("events")[0]
+    sweep.run()
+    assert behaviour.calls == ["c/1/0"]
+
+
 def test_only_the_owner_of_the_first_queue_sweeps(harness: Harness, behaviour: Behaviour) -> None:
     harness.stored("c", Added(amount=1))
     sweep = Sweep(harness, subscribers.instance(Entries))
