@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from argparse import ArgumentParser, _SubParsersAction
 
 import pytest
+from django.apps import apps
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
 from django.test import override_settings
 
+import enode_django
 from enode_django import checks, subscriber_checks
 from enode_django.conf import Conf
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.eventing.subscribers import Subscriber
 from tests.docs.pages import DOCS, code_of, rows_by_code
 
 REFERENCE = DOCS / "reference"
@@ -72,12 +76,47 @@ def test_the_setting_of_a_wrong_name_gets_the_check_that_its_page_says() -> None
     assert "not known" in rows_by_code(REFERENCE / "checks.md")[message.id][0][1]
 
 
-@pytest.mark.parametrize("command", ["runprocessors", "bankdemo"])
+def options_of(parser: ArgumentParser) -> set[str]:
+    """Those of its actions (``parked list``, ``parked retry``), too."""
+    found = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            found.update(*map(options_of, action.choices.values()))
+    return found
+
+
+@pytest.mark.parametrize("command", ["runprocessors", "parked", "bankdemo"])
 def test_every_option_of_a_command_is_documented_in_its_section(command: str) -> None:
     sections = (REFERENCE / "commands.md").read_text(encoding="utf-8").split("\n## ")
     (section,) = (section for section in sections if section.startswith(f"{command}\n"))
     parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
-    ours = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
-    common = {text for action in BaseCommand().create_parser("", "")._actions for text in action.option_strings}
     documented = re.findall(r"^\| `(--[\w-]+)` \|", section, re.MULTILINE)
-    assert sorted(documented) == sorted(ours - common)
+    assert sorted(documented) == sorted(options_of(parser) - options_of(BaseCommand().create_parser("", "")))
+
+
+def test_every_parameter_of_an_event_handler_is_documented() -> None:
+    text = (REFERENCE / "subscribers.md").read_text(encoding="utf-8")
+    rows = rows_by_code(REFERENCE / "subscribers.md")
+    parameters = inspect.signature(enode_django.event_handler).parameters.values()
+    for parameter in parameters:
+        named = f"*{parameter.name}" if parameter.kind is parameter.VAR_POSITIONAL else parameter.name
+        assert named in rows
+        if parameter.default is not parameter.empty:
+            assert f"{parameter.name}={parameter.default!r}".replace("'", '"') in text
+
+
+@pytest.mark.parametrize("kind", [enode_django.ModelProjection, enode_django.Projection, enode_django.ProcessManager])
+def test_what_a_subscriber_declares_is_documented_with_its_default(kind: type[Subscriber]) -> None:
+    rows = rows_by_code(REFERENCE / "subscribers.md")
+    own = "; of a process manager " if kind is enode_django.ProcessManager else ""
+    for attribute in ("start", "replays"):
+        default = str(getattr(kind, attribute)) if attribute == "replays" else f'"{getattr(kind, attribute)}"'
+        (row,) = rows[attribute][:1]
+        assert f"{own}`{default}`" in row[1] if own else row[1].startswith(f"`{default}`")
+    assert {"name", "model", "models"} <= set(rows)
+
+
+def test_the_tables_of_subscribers_are_documented() -> None:
+    rows = rows_by_code(REFERENCE / "subscribers.md")
+    tables = {model.__name__ for model in apps.get_app_config("enode_django").get_models()} - {"EventStream"}
+    assert tables <= set(rows)
