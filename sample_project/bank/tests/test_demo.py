@@ -11,6 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
+from random import Random
 from typing import Any
 
 import psutil
@@ -285,6 +287,45 @@ def test_a_small_demo_verifies_itself_and_leaves_nothing_running(services: Mappi
         assert "bank.AccountSummaries" in shown
         assert "completed, and" in shown
         wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
+
+
+@pytest.mark.acceptance
+def test_money_is_conserved_though_workers_are_killed_while_transfers_are_open(services: Mapping[str, str]) -> None:
+    """The demo's own verification says so. Each kill is at another step of the way, and of a worker of either role."""
+    random = Random(5)
+    with running_demo(services, "--accounts=30", "--commands=600", "--transfers=1500") as demo:
+        for ended in range(1, 1_500, 250):
+            wait_until(partial(have_ended, services, ended), f"the end of {ended} transfers")
+            os.kill(random.choice(workers(demo.pid)), signal.SIGKILL)
+        shown, _ = demo.communicate(timeout=100)
+        assert demo.returncode == 0, shown
+        assert "Verified in the database" in shown
+
+
+def workers(demo: int) -> list[int]:
+    """The children of its supervisor that handle commands or follow events."""
+    found = []
+    for process in psutil.Process(demo).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            parent = process.parent()
+            if parent and "runprocessors" in parent.cmdline() and "--multiprocessing-fork" in process.cmdline():
+                found.append(process.pid)
+    return found
+
+
+def have_ended(services: Mapping[str, str], transfers: int) -> bool:
+    return ended_transfers(services) >= transfers
+
+
+def ended_transfers(services: Mapping[str, str]) -> int:
+    with psycopg.connect(services["DATABASE_URL"]) as database, contextlib.suppress(psycopg.errors.UndefinedTable):
+        table = EventStream._meta.db_table
+        row = database.execute(
+            f"SELECT count(*) FROM {table} WHERE version IS NOT NULL AND aggregate_root_type = 'bank.MoneyTransfer'"
+            f" AND (version = {COMPLETED_AT_VERSION} OR command_type = 'bank.CancelTransfer')".encode()
+        ).fetchone()
+        return int(row[0]) if row else 0
+    return 0
 
 
 @pytest.mark.acceptance
