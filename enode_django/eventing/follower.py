@@ -172,7 +172,8 @@ class Follower:
     def _settle(self, work: Work, progress: Progress, finished: list[tuple[Message, str]]) -> bool:
         """Note what is finished; returns whether there is more to do for the aggregate at once."""
         if progress.parked is not None:
-            self.runner.persisted(partial(self._let_wait, list(work.refusals.values())))
+            if work.refusals and not self.runner.persisted(partial(self._let_wait, work)):
+                return True  # it was let go on in between
             finished.extend((one, "" if one.is_handled(progress) else progress.parked) for one in work.messages)
             return False
         failure = progress.failure
@@ -207,8 +208,9 @@ class Follower:
         self._aside[id] = work
         return False
 
-    def _let_wait(self, refusals: Sequence[StreamRecord]) -> None:
-        parking.wait_behind(self.runner.alias, self.subscriber.name, refusals)
+    def _let_wait(self, work: Work) -> bool:
+        name, refusals = self.subscriber.name, list(work.refusals.values())
+        return parking.wait_behind(self.runner.alias, name, work.aggregate_root_id, refusals)
 
     def _park(self, work: Work, failure: Failure) -> None:
         self.runner.park(work, failure)

@@ -1,12 +1,13 @@
 """Aggregates that a subscriber has set aside after repeated failure, in the subscriber's database.
 
-The oldest row of an aggregate is what failed. Further rows are refusals that came later and wait behind it; later
-versions need no rows, since the checkpoint tells where to go on.
+The row of an aggregate that has attempts is what failed. Further rows are refusals that wait behind it; later versions
+need no rows, since the checkpoint tells where to go on. Who finds an aggregate parked locks its rows against being
+removed, so that whoever lets it go on knows of everything that was passed over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -18,8 +19,9 @@ from enode_django.eventstore.base import StreamRecord
 _TABLE = "enode_django_parkedevent"
 
 _PARKED = f"""
-    SELECT DISTINCT ON (aggregate_root_id) aggregate_root_id, error_type FROM {_TABLE}
-    WHERE subscriber = %s AND aggregate_root_id = ANY(%s) ORDER BY aggregate_root_id, id
+    SELECT aggregate_root_id, error_type FROM {_TABLE}
+    WHERE subscriber = %s AND aggregate_root_id = ANY(%s) ORDER BY aggregate_root_id, attempts = 0, id
+    FOR KEY SHARE
 """
 _COLUMNS = """subscriber, aggregate_root_type, aggregate_root_id, version, command_id, error_type, error, attempts,
     first_failed_at, last_failed_at"""
@@ -33,7 +35,10 @@ _WAIT = f"""
     VALUES (%s, %s, %s, NULL, %s, '', 'waits behind what failed', 0, statement_timestamp(), statement_timestamp())
     ON CONFLICT DO NOTHING
 """
-_LIST = f"SELECT {_COLUMNS} FROM {_TABLE} WHERE %s IN ('', subscriber) AND %s IN ('', aggregate_root_id) ORDER BY id"
+_LIST = f"""
+    SELECT {_COLUMNS} FROM {_TABLE} WHERE %s IN ('', subscriber) AND %s IN ('', aggregate_root_id)
+    ORDER BY attempts = 0, id
+"""
 _REMOVE = f"DELETE FROM {_TABLE} WHERE subscriber = %s AND aggregate_root_id = %s AND command_id = %s"
 
 
@@ -54,24 +59,36 @@ class Parked(NamedTuple):
 
 def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, str]:
     """Those of the aggregates that are parked, with the class name of the error."""
-    return dict(execute(alias, _PARKED, (subscriber, ids)).fetchall())
+    return dict(reversed(execute(alias, _PARKED, (subscriber, ids)).fetchall()))  # the first of each counts
 
 
-def park(alias: str, parked: Parked, waiting: Iterable[StreamRecord] = ()) -> None:
+def park(
+    alias: str, parked: Parked, waiting: Iterable[StreamRecord] = (), *, instead_of: Iterable[Parked] = ()
+) -> None:
     """Attempts are added up where the same event is parked already. ``waiting`` are refusals that wait behind it."""
     with transaction.atomic(using=alias):
+        remove(alias, instead_of)
         execute(alias, _PARK, parked[:-1])
-        wait_behind(alias, parked.subscriber, waiting)
+        _insert_waiting(alias, parked.subscriber, waiting)
 
 
-def wait_behind(alias: str, subscriber: str, refusals: Iterable[StreamRecord]) -> None:
+def wait_behind(alias: str, subscriber: str, aggregate_root_id: str, refusals: Iterable[StreamRecord]) -> bool:
+    """Let refusals of the aggregate wait; returns False, and lets none, if it is not parked any more."""
+    with transaction.atomic(using=alias):
+        if not parked_among(alias, subscriber, [aggregate_root_id]):
+            return False
+        _insert_waiting(alias, subscriber, refusals)
+    return True
+
+
+def _insert_waiting(alias: str, subscriber: str, refusals: Iterable[StreamRecord]) -> None:
     for refusal in refusals:
         parameters = (subscriber, refusal.aggregate_root_type, refusal.aggregate_root_id, refusal.command_id)
         execute(alias, _WAIT, parameters)
 
 
 def list_parked(alias: str, subscriber: str = "", aggregate_root_id: str = "") -> list[Parked]:
-    """The oldest first; an empty argument stands for all."""
+    """The oldest first, those that only wait after all others; an empty argument stands for all."""
     return [Parked(*row) for row in execute(alias, _LIST, (subscriber, aggregate_root_id)).fetchall()]
 
 
@@ -79,3 +96,14 @@ def remove(alias: str, rows: Iterable[Parked]) -> None:
     with transaction.atomic(using=alias):
         for parked in rows:
             execute(alias, _REMOVE, (parked.subscriber, parked.aggregate_root_id, parked.command_id))
+
+
+def release(alias: str, rows: Sequence[Parked], is_behind: Callable[[], bool]) -> bool:
+    """Let an aggregate go on whose rows these are; returns False, and leaves it parked, if others wait, too, or it
+    ``is_behind``, which is asked when nobody can find the aggregate parked and pass over it any more."""
+    with transaction.atomic(using=alias):
+        remove(alias, rows)
+        if list_parked(alias, rows[0].subscriber, rows[0].aggregate_root_id) or is_behind():
+            transaction.set_rollback(True, using=alias)
+            return False
+    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
@@ -72,7 +72,7 @@ class Runner:
         position = self.applier.positions([id]).get(id, 0)
         return {id: Progress(position, Failure(*self.applier.attempted[id], error, datetime.now(UTC)))}
 
-    def park(self, work: Work, failure: Failure) -> None:
+    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> None:
         """Park the aggregate at ``failure``; the other refusals of ``work`` wait behind it."""
         first = work.failure or failure
         parked = parking.Parked(
@@ -88,4 +88,4 @@ class Runner:
             failure.failed_at,
         )
         waiting = [refusal for command_id, refusal in work.refusals.items() if command_id != failure.command_id]
-        self.persisted(lambda: parking.park(self.alias, parked, waiting))
+        self.persisted(lambda: parking.park(self.alias, parked, waiting, instead_of=instead_of))
