@@ -29,6 +29,7 @@ class Declared:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        _check_private_names(cls)
         taken = sorted(cls._reserved & inspect.get_annotations(cls).keys())
         if taken:
             raise DefinitionError(f"{cls.__qualname__} declares the field {taken[0]!r}, which it has already")
@@ -42,6 +43,24 @@ class Declared:
         if schema is None:
             schema = cls._schema = _resolve(cls)
         return schema
+
+
+_PRIVATE = frozenset(
+    {"_reserved", "_envelope", "_schema", "_appliers", "_initial", "_initial_state", "_id", "_version", "_uncommitted"}
+    | {"_new_stamp", "_applier_of", "_stamp", "_index", "_origin"}
+)
+"""Names that the base classes use."""
+
+
+def _check_private_names(cls: type[Declared]) -> None:
+    """A method that overrides one of ours by chance would break far away from here."""
+    if cls.__module__.startswith("enode_django."):
+        return
+    taken = sorted(_PRIVATE & (vars(cls).keys() | inspect.get_annotations(cls).keys()))
+    if taken:
+        raise DefinitionError(
+            f"{cls.__qualname__} defines {taken[0]!r}, a name that its base class uses; choose another"
+        )
 
 
 def _resolve(cls: type[Declared]) -> Schema:

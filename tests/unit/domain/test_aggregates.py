@@ -247,3 +247,28 @@ def test_what_cannot_handle_commands_is_refused() -> None:
         command_handler(Grown)  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="names no command"):
         command_handler()
+
+
+@pytest.mark.parametrize("name", ["_reserved", "_initial", "_schema", "_version", "_appliers", "_new_stamp"])
+def test_a_name_that_the_base_class_uses_for_itself_is_refused(name: str) -> None:
+    with pytest.raises(DefinitionError, match=f"defines '{name}', a name that its base class uses"):
+        type("Clashing", (AggregateRoot,), {name: lambda self: None, "type_name": f"clashing.{name}"})
+
+
+def test_every_private_name_of_the_base_classes_is_guarded() -> None:
+    from enode_django.domain import declarations
+
+    used = {
+        name
+        for cls in (AggregateRoot, DomainEvent, Command, DomainException)
+        for base in cls.__mro__
+        if base.__module__.startswith("enode_django")
+        for name in [*vars(base), *vars(base).get("__annotations__", {})]
+        if name.startswith("_") and not name.startswith("__")
+    }
+    used |= {name for name in vars(AggregateRootOfNothing("an-id")) if name.startswith("_")}
+    assert used <= declarations._PRIVATE
+
+
+class AggregateRootOfNothing(AggregateRoot):
+    type_name = "unit.AggregateRootOfNothing"
