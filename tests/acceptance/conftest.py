@@ -5,16 +5,17 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import psycopg
 import pytest
 
+from enode_django.eventing.registry import subscribers
 from sample_project.embedded import Postgres, Redis, Server, ServerUnavailable
 from tests.acceptance.processors import PROJECT, guarded_directory
-from tests.acceptance.stack import TEMPLATE, Stack
+from tests.acceptance.stack import SUBSCRIBERS, TEMPLATE, Stack
 from tests.services import services_required
 
 AnyServer = TypeVar("AnyServer", bound=Server)
@@ -70,3 +71,10 @@ def seed() -> int:
     seed = int(os.environ.get("ACCEPTANCE_SEED") or random.randrange(1_000_000))
     print(f"ACCEPTANCE_SEED={seed}")
     return seed
+
+
+@pytest.fixture
+def following() -> Iterator[Sequence[str]]:
+    """The sample's subscribers alone are those that this process waits for, whatever other tests declare."""
+    with subscribers.only(*(subscribers.get(name) for name in SUBSCRIBERS)):
+        yield SUBSCRIBERS

@@ -11,7 +11,7 @@ from decimal import Decimal
 from enode_django import Command, CommandResult, execute_command, send_commands
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.ids import new_id
-from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
+from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, StartTransfer, Withdraw
 from tests.acceptance.journal import Journal
 from tests.acceptance.waiting import wait_until
 
@@ -68,9 +68,10 @@ class Client:
 class Load:
     """Threads that work the same accounts; ``with`` starts and stops them. The seed decides what they send."""
 
-    def __init__(self, journal: Journal, seed: int, threads: int = 6) -> None:
+    def __init__(self, journal: Journal, seed: int, threads: int = 6, *, transfers: bool = False) -> None:
         self.client = Client(journal)
         self.seed = seed
+        self._transfers = transfers
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._accounts: list[str] = []
@@ -130,6 +131,7 @@ class Load:
             (3, self._open),
             (3, self._close),
             (4, self._too_early),
+            (25 if self._transfers else 0, self._transfer),
         ]
         random_.choices([step for _, step in steps], [weight for weight, _ in steps])[0](random_)
 
@@ -180,6 +182,13 @@ class Load:
         self._execute(random_, OpenAccount(aggregate_root_id=account, owner="a passer-by"))
         self._execute(random_, CloseAccount(aggregate_root_id=account))
         self._execute(random_, CloseAccount(aggregate_root_id=account))
+
+    def _transfer(self, random_: random.Random) -> None:
+        """Also more than there is, to oneself, and to nobody: then it is refused or cancelled."""
+        nobody = f"nobody-{new_id()}"
+        source, target = (self._some_account(random_) if random_.random() < 0.95 else nobody for _ in range(2))
+        amount = Decimal(random_.randint(1, 300))
+        self._execute(random_, StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=amount))
 
     def _too_early(self, random_: random.Random) -> None:
         """Once a deposit has failed for want of an account, opening the account must let in neither it nor a copy."""

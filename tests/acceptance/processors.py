@@ -23,6 +23,7 @@ GUARD = PROJECT / "sample_project" / "embedded_guard.py"
 _QUEUES = re.compile(r"\d+ command workers, (\d+) queues of topic ")
 _STARTED = re.compile(r"started worker (\S+), process (\d+)")
 _STARTED_EVENT = re.compile(r"started event worker (\S+), process (\d+)")
+_FOLLOWS = re.compile(r"INFO (\S+) enode_django\.equeue: acquired events/")
 _ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/([\d, ]+) for ")
 
 
@@ -107,6 +108,11 @@ class Processors:
 
     def living_event_workers(self) -> dict[str, int]:
         return {name: pid for name, pid in self.event_workers().items() if is_running(pid)}
+
+    def following_event_workers(self) -> dict[str, int]:
+        """Those that live and have got as far as to own queues."""
+        following = set(_FOLLOWS.findall(self.log))
+        return {name: pid for name, pid in self.living_event_workers().items() if name in following}
 
     # -- what is done to it ---------------------------------------------------------------------------------------
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import redis
 
 from enode_django.commanding.bus import QueueCommandBus
 from enode_django.equeue.producer import Producer
@@ -37,6 +39,9 @@ REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransp
 SLOW_REDIS_STREAMS = "tests.acceptance.slow_transport.SlowRedisStreams"
 QUEUES = 4
 GROUP, COMMANDS, EVENTS = "processors", "commands", "events"
+SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "bank.transfers", "notes.Notes")
+"""The sample's."""
+HINDERED = "tests.acceptance.hindered"
 ENODE = {"QUEUES_PER_TOPIC": QUEUES, "LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3, "HANDLER_TIME_LIMIT": 20.0}
 ROUNDS = 500
 SHOWN = 20
@@ -53,6 +58,8 @@ class Stack:
         self.client = Client(self.journal)
         self._directory = directory
         self._name = f"acceptance_{uuid.uuid4().hex}"
+        self.directory = directory / self._name
+        """For files that tell the workers' apps something."""
         self._started: list[Processors] = []
         self.transport = RedisStreamsTransport(redis.url, prefix=self._name, timeout=3.0)
         self._closing = contextlib.ExitStack()
@@ -60,6 +67,7 @@ class Stack:
     def __enter__(self) -> Stack:
         with psycopg.connect(self.postgres.url, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {self._name} TEMPLATE {TEMPLATE}")
+        self.directory.mkdir()
         self.transport.create_topic(EVENTS, QUEUES)
         for queue in range(QUEUES):  # by a group that commits nothing, so that what was published can be looked at
             self.transport.acquire("onlooker", EVENTS, queue, "onlooker", 1)
@@ -98,9 +106,31 @@ class Stack:
 
     def migrate(self, apps: str) -> None:
         """Make the tables of apps that the template database does not know."""
-        environment = self._environment(apps, REDIS_STREAMS, {})
-        command = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
-        subprocess.run(command, cwd=PROJECT, env={**os.environ, **environment}, check=True, timeout=60)
+        self.python("manage.py", "migrate", "--verbosity=0", apps=apps)
+
+    def python(self, *arguments: str, apps: str = "", **enode: Any) -> str:
+        """Run Python with the settings of the processors; returns what it prints. A failure fails the test."""
+        environment = {**os.environ, **self._environment(apps, REDIS_STREAMS, enode)}
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    @contextlib.contextmanager
+    def beside(self, *arguments: str, **enode: Any) -> Iterator[Path]:
+        """Python at work beside the processors until the block ends; gives the file of what it prints."""
+        environment = {**os.environ, **self._environment("", REDIS_STREAMS, enode), "PYTHONPATH": str(PROJECT)}
+        output = self.directory / "beside.log"
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, *arguments], cwd=self.directory, env=environment, stdout=file, stderr=file
+            )
+        try:
+            yield output
+            assert process.poll() is None, f"{arguments} ended early:\n{output.read_text()}"
+        finally:
+            process.kill()
+            process.wait()
 
     def _environment(self, apps: str, transport: str, enode: dict[str, Any]) -> dict[str, str]:
         queue = {
@@ -112,6 +142,7 @@ class Stack:
             "DJANGO_SETTINGS_MODULE": "tests.acceptance.settings",
             "DATABASE_URL": self.postgres.url_of(self._name),
             "ACCEPTANCE_APPS": apps,
+            "ACCEPTANCE_DIRECTORY": str(self.directory),
             "ACCEPTANCE_ENODE": json.dumps({"QUEUE": queue, **ENODE, **enode}),
         }
 
@@ -121,10 +152,10 @@ class Stack:
         return processors
 
     @contextlib.contextmanager
-    def load(self, seed: int) -> Iterator[Load]:
+    def load(self, seed: int, *, threads: int = 6, transfers: bool = False) -> Iterator[Load]:
         """Senders at work inside the block; it begins when all of them have got answers, and ends when each kind of
         command has had its chance."""
-        with Load(self.journal, seed) as load:
+        with Load(self.journal, seed, threads, transfers=transfers) as load:
             wait_until(lambda: load.under_way, "senders get answers")
             yield load
             wait_until(lambda: load.rounds > ROUNDS, "senders have done enough")
@@ -137,12 +168,29 @@ class Stack:
         with psycopg.connect(self.postgres.url_of(self._name), autocommit=True) as connection:
             connection.execute(statement.encode())
 
+    def delete_end(self, topic: str, share: float) -> list[bytes]:
+        """Let Redis forget this share of the messages of each queue, the last ones; returns what they said."""
+        ends = self.transport.end_offsets(topic)
+        return self.delete_from(topic, {queue: math.floor(end * (1 - share)) for queue, end in ends.items()})
+
+    def delete_from(self, topic: str, offsets: Mapping[int, int]) -> list[bytes]:
+        """As `delete_end`, the messages from these offsets on."""
+        lost: list[bytes] = []
+        with redis.from_url(self.redis.url) as client:
+            for queue, offset in offsets.items():
+                log = f"{self._name}:{{{topic}:{queue}}}:log"
+                entries = client.xrange(log, min=f"{offset + 1}-0")
+                assert client.xdel(log, *[id for id, _ in entries]) == len(entries) > 0
+                lost += [fields[b"b"] for _, fields in entries]
+        return lost
+
     # -- what must hold -------------------------------------------------------------------------------------------
 
-    def check(self, *, loaded: bool = True) -> None:
-        """Wait until every command has its end, then fail for each invariant that does not hold."""
-        wait_until(self._is_quiet, "all commands are finished and committed", 30)
-        found = violations(self._facts())
+    def check(self, *, loaded: bool = True, published: bool = True) -> None:
+        """Wait until every command has its end, then fail for each invariant that does not hold. What was deleted
+        cannot be found ``published``."""
+        wait_until(self.is_quiet, "all commands are finished and committed", 30)
+        found = violations(self._facts(published))
         kinds = variety(self.journal)
         print(kinds)
         assert not found, f"{len(found)} violations:\n" + "\n".join(found[:SHOWN])
@@ -150,14 +198,54 @@ class Stack:
             wanted = {"SUCCESS", "repeats", "bank.InsufficientFunds", "AggregateNotFound", "AggregateAlreadyExists"}
             assert all(kinds.get(kind) for kind in wanted), f"too little was tried: {kinds}"
 
-    def _is_quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         return self.transport.committed(GROUP, COMMANDS) == self.transport.end_offsets(COMMANDS)
 
-    def _facts(self) -> Facts:
+    def check_read_side(self, *options: str) -> dict[str, Any]:
+        """Fail for each difference between the store and what the subscribers made of it; returns figures. To be
+        called when all is quiet."""
+        found = json.loads(self.python("-m", "tests.acceptance.read_side", *options))
+        problems = found["problems"]
+        assert not problems, f"{len(problems)} problems:\n" + "\n".join(problems[:SHOWN])
+        print(found["figures"])
+        return dict(found["figures"])
+
+    def wait_followed(
+        self, topic: str = EVENTS, *, is_fed: Callable[[], bool] = lambda: True, seconds: float = 40.0
+    ) -> None:
+        """Wait until every command is finished, every event followed, and nothing more comes of it.
+
+        A command is committed when its events are published, and an event when the commands that follow from it are
+        sent. ``is_fed`` says that the topic has all events.
+        """
+        names = ", ".join(SUBSCRIBERS)
+        wait_until(lambda: self._is_followed(topic, is_fed), f"{names} are done with {topic}", seconds)
+
+    def _is_followed(self, topic: str, is_fed: Callable[[], bool]) -> bool:
+        def ends() -> list[object]:
+            return [self.transport.end_offsets(one) for one in (COMMANDS, EVENTS, topic)]
+
+        before = ends()
+        done = self.is_quiet() and is_fed() and all(self.is_through(name, topic) for name in SUBSCRIBERS)
+        return done and ends() == before
+
+    def wait_swept(self) -> None:
+        """Wait until every subscriber has compared its checkpoints with what is stored by now."""
+        ((position,),) = self.query("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+        behind = "SELECT subscriber FROM enode_django_subscription WHERE swept_position < %s"
+        wait_until(lambda: not self.query(behind, position), f"all sweeps have passed {position}", 30)
+
+    def is_through(self, group: str, topic: str = EVENTS) -> bool:
+        """Whether the group has committed all messages that there are."""
+        ends = self.transport.end_offsets(topic)
+        behind = {queue: at for queue, at in self.transport.committed(group, topic).items() if at < ends[queue]}
+        return not self.transport.pull(topic, behind, limit=1, wait=0)
+
+    def _facts(self, published: bool) -> Facts:
         return Facts(
             self.journal,
             self.stored(),
-            [decode_published(body).record for body in self._messages(EVENTS)],
+            [decode_published(body).record for body in self._messages(EVENTS)] if published else None,
             self.transport.committed(GROUP, COMMANDS),
             self.transport.end_offsets(COMMANDS),
         )

@@ -1,0 +1,1 @@
+"""An app that gets in the way of every handler of every subscriber, as files say."""

@@ -1,0 +1,46 @@
+"""Files in ``ACCEPTANCE_DIRECTORY``: with ``failing``, handlers raise for one aggregate in a thousand; with
+``holding-<subscriber>``, that subscriber's handlers wait until it is gone, and make ``held-<subscriber>`` meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from enode_django.eventing.subscribers import Followed, Handler, Subscriber
+
+UNLUCKY = "007"
+
+
+class BadLuck(Exception):
+    pass
+
+
+def hinder(subscriber: Subscriber) -> None:
+    handlers_of = subscriber.handlers_of
+
+    def hindered(cls: Followed) -> Sequence[Handler]:
+        return [_hindered(handler, subscriber.name) for handler in handlers_of(cls)]
+
+    subscriber.handlers_of = hindered  # type: ignore[method-assign]
+
+
+def _hindered(handler: Handler, name: str) -> Handler:
+    directory = Path(os.environ["ACCEPTANCE_DIRECTORY"])
+    failing, holding, held = directory / "failing", directory / f"holding-{name}", directory / f"held-{name}"
+
+    def call(*arguments: Any) -> Any:
+        message = arguments[-1]
+        if message.aggregate_root_id.endswith(UNLUCKY) and failing.exists():
+            raise BadLuck(f"{name} does not like {message.aggregate_root_id}")
+        result = handler(*arguments)
+        if holding.exists():
+            held.touch()
+        while holding.exists():
+            time.sleep(0.01)
+        return result
+
+    return call

@@ -1,0 +1,52 @@
+"""Follows all queues of the events topic without asking anybody for a lease, for all subscribers: run by itself.
+
+A worker that was thought dead, or one that somebody started with other queues in mind, does no worse.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+import django
+
+WAIT = 0.05
+
+
+def main() -> None:
+    django.setup()
+    from enode_django.eventing.registry import subscribers
+
+    threads = [threading.Thread(target=follow, args=(subscriber,)) for subscriber in subscribers.all()]
+    for thread in threads:
+        thread.start()
+
+
+def follow(subscriber: Any) -> None:
+    from enode_django.conf import conf
+    from enode_django.equeue.consumer import PulledMessages
+    from enode_django.equeue.offsets import OffsetWindow
+    from enode_django.runtime import make_follower, make_store, make_transport
+
+    transport, topic = make_transport(), conf().EVENT_TOPIC
+    follower = make_follower(subscriber, transport, make_store())
+    windows = {
+        queue: OffsetWindow(topic, queue, epoch=0, committed=0, deadline=time.monotonic())
+        for queue in range(transport.queue_count(topic))
+    }
+    while True:
+        offsets = {queue: window.next_offset for queue, window in windows.items()}
+        pulled = []
+        for batch in transport.pull(topic, offsets, limit=random.randint(1, 200), wait=WAIT):
+            window = windows[batch.queue]
+            window.add(batch.offsets)
+            pulled.append(PulledMessages(window, list(batch.offsets), list(batch.bodies)))
+        follower.retry_due()
+        follower.handle(pulled)
+        print(f"{subscriber.name} handled {follower.handled} and parked {follower.parked}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

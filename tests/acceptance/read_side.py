@@ -1,0 +1,226 @@
+"""What must hold of the read side when all is quiet: run by itself, with the settings of the processors under test.
+
+Prints ``{"problems": [sentences], "figures": {…}}``. Options: ``--parked``, some aggregates are parked, so that
+transfers may stand still; ``--no-cache``, two workers were at one account at once, which the cache does not stand.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import groupby
+from typing import Any
+
+import django
+from django.db import connection, models, transaction
+
+Row = tuple[Any, ...]
+
+
+def main(options: Sequence[str]) -> None:
+    django.setup()
+    reading = Reading()
+    problems = [*reading.checkpoints(), *reading.projections(), *reading.tables()]
+    if "--parked" not in options:
+        problems += [*reading.money(), *reading.summaries()]
+    if "--no-cache" not in options:
+        problems += reading.cache()
+    print(json.dumps({"problems": problems, "figures": reading.figures}))
+
+
+class Reading:
+    """Looks at one database, once. What each method yields are problems, as sentences."""
+
+    def __init__(self) -> None:
+        from enode_django.commanding.loading import replay_records
+        from enode_django.eventing.parking import list_parked
+        from enode_django.eventing.registry import subscribers
+        from enode_django.eventstore.base import StreamRecord
+        from enode_django.models import EventStream
+        from sample_project.bank.domain import BankAccount, MoneyTransfer
+
+        rows = EventStream.objects.order_by("aggregate_root_id", "version").values_list(*StreamRecord._fields)
+        records = [StreamRecord(*row) for row in rows]
+        self.streams = [record for record in records if record.version is not None]
+        self.heads = {record.aggregate_root_id: record for record in self.streams}
+        self.subscribers = subscribers.all()
+        self.parked = {(row.subscriber, row.aggregate_root_id): row for row in reversed(list_parked("default"))}
+        aggregates = [replay_records(list(group)) for _, group in groupby(self.streams, lambda r: r.aggregate_root_id)]
+        self.accounts = {one.id: one for one in aggregates if isinstance(one, BankAccount)}
+        self.transfers = {one.id: one for one in aggregates if isinstance(one, MoneyTransfer)}
+        self.figures: dict[str, Any] = {
+            "streams": len(self.streams),
+            "refusals": len(records) - len(self.streams),
+            "accounts": len(self.accounts),
+            "parked": len(self.parked),
+            **Counter(f"transfers {one.status.value}" for one in self.transfers.values()),
+        }
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def checkpoints(self) -> Iterator[str]:
+        """Each stands at the store's version, or where its aggregate is parked."""
+        for subscriber in self.subscribers:
+            followed = [id for id, head in self.heads.items() if subscriber.follows(head.aggregate_root_type)]
+            positions = _applier(subscriber).positions(followed)
+            self.figures[f"followed by {subscriber.name}"] = len(followed)
+            for id in followed:
+                allowed = self._positions_of(subscriber.name, id)
+                if positions.get(id, 0) not in allowed:
+                    yield f"{subscriber.name} has {id} at version {positions.get(id)}, which is not in {allowed}"
+
+    def _positions_of(self, subscriber: str, id: str) -> Sequence[int]:
+        head = self.heads[id].version or 0
+        parked = self.parked.get((subscriber, id))
+        if parked is None:
+            return [head]
+        return [parked.version - 1] if parked.version is not None else range(head + 1)
+
+    def tables(self) -> Iterator[str]:
+        """No checkpoint and no parked event of what is not stored."""
+        from enode_django.models import Checkpoint, EventStream, ParkedEvent
+
+        stored = EventStream.objects.values("aggregate_root_id")
+        for model in (Checkpoint, ParkedEvent):
+            for row in model.objects.exclude(aggregate_root_id__in=stored):
+                yield f"of nothing that is stored: {row}"
+
+    # -- projections ----------------------------------------------------------------------------------------------
+
+    def projections(self) -> Iterator[str]:
+        """Each is what a replay makes of the store, row by row; of a parked aggregate, up to where it is parked."""
+        for subscriber in self.subscribers:
+            written = _models_of(subscriber)
+            if not written:
+                continue
+            found = {model: _rows(model) for model in written}
+            replayed = self._replayed(subscriber, written)
+            for model in written:
+                self.figures[f"rows of {model.__name__}"] = found[model].total()
+                yield from _differences(f"{subscriber.name}: {model.__name__}", found[model], replayed[model])
+
+    def _replayed(self, subscriber: Any, written: Sequence[type[models.Model]]) -> Mapping[Any, Counter[Row]]:
+        from enode_django.runtime import replay
+
+        with transaction.atomic():
+            for table in ("checkpoint", "parkedevent", "subscription"):
+                _execute(f"DELETE FROM enode_django_{table} WHERE subscriber = %s", subscriber.name)
+            for (name, id), parked in self.parked.items():
+                if name == subscriber.name:
+                    _execute(
+                        "DELETE FROM enode_django_eventstream WHERE aggregate_root_id = %s AND version >= %s",
+                        *(id, parked.version),
+                    )
+            for model in written:
+                model._default_manager.all().delete()
+            replay(subscriber.name)
+            replayed = {model: _rows(model) for model in written}
+            transaction.set_rollback(True)
+        return replayed
+
+    # -- money ----------------------------------------------------------------------------------------------------
+
+    def money(self) -> Iterator[str]:
+        """What is in the accounts was paid in; every transfer has ended, and has moved its amount twice or never."""
+        from sample_project.bank.domain import TransferStatus
+
+        paid_in, moved = self._movements()
+        balances = sum((account.balance for account in self.accounts.values()), Decimal(0))
+        if balances != paid_in:
+            yield f"the balances add up to {balances}; {paid_in} was paid in"
+        for account in self.accounts.values():
+            if account.outgoing or account.incoming:
+                yield f"account {account.id} has reservations: {[*account.outgoing, *account.incoming]}"
+        for id, transfer in self.transfers.items():
+            there, back = [(transfer.source, -transfer.amount)], [(transfer.target, transfer.amount)]
+            expected = sorted(there + back) if transfer.status is TransferStatus.COMPLETED else []
+            if not transfer.has_ended:
+                yield f"transfer {id} has not ended, it is {transfer.status.value}"
+            if sorted(moved.pop(id, [])) != expected:
+                yield f"transfer {id} is {transfer.status.value} and has not moved just {expected}"
+        for id in moved:
+            yield f"transfer {id} has moved money, and was never started"
+
+    def _movements(self) -> tuple[Decimal, dict[str, list[tuple[str, Decimal]]]]:
+        """What was paid in at the counters, less what was paid out; and what each transfer added to which account."""
+        from enode_django.commanding.loading import events_of
+        from sample_project.bank.domain import DepositConfirmed, Deposited, WithdrawalConfirmed, Withdrawn
+
+        paid_in = Decimal(0)
+        moved: dict[str, list[tuple[str, Decimal]]] = defaultdict(list)
+        for event in (event for record in self.streams for event in events_of(record)):
+            if isinstance(event, Deposited | Withdrawn):
+                paid_in += event.amount if isinstance(event, Deposited) else -event.amount
+            elif isinstance(event, DepositConfirmed | WithdrawalConfirmed):
+                amount = event.amount if isinstance(event, DepositConfirmed) else -event.amount
+                moved[event.transfer].append((event.aggregate_root_id, amount))
+        return paid_in, moved
+
+    def summaries(self) -> Iterator[str]:
+        """The bank's read models, by another way than a replay."""
+        from sample_project.bank.models import AccountSummary, LedgerEntry
+
+        shown = {row.pk: (row.balance, row.available, row.closed) for row in AccountSummary.objects.all()}
+        booked: Counter[str] = Counter()
+        for account, amount in LedgerEntry.objects.values_list("account", "amount"):
+            booked[account] += amount
+        for account in self.accounts.values():
+            said = shown.pop(account.id, None)
+            if said != (account.balance, account.balance - account.reserved, account.closed):
+                yield f"account {account.id} is shown with {said}; stored is {account.balance}"
+            if booked.pop(account.id, Decimal(0)) != account.balance:
+                yield f"what the ledger has of account {account.id} does not make {account.balance}"
+        yield from (f"account {id} is shown, and not stored" for id in {*shown, *booked})
+
+    def cache(self) -> Iterator[str]:
+        """A balance that is cached is the last one."""
+        from django.core.cache import cache
+
+        from sample_project.bank.event_handlers import GROUP
+
+        keys = {f"bank.balance.{id}": account for id, account in self.accounts.items()}
+        cached = cache.get_many(keys)
+        self.figures["cached balances"] = len(cached)
+        for key, balance in cached.items():
+            account = keys[key]
+            if balance != account.balance and (GROUP, account.id) not in self.parked:
+                yield f"account {account.id} has {balance} in the cache; stored is {account.balance}"
+
+
+def _applier(subscriber: Any) -> Any:
+    from enode_django.runtime import make_applier, make_store
+
+    return make_applier(subscriber, make_store(), lambda commands: None)
+
+
+def _models_of(subscriber: Any) -> Sequence[type[models.Model]]:
+    from enode_django import ModelProjection, Projection
+
+    if isinstance(subscriber, ModelProjection):
+        return [subscriber.model]
+    return subscriber.models if isinstance(subscriber, Projection) else []
+
+
+def _rows(model: type[models.Model]) -> Counter[Row]:
+    """All columns except surrogate keys, which tell the order of writing only."""
+    names = [field.attname for field in model._meta.concrete_fields if not isinstance(field, models.AutoField)]
+    return Counter(model._default_manager.values_list(*names))
+
+
+def _differences(what: str, found: Counter[Row], replayed: Counter[Row]) -> Iterable[str]:
+    for row in found - replayed:
+        yield f"{what} has {found[row]} of {row}, a replay makes {replayed[row]}"
+    for row in replayed - found:
+        yield f"{what} has {found[row]} of {row}, a replay makes {replayed[row]}"
+
+
+def _execute(statement: str, *parameters: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

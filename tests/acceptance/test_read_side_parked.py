@@ -1,0 +1,83 @@
+"""Handlers of every subscriber that fail for one account in a thousand."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from enode_django import Command, CommandStatus, WaitFor, execute_command
+from enode_django.ids import new_id
+from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
+from tests.acceptance.hindered.hindrances import UNLUCKY
+from tests.acceptance.processors import Processors
+from tests.acceptance.stack import HINDERED, Stack
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+
+ACCOUNTS = [f"account-{number:04}" for number in range(2000)]
+UNLUCKY_ACCOUNTS = [account for account in ACCOUNTS if account.endswith(UNLUCKY)]
+PARKING = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "bank.transfers")
+
+
+def start_event_workers(stack: Stack) -> Processors:
+    return stack.start(2, role="event", apps=HINDERED, HANDLER_ATTEMPTS=3, HANDLER_RETRY_DELAY=0.05)
+
+
+def transfers() -> Sequence[Command]:
+    """From and to unlucky accounts, and by way of others; a third of them is refused."""
+    return [
+        StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=Decimal(amount))
+        for unlucky in UNLUCKY_ACCOUNTS
+        for source, target in [(unlucky, ACCOUNTS[0]), (ACCOUNTS[1], unlucky), (ACCOUNTS[2], ACCOUNTS[3])]
+        for amount in (1, 2, 10_000)
+    ]
+
+
+def list_parked(stack: Stack) -> list[dict[str, Any]]:
+    printed = stack.python("manage.py", "parked", "list", "--json", apps=HINDERED)
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+def test_what_fails_is_parked_until_it_is_retried_and_all_else_goes_on(stack: Stack, following: Sequence[str]) -> None:
+    stack.start_ready(1, role="command")
+    first = start_event_workers(stack)
+    stack.client.send([OpenAccount(aggregate_root_id=account, owner="somebody") for account in ACCOUNTS])
+    stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(100)) for account in ACCOUNTS])
+    stack.wait_followed()
+    (stack.directory / "failing").touch()
+    stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(5)) for account in ACCOUNTS])
+    stack.client.send(transfers())
+    stack.client.send([Withdraw(aggregate_root_id=account, amount=Decimal(1)) for account in ACCOUNTS[:100]])
+    stack.wait_followed()
+    parked = list_parked(stack)
+    failed = [row for row in parked if row["attempts"]]
+    assert sorted((row["subscriber"], row["aggregate_root_id"]) for row in failed) == [
+        (name, account) for name in PARKING for account in UNLUCKY_ACCOUNTS
+    ]
+    assert all(row["attempts"] == 3 and "BadLuck" in row["error"] and "Traceback" in row["error"] for row in failed)
+    assert {row["subscriber"] for row in parked if not row["attempts"]} == {"bank.transfers"}, "refusals wait"
+    figures = stack.check_read_side("--parked")
+    assert (figures["accounts"], figures["parked"]) == (2000, 8)
+    assert figures["transfers started"] > 0
+
+    first.signal(signal.SIGTERM)
+    assert first.wait_end() == 0
+    start_event_workers(stack)
+    later = Deposit(aggregate_root_id=UNLUCKY_ACCOUNTS[0], amount=Decimal(5))
+    answer = execute_command(later, wait_for=WaitFor.HANDLED, timeout=20)
+    stack.journal.note_answer(later, answer)
+    assert (answer.status, answer.parked) == (CommandStatus.SUCCESS, PARKING[:3])
+    assert list_parked(stack) == parked, "a restart keeps what is parked, and does not try it again"
+
+    (stack.directory / "failing").unlink()
+    assert "8 go on, 0 parked" in stack.python("manage.py", "parked", "retry", "--all", apps=HINDERED)
+    stack.wait_followed()
+    assert list_parked(stack) == []
+    figures = stack.check_read_side()
+    assert (figures["parked"], figures["transfers completed"], figures["transfers cancelled"]) == (0, 12, 6)
+    stack.check(loaded=False)
