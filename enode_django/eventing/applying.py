@@ -14,7 +14,7 @@ from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber
-from enode_django.eventing.work import Failure, Progress, Work, contiguous, followed_events
+from enode_django.eventing.work import Failure, Progress, Work, bearable, contiguous, followed_events
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
 from enode_django.exceptions import EnodeError, UnknownMessageType
@@ -115,6 +115,7 @@ class RowApplier(Applier):
         with transaction.atomic(using=self.alias):
             rows, positions = self._lock(ids)
             parked = self._parked(ids, even_parked)
+            portion = bearable(works, positions, portion, self.at_once)
             streams = self._next_streams(works, positions, parked, portion)
             changes = _RowChanges(self._table, rows, positions)
             progress = {}
@@ -231,6 +232,7 @@ class TransactionApplier(Applier):
         with transaction.atomic(using=self.alias):
             positions = checkpoints.lock(self.alias, self.name, ids)
             parked = self._parked(ids, even_parked)
+            portion = bearable(works, positions, portion, self.at_once)
             streams = self._next_streams(works, positions, parked, portion)
             for work in works:
                 id = work.aggregate_root_id

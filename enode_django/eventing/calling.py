@@ -10,10 +10,10 @@ from django.db import transaction
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints
-from enode_django.eventing.applying import Applier, failure_of, reached
+from enode_django.eventing.applying import Applier, failure_of, is_transient, reached
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventing.work import Followed, Progress, Work, followed_events, followed_refusal
+from enode_django.eventing.work import Followed, Progress, Work, bearable, followed_events, followed_refusal
 from enode_django.eventstore.base import EventStore, StreamRecord
 
 SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
@@ -43,8 +43,10 @@ class CallingApplier(Applier):
         ids = [work.aggregate_root_id for work in works]
         positions = self.positions(ids)
         parked = self._parked(ids, even_parked)
+        alone = len(works) == 1 and portion == 1
+        portion = bearable(works, positions, portion, self.at_once)
         streams = self._next_streams(works, positions, parked, portion)
-        calls = _Calls(self.subscriber, self._handled_refusals(works))
+        calls = _Calls(self.subscriber, self._handled_refusals(works), self._send, alone=alone)
         progress = {}
         for work in works:
             id = work.aggregate_root_id
@@ -52,12 +54,15 @@ class CallingApplier(Applier):
                 progress[id] = Progress(positions[id], parked=parked[id])
             else:
                 progress[id] = self._call(work, positions[id], streams[id], portion, calls)
-        if calls.commands:
-            self._send(calls.commands)
+            if calls.interruption is not None:
+                break
+        calls.send()
         with transaction.atomic(using=self.alias):
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             checkpoints.save(self.alias, self.name, moved)
             checkpoints.save_refusals(self.alias, self.name, calls.refusals)
+        if calls.interruption is not None:
+            raise calls.interruption
         return progress
 
     def _call(self, work: Work, version: int, streams: Sequence[StreamRecord], portion: int, calls: _Calls) -> Progress:
@@ -65,13 +70,13 @@ class CallingApplier(Applier):
             try:
                 calls.run(followed_events(self.subscriber, record))
             except Exception as error:
-                return Progress(version, failure_of(record, error))
+                return calls.failed(version, record, error)
             version = record.version or 0
         for record in work.refusals.values():
             try:
                 self._call_refusal(record, calls)
             except Exception as error:
-                return Progress(version, failure_of(record, error))
+                return calls.failed(version, record, error)
         return reached(work, version, streams, portion)
 
     def _call_refusal(self, record: StreamRecord, calls: _Calls) -> None:
@@ -107,14 +112,35 @@ class CallingApplier(Applier):
 
 
 class _Calls:
-    """What the handlers of one batch bring about."""
+    """What the handlers of one batch bring about.
 
-    def __init__(self, subscriber: Subscriber, handled: set[checkpoints.RefusalKey]) -> None:
+    A transient error ends the batch (``interruption``), but what was done before it counts: each try would do it again,
+    for as long as a database is away. ``alone``: commands are sent at once, so that one that cannot be sent is the
+    failure of what it follows from.
+    """
+
+    def __init__(
+        self, subscriber: Subscriber, handled: set[checkpoints.RefusalKey], send: SendCommands, *, alone: bool
+    ) -> None:
         self._subscriber = subscriber.name
         self._yield_commands = isinstance(subscriber, ProcessManager)
         self.handled = handled
         self.commands: list[tuple[Command, Metadata]] = []
         self.refusals: list[checkpoints.RefusalKey] = []
+        self.interruption: Exception | None = None
+        self._send = send
+        self._alone = alone
+
+    def failed(self, version: int, record: StreamRecord, error: Exception) -> Progress:
+        if is_transient(error):
+            self.interruption = error
+            return Progress(version)
+        return Progress(version, failure_of(record, error))
+
+    def send(self) -> None:
+        commands, self.commands = self.commands, []
+        if commands:
+            self._send(commands)
 
     def run(self, followed: Iterable[Followed]) -> None:
         """All handlers for some messages; their commands are kept when none has raised."""
@@ -128,3 +154,5 @@ class _Calls:
                         derived = with_derived_ids(yielded, cause=message.id, subscriber=self._subscriber)
                         commands.extend((command, metadata) for command in derived)
         self.commands.extend(commands)
+        if self._alone:
+            self.send()

@@ -184,11 +184,21 @@ class Follower:
         if failure is None:
             work.refusals = {}
             work.streams = {version: record for version, record in work.streams.items() if version > progress.version}
-            return progress.version < work.until
+            if progress.version < work.until:
+                return True
+            finished.extend(self._given_up_on(work))
+            return False
         if self._is_given_up(work, failure):
             self._park(work, failure)
             finished.extend((message, type(failure.error).__name__) for message in work.messages)
         return False
+
+    def _given_up_on(self, work: Work) -> Iterator[tuple[Message, str]]:
+        """Messages of what is not stored, in a store restored from a dump: nobody is told that it was handled."""
+        for message in work.messages:
+            name, id, version = self.subscriber.name, message.aggregate_root_id, message.version
+            logger.error("%s heard of version %s of %s, which is not stored", name, version, id)
+            yield message._replace(reply_to=""), ""
 
     def _is_given_up(self, work: Work, failure: Failure) -> bool:
         """Set the aggregate aside to be tried again, unless that was done often enough."""
@@ -236,14 +246,15 @@ class Follower:
 
 
 def _parts(works: Sequence[Work], at_once: int) -> Iterator[Sequence[Work]]:
-    """The works in parts with about ``at_once`` streams and refusals each."""
+    """The works in parts with up to ``at_once`` streams and refusals each; one with more stands alone."""
     part: list[Work] = []
     size = 0
     for work in works:
-        part.append(work)
-        size += max(1, len(work.streams) + len(work.refusals))
-        if size >= at_once:
+        more = max(1, len(work.streams) + len(work.refusals))
+        if part and size + more > at_once:
             yield part
             part, size = [], 0
+        part.append(work)
+        size += more
     if part:
         yield part

@@ -139,16 +139,17 @@ class Subscriber:
             applied = types.class_of(AggregateRoot, aggregate_root_type).applied_events()
         except UnknownMessageType:
             return True
-        return any(
-            issubclass(event, followed) or issubclass(followed, event)
-            for event in applied
-            for followed in self.followed
-        )
+        return any(_overlap(event, followed) for event in applied for followed in self.followed)
 
     @property
     def database(self) -> str:
         """The alias of the database that holds its checkpoints and, for a projection, its rows."""
         return checkpoint_database()
+
+
+def _overlap(one: type, other: type) -> bool:
+    """Whether a class is derived from both, or is both."""
+    return issubclass(one, other) or any(_overlap(derived, other) for derived in one.__subclasses__())
 
 
 def checkpoint_database() -> str:

@@ -104,6 +104,15 @@ class Progress(NamedTuple):
         return self.failure is not None and (self.failure.version or 0) > self.version + 1
 
 
+def bearable(works: Iterable[Work], positions: Mapping[str, int], portion: int, at_once: int) -> int:
+    """A portion, not above the given one, with which all together do not have more than ``at_once`` versions to handle:
+    what is missing between a position and what is at hand counts, too."""
+    counts = [work.until - positions[work.aggregate_root_id] for work in works]
+    while portion > 1 and sum(min(count, portion) for count in counts if count > 0) > at_once:
+        portion //= 2
+    return portion
+
+
 def contiguous(
     store: EventStore, works: Iterable[Work], positions: Mapping[str, int], portion: int
 ) -> dict[str, Sequence[StreamRecord]]:
@@ -157,14 +166,15 @@ def followed_events(subscriber: Subscriber, record: StreamRecord) -> list[Follow
 
 
 def follows_events(subscriber: Subscriber, record: StreamRecord) -> bool:
-    """Whether the subscriber handles one of the events, as far as this process can tell."""
+    """Whether the subscriber handles one of the events, or may: one might be of a class that is newer than this
+    process."""
     try:
         stored = read_stored(record.events)
         return not isinstance(stored, StoredRefusal) and any(
             subscriber.event_handlers(event.type_name) for event in stored.events
         )
     except MessageError:
-        return False
+        return True
 
 
 def follows_refusal(subscriber: Subscriber, record: StreamRecord) -> bool:

@@ -1,0 +1,150 @@
+"""What keeps a subscriber from going on, and what must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+from django.db import OperationalError
+
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.exceptions import SubscriberUnavailable
+from tests.following.domain import (
+    Added,
+    Behaviour,
+    CounterRows,
+    Entries,
+    Kindness,
+    Noted,
+    Opened,
+    TooMuch,
+    handler_group,
+)
+from tests.following.harness import Harness, stream_of
+
+Value = TypeVar("Value")
+
+
+@pytest.fixture(params=["rows", "entries", "handlers"])
+def subscriber(request: pytest.FixtureRequest) -> Subscriber:
+    every = [subscribers.instance(CounterRows), subscribers.instance(Entries), handler_group()]
+    return next(one for one in every if one.name == f"following.{request.param}")
+
+
+def test_the_message_of_a_version_that_the_store_does_not_have_is_finished_untold(
+    harness: Harness, subscriber: Subscriber
+) -> None:
+    """A store that was restored from a dump is behind its queue. Else the queue could never be committed past it."""
+    lost = stream_of("c", 3, [Added(amount=3)])
+    harness.stored("c", Added(amount=1))
+    harness.deliver(harness.follower(subscriber), [lost], "in1")
+    assert not harness.window.unfinished
+    assert harness.notices == []
+
+
+def test_a_database_that_is_away_does_not_let_the_handlers_before_it_run_again(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try would send the same mails again, for as long as the database is away."""
+    original = behaviour.handle
+    tries = 0
+
+    def handle(event: Added) -> None:
+        nonlocal tries
+        if event.id == "c/2/0":
+            tries += 1
+            if tries < 5:
+                raise OperationalError("away")
+        original(event)
+
+    def persist(call: Callable[[], Value]) -> Value:
+        while True:
+            try:
+                return call()
+            except SubscriberUnavailable:
+                continue
+
+    monkeypatch.setattr(behaviour, "handle", handle)
+    records = [*harness.stored("b", Added(amount=1)), *harness.stored("c", Added(amount=1), Added(amount=2))]
+    harness.deliver(harness.follower(handler_group(), persist=persist), records)
+    assert [call for call in behaviour.calls if call != "second"] == ["b/1/0", "c/1/0", "c/2/0"]
+
+
+def test_gaps_do_not_make_a_transaction_larger_than_it_should_be(
+    harness: Harness, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = harness.follower(subscriber)
+    monkeypatch.setattr(follower.runner.applier, "at_once", 20)
+    loaded: list[int] = []
+    load_ranges = harness.store.load_ranges
+
+    def count(*arguments: object, **options: int) -> object:
+        found = load_ranges(*arguments, **options)  # type: ignore[arg-type]
+        loaded.append(sum(map(len, found.values())))
+        return found
+
+    monkeypatch.setattr(harness.store, "load_ranges", count)
+    last = [harness.stored(f"c{n}", *(Added(amount=1) for _ in range(30)))[-1] for n in range(10)]
+    harness.deliver(follower, last)
+    assert follower.runner.applier.positions([f"c{n}" for n in range(10)]) == {f"c{n}": 30 for n in range(10)}
+    assert max(loaded) <= 20
+    assert not harness.window.unfinished
+
+
+def test_a_command_that_cannot_be_sent_parks_the_refusal_it_follows_from(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(commands: object) -> None:
+        raise ValueError("cannot be encoded")
+
+    monkeypatch.setattr(harness, "_send", send)
+    follower = harness.follower(subscribers.instance(Kindness), attempts=1)
+    harness.deliver(follower, [harness.refused("c", TooMuch("no", amount=1))])
+    assert [(row.version, row.error_type) for row in harness.parked("following.kindness")] == [(None, "ValueError")]
+
+
+def test_who_waits_hears_of_a_parked_stream_whose_first_event_is_unknown(
+    harness: Harness, behaviour: Behaviour
+) -> None:
+    (record,) = harness.stored("c", [Noted(), Opened(owner="ann"), Added(amount=1)])
+    from enode_django.models import EventStream
+
+    newer = record._replace(events=record.events.replace(b"following.Noted", b"following.Newer"))
+    EventStream.objects.filter(aggregate_root_id="c").update(events=newer.events)
+    harness.deliver(harness.follower(subscribers.instance(Entries), attempts=1), [newer], "in1")
+    assert [notice.error for _, notice in harness.notices] == ["UnknownMessageType"]
+
+
+def test_events_of_two_kinds_at_once_are_followed_by_either(harness: Harness, behaviour: Behaviour) -> None:
+    from enode_django import AggregateRoot, DomainEvent, Projection, applies, handles
+
+    class Moved(DomainEvent):
+        type_name = "review.Moved"
+
+    class Audited(DomainEvent):
+        type_name = "review.Audited"
+
+    class Renamed(Moved, Audited):
+        type_name = "review.Renamed"
+
+    class Shelf(AggregateRoot):
+        type_name = "review.Shelf"
+
+        @applies(Moved)
+        def _moved(self, event: Moved) -> None: ...
+
+    class Audits(Projection):
+        name = "review.audits"
+        abstract = True
+        models = Entries.models
+
+        @handles(Audited)
+        def audited(self, event: Audited) -> None:
+            behaviour.calls.append(event.id)
+
+    record = stream_of("s", 1, [Renamed()], Shelf)
+    harness.store.append([record])
+    harness.deliver(harness.follower(Audits()), [record])
+    assert behaviour.calls == ["s/1/0"]
