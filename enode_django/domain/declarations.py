@@ -10,7 +10,7 @@ import inspect
 from typing import Any, ClassVar
 
 from enode_django.domain.fields import Schema
-from enode_django.exceptions import DefinitionError
+from enode_django.exceptions import DefinitionError, shown
 
 _declared: list[type[Declared]] = []
 
@@ -30,9 +30,11 @@ class Declared:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         _check_private_names(cls)
-        taken = sorted(cls._reserved & inspect.get_annotations(cls).keys())
+        taken = sorted((cls._reserved | {"aliases"}) & inspect.get_annotations(cls).keys())
         if taken:
             raise DefinitionError(f"{cls.__qualname__} declares the field {taken[0]!r}, which it has already")
+        _check_aliases(cls)
+        _check_schema_version(cls)
         cls._schema = None
         _declared.append(cls)
 
@@ -61,6 +63,26 @@ def _check_private_names(cls: type[Declared]) -> None:
         raise DefinitionError(
             f"{cls.__qualname__} defines {taken[0]!r}, a name that its base class uses; choose another"
         )
+
+
+def aliases_of(cls: type) -> tuple[str, ...]:
+    """The names that the class had before, the oldest first. A subclass has none of its base's."""
+    return tuple(cls.__dict__.get("aliases", ()))
+
+
+def _check_aliases(cls: type[Declared]) -> None:
+    given = cls.__dict__.get("aliases", ())
+    if not isinstance(given, tuple | list) or not all(isinstance(name, str) and name for name in given):
+        raise DefinitionError(
+            f"{cls.__qualname__} has aliases = {shown(given)}; "
+            'give a tuple of the names that it had before: aliases = ("label.OldName",)'
+        )
+
+
+def _check_schema_version(cls: type[Declared]) -> None:
+    version = cls.__dict__.get("schema_version", 1)
+    if "schema_version" in cls._reserved and (type(version) is not int or version < 1):
+        raise DefinitionError(f"{cls.__qualname__} has schema_version = {shown(version)}; use 1, 2, 3 …")
 
 
 def _resolve(cls: type[Declared]) -> Schema:
