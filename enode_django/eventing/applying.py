@@ -8,6 +8,7 @@ from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 from django.db import connections, transaction
 
 from enode_django.eventing import checkpoints, parking
@@ -78,6 +79,8 @@ def is_transient(error: BaseException) -> bool:
     """Whether trying again is all there is to do: the database or the queue is away, or in each other's way."""
     if isinstance(error, EnodeError):
         return error.retriable and not isinstance(error, UnknownMessageType)
+    if isinstance(error.__cause__ or error, psycopg.InterfaceError):
+        return False  # a closed cursor, say: what is lost is an OperationalError
     return is_unavailable(error) or sqlstate(error) in _NOT_MIGRATED
 
 

@@ -120,13 +120,20 @@ class Sweeper:
                 logger.error(RESTORED, self._follower.subscriber.name, swept, self._goal.position)
             self._parts = parts_of(self._store, swept, self._goal.position)
         if self._part is None:
-            self._part = next(self._parts, None)
+            self._part = self._next_part(self._parts)
         if self._part is None:
             self._end()
         elif self._catch_up(self._part):
             self._part = None
         else:
             self.next_step = self._clock() + LOOK_AGAIN
+
+    def _next_part(self, parts: Iterator[Part]) -> Part | None:
+        try:
+            return next(parts, None)
+        except Exception:
+            self._parts = None  # an iterator that has raised is at its end; the next step makes another
+            raise
 
     def _end(self) -> None:
         checkpoints.prune_refusals(self._follower.runner.alias, self._follower.subscriber.name, FORGET_REFUSALS)

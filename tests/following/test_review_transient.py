@@ -1,0 +1,58 @@
+"""What is tried again without limit is what trying again can help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+from django.db import connection
+
+from enode_django.eventing.registry import subscribers
+from enode_django.exceptions import EnodeError, StoreUnavailable
+from tests.following.domain import Added, Behaviour, Entries
+from tests.following.harness import Harness
+from tests.following.test_sweeping import Sweep
+
+Value = TypeVar("Value")
+
+
+def three_times(call: Callable[[], Value]) -> Value:
+    for _ in range(2):
+        try:
+            return call()
+        except EnodeError as error:
+            if not error.retriable:
+                raise
+    return call()
+
+
+def test_a_handler_that_uses_a_closed_cursor_parks_its_aggregate(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handle(event: Added) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        cursor.fetchone()
+
+    monkeypatch.setattr(behaviour, "handle", handle)
+    follower = harness.follower(subscribers.instance(Entries), attempts=1, persist=three_times)
+    harness.deliver(follower, harness.stored("c", Added(amount=1)))
+    assert [parked.error_type for parked in harness.parked("following.entries")] == ["InterfaceError"]
+
+
+def test_a_sweep_goes_on_where_the_store_was_away(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.stored("c", Added(amount=1))
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    monkeypatch.setattr(sweep.follower.runner, "_persist", three_times)
+    settled = harness.store.settled
+
+    def away_once(*arguments: int, **options: int) -> object:
+        monkeypatch.setattr(harness.store, "settled", settled)
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(harness.store, "settled", away_once)
+    sweep.run(10)
+    assert behaviour.calls == ["c/1/0"]
