@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ class Stack:
         self._name = f"acceptance_{uuid.uuid4().hex}"
         self.directory = directory / self._name
         """For files that tell the workers' apps something."""
+        self.subscribers = list(SUBSCRIBERS)
+        self._apps = "tests.acceptance.faulty"
         self._started: list[Processors] = []
         self.transport = RedisStreamsTransport(redis.url, prefix=self._name, timeout=3.0)
         self._closing = contextlib.ExitStack()
@@ -93,7 +95,7 @@ class Stack:
         processes: int = 2,
         *options: str,
         role: str = "command",
-        apps: str = "tests.acceptance.faulty",
+        apps: str | None = None,
         transport: str = REDIS_STREAMS,
         **enode: Any,
     ) -> Processors:
@@ -104,11 +106,17 @@ class Stack:
         self._started.append(processors)
         return processors
 
+    def install(self, app: str, subscribers: Iterable[str] = ()) -> None:
+        """An app more, with its tables, for everything that is started from now on without ``apps`` of its own."""
+        self._apps += f" {app}"
+        self.subscribers += subscribers
+        self.migrate(self._apps)
+
     def migrate(self, apps: str) -> None:
         """Make the tables of apps that the template database does not know."""
         self.python("manage.py", "migrate", "--verbosity=0", apps=apps)
 
-    def python(self, *arguments: str, apps: str = "", **enode: Any) -> str:
+    def python(self, *arguments: str, apps: str | None = None, **enode: Any) -> str:
         """Run Python with the settings of the processors; returns what it prints. A failure fails the test."""
         environment = {**os.environ, **self._environment(apps, REDIS_STREAMS, enode)}
         command = [sys.executable, *arguments]
@@ -119,7 +127,7 @@ class Stack:
     @contextlib.contextmanager
     def beside(self, *arguments: str, **enode: Any) -> Iterator[Path]:
         """Python at work beside the processors until the block ends; gives the file of what it prints."""
-        environment = {**os.environ, **self._environment("", REDIS_STREAMS, enode), "PYTHONPATH": str(PROJECT)}
+        environment = {**os.environ, **self._environment(None, REDIS_STREAMS, enode), "PYTHONPATH": str(PROJECT)}
         output = self.directory / "beside.log"
         with output.open("wb") as file:
             process = subprocess.Popen(
@@ -132,7 +140,7 @@ class Stack:
             process.kill()
             process.wait()
 
-    def _environment(self, apps: str, transport: str, enode: dict[str, Any]) -> dict[str, str]:
+    def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
         queue = {
             "BACKEND": transport,
             "LOCATION": self.redis.url,
@@ -141,7 +149,7 @@ class Stack:
         return {
             "DJANGO_SETTINGS_MODULE": "tests.acceptance.settings",
             "DATABASE_URL": self.postgres.url_of(self._name),
-            "ACCEPTANCE_APPS": apps,
+            "ACCEPTANCE_APPS": self._apps if apps is None else apps,
             "ACCEPTANCE_DIRECTORY": str(self.directory),
             "ACCEPTANCE_ENODE": json.dumps({"QUEUE": queue, **ENODE, **enode}),
         }
@@ -218,7 +226,7 @@ class Stack:
         A command is committed when its events are published, and an event when the commands that follow from it are
         sent. ``is_fed`` says that the topic has all events.
         """
-        names = ", ".join(SUBSCRIBERS)
+        names = ", ".join(self.subscribers)
         wait_until(lambda: self._is_followed(topic, is_fed), f"{names} are done with {topic}", seconds)
 
     def _is_followed(self, topic: str, is_fed: Callable[[], bool]) -> bool:
@@ -226,7 +234,7 @@ class Stack:
             return [self.transport.end_offsets(one) for one in (COMMANDS, EVENTS, topic)]
 
         before = ends()
-        done = self.is_quiet() and is_fed() and all(self.is_through(name, topic) for name in SUBSCRIBERS)
+        done = self.is_quiet() and is_fed() and all(self.is_through(name, topic) for name in self.subscribers)
         return done and ends() == before
 
     def wait_swept(self) -> None:

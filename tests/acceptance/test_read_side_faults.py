@@ -15,13 +15,21 @@ from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
 from tests.acceptance.processors import Processors, is_running
 from tests.acceptance.redelivering import Redelivery
-from tests.acceptance.stack import EVENTS, QUEUES, SUBSCRIBERS, Stack
+from tests.acceptance.stack import EVENTS, QUEUES, SLOW_REDIS_STREAMS, Stack
 from tests.acceptance.waiting import last_for, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
 
+READING = "tests.acceptance.reading"
+"""Nothing but the checkpoints keeps its rows from being there twice."""
 SHUFFLED = "shuffled"
 KILLS = 20
+
+
+@pytest.fixture
+def reading(stack: Stack) -> Stack:
+    stack.install(READING, ["reading.Balances", "reading.Movements"])
+    return stack
 
 
 def check(stack: Stack, *options: str, published: bool = True) -> None:
@@ -31,18 +39,18 @@ def check(stack: Stack, *options: str, published: bool = True) -> None:
     assert figures["transfers cancelled"] >= 10, f"too little was tried: {figures}"
 
 
-def test_event_workers_may_be_killed_twenty_times(stack: Stack, seed: int) -> None:
+def test_event_workers_may_be_killed_twenty_times(reading: Stack, seed: int) -> None:
     random_ = random.Random(seed)
-    stack.start_ready(1, role="command")
-    events = stack.start(3, role="event")
-    with stack.load(seed, threads=2, transfers=True):  # few: what starts again and again needs the processor
+    reading.start_ready(1, role="command")
+    events = reading.start(3, role="event", transport=SLOW_REDIS_STREAMS)
+    with reading.load(seed, threads=2, transfers=True):  # few: what starts again and again needs the processor
         for kill in range(KILLS):
             if kill == KILLS // 2:  # a new supervisor has no reason to wait before it starts the next worker
                 events.signal_group(signal.SIGKILL)
-                events = stack.start(3, role="event")
+                events = reading.start(3, role="event", transport=SLOW_REDIS_STREAMS)
             kill_one(events, random_)
-    stack.wait_followed()
-    check(stack)
+    reading.wait_followed()
+    check(reading)
 
 
 def kill_one(events: Processors, random_: random.Random) -> None:
@@ -53,43 +61,44 @@ def kill_one(events: Processors, random_: random.Random) -> None:
     wait_until(lambda: not is_running(victim), f"the end of process {victim}")
 
 
-def test_every_event_may_come_twice_and_in_any_order(stack: Stack, seed: int) -> None:
-    stack.transport.create_topic(SHUFFLED, QUEUES)
-    stack.start_ready(1, role="command")
-    stack.start(2, role="event", EVENT_TOPIC=SHUFFLED)
-    with Redelivery(stack.transport, EVENTS, SHUFFLED, seed) as redelivery:
-        with stack.load(seed, transfers=True):
+def test_every_event_may_come_twice_and_in_any_order(reading: Stack, seed: int) -> None:
+    reading.transport.create_topic(SHUFFLED, QUEUES)
+    reading.start_ready(1, role="command")
+    reading.start(2, role="event", EVENT_TOPIC=SHUFFLED)
+    with Redelivery(reading.transport, EVENTS, SHUFFLED, seed) as redelivery:
+        with reading.load(seed, transfers=True):
             pass
-        stack.wait_followed(SHUFFLED, is_fed=redelivery.is_done)
-    assert redelivery.delivered == 2 * sum(stack.transport.end_offsets(EVENTS).values())
+        reading.wait_followed(SHUFFLED, is_fed=redelivery.is_done)
+    assert redelivery.delivered == 2 * sum(reading.transport.end_offsets(EVENTS).values())
     assert redelivery.out_of_order > redelivery.delivered / 10
-    check(stack)
+    check(reading)
 
 
-def test_two_workers_may_follow_one_queue_at_once(stack: Stack, seed: int) -> None:
-    stack.start_ready(1, role="command")
-    stack.start(2, role="event")
-    with stack.beside("-m", "tests.acceptance.intruder") as output:
-        with stack.load(seed, transfers=True):
-            wait_until(lambda: all(f"{name} handled " in output.read_text() for name in SUBSCRIBERS), "the intruder")
-        stack.wait_followed()
-    check(stack, "--no-cache")
+def test_two_workers_may_follow_one_queue_at_once(reading: Stack, seed: int) -> None:
+    reading.start_ready(1, role="command")
+    reading.start(2, role="event")
+    with reading.beside("-m", "tests.acceptance.intruder") as output:
+        with reading.load(seed, transfers=True):
+            wanted = [f"{name} handled " for name in reading.subscribers]
+            wait_until(lambda: all(text in output.read_text() for text in wanted), "the intruder is under way")
+        reading.wait_followed()
+    check(reading, "--no-cache")
 
 
-def test_postgres_may_restart_and_crash_while_events_are_followed(stack: Stack, seed: int) -> None:
+def test_postgres_may_restart_and_crash_while_events_are_followed(reading: Stack, seed: int) -> None:
     random_ = random.Random(seed)
-    processors = stack.start_ready(1, role="command")
-    events = stack.start(2, role="event")
-    with stack.load(seed, transfers=True):
-        for fall in (stack.postgres.stop, stack.postgres.kill):
+    processors = reading.start_ready(1, role="command")
+    events = reading.start(2, role="event")
+    with reading.load(seed, transfers=True):
+        for fall in (reading.postgres.stop, reading.postgres.kill):
             wait_until(lambda: len(events.following_event_workers()) == 2, "two event workers that follow")
             last_for(random_.uniform(0.1, 0.5))
             fall()
-            stack.postgres.start()
+            reading.postgres.start()
     assert (len(processors.workers()), len(events.event_workers())) == (1, 2), "no worker died of it"
-    stack.wait_followed()
-    check(stack)
-    assert not stack.query("SELECT * FROM enode_django_parkedevent"), "a database that is away is nobody's fault"
+    reading.wait_followed()
+    check(reading)
+    assert not reading.query("SELECT * FROM enode_django_parkedevent"), "a database that is away is nobody's fault"
 
 
 def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> None:

@@ -48,6 +48,10 @@ def kill_event_worker(events: Processors) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def others_are_through(stack: Stack) -> bool:
+    return stack.is_quiet() and all(stack.is_through(name) for name in SUBSCRIBERS if name != LEDGER)
+
+
 def booked(stack: Stack, account: str) -> list[Decimal]:
     return [row[0] for row in stack.query("SELECT amount FROM bank_ledgerentry WHERE account = %s", account)]
 
@@ -63,6 +67,7 @@ def test_who_waits_until_all_is_handled_is_answered_though_the_event_worker_dies
     with ThreadPoolExecutor() as executor:
         waiting = executor.submit(handled, stack, Deposit(aggregate_root_id=account, amount=Decimal(5)), 30)
         wait_until(held.exists, f"{LEDGER} is in the middle of it")
+        wait_until(lambda: others_are_through(stack), "the others are done with all there is")
         kill_event_worker(events)
         assert not waiting.done()
         hold.unlink()
@@ -91,8 +96,7 @@ def test_a_slow_subscriber_delays_no_other(stack: Stack, following: Sequence[str
     hold.touch()
     stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(5)) for account in accounts * 50])
     wait_until(held.exists, f"{LEDGER} is in the middle of it")
-    others = [name for name in SUBSCRIBERS if name != LEDGER]
-    wait_until(lambda: stack.is_quiet() and all(map(stack.is_through, others)), "the others are done with all there is")
+    wait_until(lambda: others_are_through(stack), "the others are done with all there is")
     deposit = Deposit(aggregate_root_id=accounts[0], amount=Decimal(5))
     assert handled(stack, deposit, 20, WaitFor.subscriber(SUMMARIES)).version == 52
     last_for(1.5)
