@@ -23,6 +23,7 @@ from enode_django.eventing.event_handlers import event_handler
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.subscribers import handles
+from enode_django.serialization.upcasting import upcasts
 
 __all__ = [
     "AggregateRoot",
@@ -48,6 +49,7 @@ __all__ = [
     "send_command",
     "send_command_on_commit",
     "send_commands",
+    "upcasts",
 ]
 
 __version__ = "0.1.0"

@@ -42,7 +42,8 @@ class _RecordOrigin:
 def replay_record(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateRoot:
     """The aggregate after one more stream (None: the first one makes it).
 
-    Raises `BrokenHistory` if the stream does not follow, or what its events cannot be decoded or applied for.
+    Raises `BrokenHistory` if the stream does not follow, `AggregateTypeMismatch` if it is that of another type, or
+    what its events cannot be decoded or applied for.
     """
     try:
         return _replay(aggregate, record)
@@ -55,14 +56,20 @@ def replay_record(aggregate: AggregateRoot | None, record: StreamRecord) -> Aggr
 
 
 def _replay(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateRoot:
+    stored_type = record.aggregate_root_type
     if aggregate is None:
-        aggregate = types.class_of(AggregateRoot, record.aggregate_root_type)(record.aggregate_root_id)
-    elif types.name_of(type(aggregate)) != record.aggregate_root_type:
+        aggregate = types.class_of(AggregateRoot, stored_type)(record.aggregate_root_id)
+    elif types.name_of(type(aggregate)) != stored_type and not _is_alias(stored_type, type(aggregate)):
         raise AggregateTypeMismatch(
-            f"version {record.version} of {record.aggregate_root_id!r} is that of a {record.aggregate_root_type}"
+            f"version {record.version} of {record.aggregate_root_id!r} is that of a {stored_type}"
         )
     aggregate.replay(events_of(record), record.version or 0)
     return aggregate
+
+
+def _is_alias(type_name: str, cls: type[AggregateRoot]) -> bool:
+    """Raises `UnknownMessageType` for a name that this process does not know: newer code may have renamed the class."""
+    return types.class_of(AggregateRoot, type_name) is cls
 
 
 PORTION = 10_000

@@ -33,8 +33,8 @@ def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscr
     """The commands with ids that say where they come from, so that handling an event again repeats the same commands.
 
     ``cause`` is the id of the event or refusal. Commands of one class for one aggregate are told apart by counting
-    them; the order of others does not matter. The ids are UUIDs (version 5, RFC 9562). Raises `DefinitionError` for
-    what is no command.
+    them; the order of others does not matter. A class counts by its oldest alias, so that renaming it changes no id.
+    The ids are UUIDs (version 5, RFC 9562). Raises `DefinitionError` for what is no command.
     """
     if isinstance(commands, Command):
         raise DefinitionError(f"{subscriber} returns {commands!r}; let its handler yield it")
@@ -42,7 +42,7 @@ def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscr
     for command in commands:
         if not isinstance(command, Command):
             raise DefinitionError(f"{subscriber} yields {command!r}, which is no command")
-        key = (types.name_of(type(command)), command.aggregate_root_id)
+        key = (types.first_name_of(type(command)), command.aggregate_root_id)
         seen[key] += 1
         # Lengths come first, so that no two lists of parts make the same text.
         parts = (cause, subscriber, *key, str(seen[key]))

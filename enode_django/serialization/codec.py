@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from enode_django.domain.messages import Command, DomainEvent, EventStamp, Message
+from enode_django.domain.messages import Command, DomainEvent, EventStamp
 from enode_django.domain.metadata import EMPTY, Metadata
 from enode_django.domain.refusals import DomainException
-from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, UnknownMessageType, shown
+from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, shown
 from enode_django.ids import check_id
 from enode_django.serialization.plain import pack, unpack
 from enode_django.serialization.registry import types
+from enode_django.serialization.upcasting import upcasters
 
 STREAM = b"\x01"
 REFUSAL = b"\x02"
@@ -93,7 +94,8 @@ def restore_event(stored: StoredEvent) -> DomainEvent:
     name, schema_version, fields = stored
     try:
         cls = types.class_of(DomainEvent, name)
-        _check_schema_version(cls, name, schema_version)
+        if schema_version != cls.schema_version:
+            fields = upcasters.upcast(cls, name, schema_version, fields)
         return cls.from_plain(fields)
     except EnodeError:
         raise
@@ -104,20 +106,15 @@ def restore_event(stored: StoredEvent) -> DomainEvent:
 def decode_refusal(refusal: StoredRefusal) -> DomainException:
     """Raises as `decode_events`."""
     try:
-        cls = types.class_of(DomainException, refusal.type_name)
-        _check_schema_version(cls, refusal.type_name, refusal.schema_version)
-        return cls.restore(refusal.message, refusal.fields)
+        name, schema_version, message, fields = refusal
+        cls = types.class_of(DomainException, name)
+        if schema_version != cls.schema_version:
+            fields = upcasters.upcast(cls, name, schema_version, fields)
+        return cls.restore(message, fields)
     except EnodeError:
         raise
     except Exception as error:
         raise MalformedMessage(f"{shown(refusal)} is no stored refusal: {error}") from error
-
-
-def _check_schema_version(cls: type[Message] | type[DomainException], name: str, given: int) -> None:
-    if given > cls.schema_version:
-        raise UnknownMessageType(
-            f"{name!r} comes with schema version {shown(given)}, known here is {cls.schema_version}; deploy newer code"
-        )
 
 
 _EMPTY_BYTES = b""
@@ -204,11 +201,13 @@ def decode_command(body: bytes) -> WireCommand:
 
 
 def restore_command(wire: WireCommand) -> Command:
-    """Raises `UnknownMessageType` (retriable) or `InvalidField`."""
+    """Raises `UnknownMessageType` (retriable), `InvalidField`, or `MalformedMessage` for what cannot be upcast."""
     cls = types.class_of(Command, wire.type_name)
-    _check_schema_version(cls, wire.type_name, wire.schema_version)
+    fields = wire.fields
+    if wire.schema_version != cls.schema_version:
+        fields = upcasters.upcast(cls, wire.type_name, wire.schema_version, fields)
     try:
-        return cls.restore(wire.id, wire.aggregate_root_id, wire.fields)
+        return cls.restore(wire.id, wire.aggregate_root_id, fields)
     except EnodeError:
         raise
     except Exception as error:  # field types are application code, too: an enum, a dataclass, a hash

@@ -1,7 +1,8 @@
 """Stable names for classes, and classes for names.
 
 A name is ``"<app_label>.<ClassName>"``, or the ``type_name`` of the class body; outside an app it must be given.
-Commands, events, refusals and aggregates have a space of names each.
+``aliases`` in the body are names that the class had before: what bears one is read as the class. Commands, events,
+refusals and aggregates have a space of names each.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.declarations import declared
+from enode_django.domain.declarations import aliases_of, declared
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.exceptions import TypeNameError, UnknownMessageType
@@ -27,6 +28,7 @@ class TypeRegistry:
     def __init__(self, label_of: LabelOf = lambda module: None) -> None:
         self.label_of = label_of
         self._names: dict[type, str] = {}
+        self._first_names: dict[type, str] = {}
         self._classes: dict[type, dict[str, type]] = {kind: {} for kind in KINDS}
         self._duplicates: dict[str, tuple[type, type]] = {}
         self._indexed = 0
@@ -41,8 +43,18 @@ class TypeRegistry:
             self.index()
         return name
 
+    def first_name_of(self, cls: type) -> str:
+        """The oldest name of the class, which stays when it is renamed; raises `TypeNameError`."""
+        first = self._first_names.get(cls)
+        if first is None:
+            first = self._first_names[cls] = next(iter(aliases_of(cls)), "") or self.name_of(cls)
+        return first
+
     def class_of(self, kind: type[Kind], name: str) -> type[Kind]:
-        """Raises `UnknownMessageType` (retriable: this process may be older than the message)."""
+        """By its name or one of its aliases.
+
+        Raises `UnknownMessageType` (retriable: this process may be older than the message).
+        """
         classes = self._classes[kind]
         cls = classes.get(name)
         if cls is None:
@@ -70,10 +82,12 @@ class TypeRegistry:
         kind = next((kind for kind in KINDS if issubclass(cls, kind)), None)
         if kind is None:
             return True  # a base of ours
-        other = self._classes[kind].get(name)
-        if other is not None and _place(other) != _place(cls):
-            self._duplicates[name] = (other, cls)
-        self._classes[kind][name] = cls
+        classes = self._classes[kind]
+        for known_as in (name, *aliases_of(cls)):
+            other = classes.get(known_as)
+            if other is not None and _place(other) != _place(cls):
+                self._duplicates[known_as] = (other, cls)
+            classes[known_as] = cls
         return True
 
     def _make_name(self, cls: type) -> str:

@@ -14,7 +14,7 @@ PUBLIC = {
     "AggregateRoot", "Command", "CommandContext", "CommandResult", "CommandStatus", "DomainEvent", "DomainException",
     "Metadata", "ModelProjection", "ProcessManager", "Projection", "WaitFor", "aexecute_command", "applies",
     "asend_command", "command_handler", "event_handler", "execute_command", "handles", "metadata", "send_command",
-    "send_command_on_commit", "send_commands",
+    "send_command_on_commit", "send_commands", "upcasts",
 }  # fmt: skip
 
 

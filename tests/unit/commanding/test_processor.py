@@ -213,7 +213,7 @@ def broken(store: MemoryEventStore, **changes: Any) -> None:
         ({"events": b"\x01\xff"}, "MalformedMessage"),
         ({"events": b"\x01\x92\x91\x93\xab" + b"races.Added" + b"\x01\x01\xc0"}, "MalformedMessage"),
         ({"version": 3}, "BrokenHistory"),
-        ({"aggregate_root_type": "races.Unknown"}, "AggregateTypeMismatch"),
+        ({"aggregate_root_type": "races.Unknown"}, "UnknownMessageType"),
     ],
 )
 def test_history_that_cannot_be_read_fails_every_command_and_no_other_aggregate(

@@ -1,0 +1,222 @@
+"""Classes that were renamed since something was sent or stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from enode_django import (
+    AggregateRoot,
+    Command,
+    CommandContext,
+    CommandStatus,
+    DomainEvent,
+    DomainException,
+    ProcessManager,
+    applies,
+    command_handler,
+    handles,
+)
+from enode_django.checks import check_definitions
+from enode_django.commanding.loading import AggregateLoader
+from enode_django.domain.handlers import command_handlers
+from enode_django.eventing.process_managers import with_derived_ids
+from enode_django.eventing.registry import subscribers
+from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import AggregateTypeMismatch, DefinitionError, UnknownMessageType
+from enode_django.serialization.codec import (
+    StoredEvent,
+    StoredRefusal,
+    decode_command,
+    decode_refusal,
+    restore_command,
+    restore_event,
+)
+from enode_django.serialization.plain import pack
+from enode_django.serialization.registry import TypeRegistry, types
+from enode_django.testing.inline import InlineCommandBus
+
+KINDS = (Command, DomainEvent, DomainException, AggregateRoot)
+
+
+class Planted(DomainEvent):
+    type_name = "aliases.Planted"
+    aliases = ("aliases.PutInTheGround", "aliases.Sown")
+    height: int
+
+
+class TooDry(DomainException):
+    type_name = "aliases.TooDry"
+    aliases = ("aliases.NoWater",)
+
+
+class Plant(Command):
+    type_name = "aliases.Plant"
+    aliases = ("aliases.PutInTheGround",)
+    height: int
+
+
+class Tree(AggregateRoot):
+    type_name = "aliases.Tree"
+    aliases = ("aliases.Shrub",)
+    height: int = 0
+
+    @applies(Planted)
+    def _planted(self, event: Planted) -> None:
+        self.height += event.height
+
+
+class Bush(AggregateRoot):
+    type_name = "aliases.Bush"
+
+    @applies(Planted)
+    def _planted(self, event: Planted) -> None: ...
+
+
+class Gardener(ProcessManager):
+    name = "aliases.Gardener"
+    abstract = True
+
+    @handles(Planted, TooDry)
+    def seen(self, event: Planted | TooDry) -> Iterator[Command]:
+        yield Plant(aggregate_root_id="next", height=1)
+
+
+def row(version: int, kind: str, event: str, height: int) -> StreamRecord:
+    events = b"\x01" + pack(([(event, 1, {"height": height})], None))
+    return StreamRecord("t", version, f"c{version}", kind, "aliases.Plant", datetime.now(UTC), events, b"")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_class_is_found_by_its_name_and_by_every_alias(undeclared: None, kind: type) -> None:
+    body = {"type_name": "aliases.New", "aliases": ("aliases.Old", "aliases.Older"), "__module__": __name__}
+    renamed = type("Renamed", (kind,), body)
+    heir = type("Heir", (renamed,), {"type_name": "aliases.Heir", "__module__": __name__})
+    registry = TypeRegistry()
+    for name in ("aliases.New", "aliases.Old", "aliases.Older"):
+        assert registry.class_of(kind, name) is renamed
+    assert registry.name_of(renamed) == "aliases.New"
+    assert registry.first_name_of(renamed) == "aliases.Old"
+    assert (registry.class_of(kind, "aliases.Heir"), registry.first_name_of(heir)) == (heir, "aliases.Heir")
+
+
+def test_stored_and_sent_under_an_old_name_is_read() -> None:
+    for name in ("aliases.Planted", "aliases.PutInTheGround", "aliases.Sown"):
+        assert restore_event(StoredEvent(name, 1, {"height": 2})) == Planted(height=2)
+    assert isinstance(decode_refusal(StoredRefusal("aliases.NoWater", 1, "dry", {})), TooDry)
+    sent = pack((1, "aliases.PutInTheGround", "c", "t", {"height": 2}, b"", ""))
+    assert restore_command(decode_command(sent)) == Plant(id="c", aggregate_root_id="t", height=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_alias_that_is_the_name_or_alias_of_another_class_fails_the_check_of_names(
+    undeclared: None, kind: type
+) -> None:
+    def declare(name: str, *aliases: str) -> type:
+        return type(name, (kind,), {"type_name": f"clash.{name}", "aliases": aliases, "__module__": __name__})
+
+    one, other, third = declare("One", "clash.Old"), declare("Other", "clash.Old"), declare("Third", "clash.One")
+    found = {name: {a, b} for name, a, b in types.duplicates() if name.startswith("clash.")}
+    assert found == {"clash.Old": {one, other}, "clash.One": {one, third}}
+    messages = [error.msg for error in check_definitions(None) if error.id == "enode_django.E011"]
+    assert sum("'clash.Old'" in message or "'clash.One'" in message for message in messages) == 2
+
+
+def test_alias_may_be_the_name_of_a_class_of_another_kind() -> None:
+    assert types.class_of(DomainEvent, "aliases.PutInTheGround") is Planted
+    assert types.class_of(Command, "aliases.PutInTheGround") is Plant
+    assert not {name for name, _, _ in types.duplicates() if name.startswith("aliases.")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("aliases", ["aliases.Old", ("",), (1,), None, {"aliases.Old"}])
+def test_aliases_that_are_no_tuple_of_names_are_refused(kind: type, aliases: Any) -> None:
+    with pytest.raises(DefinitionError, match=r'aliases = \("label.OldName",\)'):
+        type("Bad", (kind,), {"type_name": "aliases.Bad", "aliases": aliases, "__module__": __name__})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_field_can_be_called_aliases(kind: type) -> None:
+    with pytest.raises(DefinitionError, match="'aliases'"):
+        type("Bad", (kind,), {"__annotations__": {"aliases": str}, "__module__": __name__})
+
+
+def test_aggregate_with_rows_of_its_old_and_its_new_name_is_loaded() -> None:
+    store = MemoryEventStore()
+    store.append(
+        [
+            row(1, "aliases.Shrub", "aliases.Sown", 1),
+            row(2, "aliases.Tree", "aliases.Planted", 2),
+            row(3, "aliases.Shrub", "aliases.PutInTheGround", 4),  # stored by a worker of the old code meanwhile
+        ]
+    )
+    tree = AggregateLoader(store).load("t")
+    assert isinstance(tree, Tree)
+    assert (tree.version, tree.height) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("second", "error"), [("aliases.Bush", AggregateTypeMismatch), ("aliases.Unheard", UnknownMessageType)]
+)
+def test_aggregate_with_a_row_of_another_type_is_not_loaded(second: str, error: type[Exception]) -> None:
+    store = MemoryEventStore()
+    store.append([row(1, "aliases.Shrub", "aliases.Sown", 1), row(2, second, "aliases.Planted", 2)])
+    with pytest.raises(error, match=second):
+        AggregateLoader(store).load("t")
+
+
+def test_renamed_command_changes_a_renamed_aggregate() -> None:
+    @command_handler(Plant)
+    def plant(command: Plant, context: CommandContext) -> None:
+        context.get(Tree).apply(Planted(height=command.height))
+
+    store = MemoryEventStore()
+    store.append([row(1, "aliases.Shrub", "aliases.Sown", 1)])
+    sent = restore_command(decode_command(pack((1, "aliases.PutInTheGround", "c", "t", {"height": 2}, b"", ""))))
+    try:
+        result = InlineCommandBus(store).execute(sent, 0)
+    finally:
+        command_handlers.remove(Plant, plant)
+    assert (result.status, result.version) == (CommandStatus.SUCCESS, 2)
+    stored = store.load("t")
+    assert [record.aggregate_root_type for record in stored] == ["aliases.Shrub", "aliases.Tree"]
+
+
+def test_subscribers_follow_what_is_stored_under_old_names() -> None:
+    gardener = Gardener()
+    for name in ("aliases.Planted", "aliases.PutInTheGround", "aliases.Sown"):
+        assert gardener.event_handlers(name) == (gardener.seen,)
+    assert gardener.refusal_handlers("aliases.NoWater") == (gardener.seen,)
+    assert gardener.follows("aliases.Shrub")
+    assert gardener.follows("aliases.Tree")
+    with subscribers.only(gardener):
+        assert list(subscribers.following(["aliases.Sown"])) == ["aliases.Gardener"]
+
+
+def test_renaming_a_command_changes_no_derived_id(undeclared: None) -> None:
+    def derived(name: str, *aliases: str) -> str:
+        body = {"type_name": name, "aliases": aliases, "__module__": __name__}
+        command = type("Water", (Command,), body)(aggregate_root_id="t")
+        (copied,) = with_derived_ids([command], cause="t/1/0", subscriber="aliases.Gardener")
+        return copied.id
+
+    once = derived("aliases.Water")
+    assert derived("aliases.Pour", "aliases.Water") == once
+    assert derived("aliases.Sprinkle", "aliases.Water", "aliases.Pour") == once
+    assert derived("aliases.Sprinkle") != once
+
+
+OLD_NAMES: list[Callable[[], object]] = [
+    lambda: types.class_of(DomainEvent, "aliases.Shrub"),
+    lambda: types.class_of(Command, "aliases.Sown"),
+]
+
+
+@pytest.mark.parametrize("look_up", OLD_NAMES)
+def test_alias_counts_for_its_kind_only(look_up: Callable[[], object]) -> None:
+    with pytest.raises(UnknownMessageType):
+        look_up()
