@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 
 from enode_django.eventing.event_handlers import EventHandlerGroup, handler_groups
-from enode_django.eventing.projections import Projection
+from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers
 from enode_django.exceptions import TypeNameError
@@ -20,6 +20,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     named, messages = _named()
     groups = handler_groups()
     messages += _duplicates([*named, *groups])
+    messages += _shared_rows(named)
     for subscriber in [*named, *groups]:
         messages += _databases(subscriber)
     for group in groups:
@@ -55,6 +56,22 @@ def _duplicates(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
                 f"{' and '.join(described)} are both named {name!r}: each would skip what the other has handled.",
                 hint="Give one of them another name.",
                 id="enode_django.E014",
+            )
+
+
+def _shared_rows(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
+    by_table: dict[tuple[str, str], list[str]] = {}
+    for subscriber in known:
+        if isinstance(subscriber, ModelProjection):
+            place = (subscriber.database, subscriber.model._meta.db_table)
+            by_table.setdefault(place, []).append(_description(subscriber))
+    for (_, table), described in by_table.items():
+        if len(described) > 1:
+            yield Error(
+                f"{' and '.join(described)} have their rows in the same table {table!r}: a row's version says how far "
+                "one projection has come, so each would skip what the other has handled.",
+                hint="Give each of them a model of its own, or make one projection of them.",
+                id="enode_django.E019",
             )
 
 

@@ -67,6 +67,15 @@ def declare_rows(row_name: str = "checked.rows") -> None:
         def checked(self, row: CheckedRow, event: Checked) -> None: ...
 
 
+def declare_more_rows() -> None:
+    class MoreRows(ModelProjection[CheckedRow]):
+        name = "checked.more_rows"
+        model = CheckedRow
+
+        @handles(Checked)
+        def checked(self, row: CheckedRow, event: Checked) -> None: ...
+
+
 def declare_projection(*written: type[models.Model], projection_name: str = "checked.ledger") -> None:
     class Ledger(Projection):
         name = projection_name
@@ -101,6 +110,15 @@ def test_two_subscribers_of_one_name_are_found() -> None:
     assert id == "enode_django.E014"
     assert "Rows and" in text
     assert "Ledger are both named 'checked.same'" in text
+
+
+def test_two_projections_of_one_model_are_found() -> None:
+    declare_rows("checked.rows")
+    declare_more_rows()
+    ((id, text),) = found()
+    assert id == "enode_django.E019"
+    assert "Rows and" in text
+    assert "MoreRows have their rows in the same table 'checked_checkedrow'" in text
 
 
 def test_a_group_of_event_handlers_named_as_a_projection_is_found() -> None:
