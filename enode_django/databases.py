@@ -64,6 +64,14 @@ def heal_connections() -> None:
             connection.close_if_unusable_or_obsolete()
 
 
+def let_hooks_fail_alone(alias: str) -> None:
+    """To be called before the end of an atomic block: if it is the outermost one, what ``transaction.on_commit`` has
+    registered in it will run, each whatever the others raise, and Django logs what they raise."""
+    connection: Any = connections[alias]  # hooks that are robust are not in the stubs
+    if not connection.savepoint_ids:
+        connection.run_on_commit = [(sids, hook, True) for sids, hook, _ in connection.run_on_commit]
+
+
 def execute(alias: str, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
     """In the calling thread's connection, never as a prepared statement: behind a pooler the session is not ours.
 

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 from django.db import connections, transaction
 
+from enode_django.databases import let_hooks_fail_alone
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.rows import RowTable
@@ -129,6 +130,7 @@ class RowApplier(Applier):
                 else:
                     progress[id] = self._fold(work, streams[id], portion, changes)
             changes.write(self.alias, self.name)
+            let_hooks_fail_alone(self.alias)
         return progress
 
     def _lock(self, ids: Sequence[str]) -> tuple[dict[str, Any], dict[str, int]]:
@@ -250,6 +252,7 @@ class TransactionApplier(Applier):
                 progress[id] = reached(work, version, streams[id], portion)
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             checkpoints.save(self.alias, self.name, moved)
+            let_hooks_fail_alone(self.alias)
         return progress
 
     def _call(self, streams: Sequence[StreamRecord], isolated: bool) -> Failure | None:

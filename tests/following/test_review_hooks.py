@@ -1,0 +1,33 @@
+"""What handlers register to run after the commit."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+from enode_django.eventing.registry import subscribers
+from tests.following.domain import Added, Behaviour, CounterRows, Entries
+from tests.following.harness import Harness
+
+
+@pytest.mark.parametrize("projection", [CounterRows, Entries])
+def test_a_hook_that_raises_does_not_keep_those_of_others_from_running(
+    harness: Harness,
+    behaviour: Behaviour,
+    projection: type[CounterRows] | type[Entries],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ran: list[str] = []
+
+    def hook(id: str) -> None:
+        ran.append(id)
+        if id == "c1/1/0":
+            raise RuntimeError("after the commit")
+
+    monkeypatch.setattr(behaviour, "handle", lambda event: transaction.on_commit(lambda: hook(event.id)))
+    records = [record for n in range(4) for record in harness.stored(f"c{n}", Added(amount=n))]
+    harness.deliver(harness.follower(subscribers.instance(projection)), records)
+    assert ran == [f"c{n}/1/0" for n in range(4)]
+    assert "after the commit" in caplog.text
+    assert not harness.window.unfinished
