@@ -66,12 +66,16 @@ class Client:
 
 
 class Load:
-    """Threads that work the same accounts; ``with`` starts and stops them. The seed decides what they send."""
+    """Threads that work the same accounts; ``with`` starts and stops them. The seed decides what they send. Each rests
+    for ``pause`` seconds after each step."""
 
-    def __init__(self, journal: Journal, seed: int, threads: int = 6, *, transfers: bool = False) -> None:
+    def __init__(
+        self, journal: Journal, seed: int, threads: int = 6, *, transfers: bool = False, pause: float = 0.0
+    ) -> None:
         self.client = Client(journal)
         self.seed = seed
         self._transfers = transfers
+        self._pause = pause
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._accounts: list[str] = []
@@ -116,7 +120,7 @@ class Load:
             for _ in range(ACCOUNTS_EACH):
                 self._open(random_)
                 self._rounds[number] += 1
-            while not self._stop.is_set():
+            while not self._stop.wait(self._pause):
                 self._step(random_)
                 self._rounds[number] += 1
         except BaseException as error:

@@ -164,9 +164,9 @@ class Reading:
         from sample_project.bank.models import AccountSummary, LedgerEntry
 
         shown = {row.pk: (row.balance, row.available, row.closed) for row in AccountSummary.objects.all()}
-        booked: Counter[str] = Counter()
-        for account, amount in LedgerEntry.objects.values_list("account", "amount"):
-            booked[account] += amount
+        booked: defaultdict[str, Decimal] = defaultdict(Decimal)
+        for id, amount in LedgerEntry.objects.values_list("account", "amount"):
+            booked[id] += amount
         for account in self.accounts.values():
             said = shown.pop(account.id, None)
             if said != (account.balance, account.balance - account.reserved, account.closed):
@@ -217,7 +217,7 @@ def _differences(what: str, found: Counter[Row], replayed: Counter[Row]) -> Iter
         yield f"{what} has {found[row]} of {row}, a replay makes {replayed[row]}"
 
 
-def _execute(statement: str, *parameters: object) -> None:
+def _execute(statement: str, *parameters: str | int | None) -> None:
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters)
 

@@ -43,7 +43,7 @@ def test_event_workers_may_be_killed_twenty_times(reading: Stack, seed: int) -> 
     random_ = random.Random(seed)
     reading.start_ready(1, role="command")
     events = reading.start(3, role="event", transport=SLOW_REDIS_STREAMS)
-    with reading.load(seed, threads=2, transfers=True):  # few: what starts again and again needs the processor
+    with reading.load(seed, transfers=True, pause=0.1):  # what starts again and again needs the processor
         for kill in range(KILLS):
             if kill == KILLS // 2:  # a new supervisor has no reason to wait before it starts the next worker
                 events.signal_group(signal.SIGKILL)
