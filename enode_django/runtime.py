@@ -80,7 +80,7 @@ def make_follower(
     current = conf()
     return SweepingFollower(
         Runner(make_applier(subscriber, store, lambda commands: current_bus().forward(commands)), persist),
-        policy=RetryPolicy(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY),
+        policy=RetryPolicy(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, tuple(current.UNKNOWN_TYPE_DELAYS)),
         notify=notices_through(transport, persist),
         transport=transport,
         topic=current.EVENT_TOPIC,

@@ -24,7 +24,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     for subscriber in [*named, *groups]:
         messages += _databases(subscriber)
     for group in groups:
-        messages += _starts(group)
+        messages += _agreement(group)
     return messages
 
 
@@ -94,14 +94,15 @@ def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:
             )
 
 
-def _starts(group: EventHandlerGroup) -> Iterator[CheckMessage]:
-    if len(group.starts) > 1:
-        handlers = sorted({f"{handler.name!r} ({handler.start})" for handler in group.handlers})
-        yield Error(
-            f"The handlers of {_description(group)} begin at different places: {', '.join(handlers)}.",
-            hint="Give all of them the same start, or those that differ another group.",
-            id="enode_django.E017",
-        )
+def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:
+    if group.is_at_one:
+        return
+    said = sorted({f"{one.name!r} (start={one.start!r}, replays={one.replays})" for one in group.handlers})
+    yield Error(
+        f"The handlers of {_description(group)} share checkpoints, but differ: {', '.join(said)}.",
+        hint="Give all of them the same start and replays, or those that differ another group.",
+        id="enode_django.E017",
+    )
 
 
 def _description(subscriber: Subscriber) -> str:

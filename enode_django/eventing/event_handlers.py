@@ -60,16 +60,13 @@ class EventHandlerGroup(Subscriber):
         return [handler.function for handler in sorted(found, key=attrgetter("priority", "name"))]
 
     def for_replay(self) -> EventHandlerGroup | None:
-        replayed = EventHandlerGroup(self.name)
-        for handler in self.handlers:
-            if handler.replays:
-                replayed.add(handler)
-        return replayed if replayed.handlers else None
+        """All or none of its handlers: they have one checkpoint."""
+        return self if all(handler.replays for handler in self.handlers) else None
 
     @property
-    def starts(self) -> set[str]:
-        """All its handlers must begin at the same place."""
-        return {handler.start for handler in self.handlers}
+    def is_at_one(self) -> bool:
+        """Whether its handlers agree on where they begin and on whether they take part in replays."""
+        return len({(handler.start, handler.replays) for handler in self.handlers}) == 1
 
 
 _groups: dict[str, EventHandlerGroup] = {}

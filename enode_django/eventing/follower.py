@@ -21,7 +21,7 @@ from enode_django.eventing.notices import Notice, SendNotices
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import MalformedMessage
+from enode_django.exceptions import MalformedMessage, UnknownMessageType
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -32,13 +32,27 @@ LONGEST_DELAY = 5.0
 
 class RetryPolicy(NamedTuple):
     """After ``attempts`` failures at the same event an aggregate is parked; ``delay`` seconds lie between the first
-    two, and twice as much between the next. With ``attempts`` 0 the error is raised instead."""
+    two, and twice as much between the next. With ``attempts`` 0 the error is raised instead.
+
+    An event of a type that this process does not know is tried again after each of ``unknown_delays``: a rolling
+    deploy may bring a process that does.
+    """
 
     attempts: int
     delay: float
+    unknown_delays: tuple[float, ...] = ()
 
-    def pause(self, failures: int) -> float:
-        return float(min(self.delay * 2 ** (failures - 1), LONGEST_DELAY))
+    def pauses(self, error: Exception) -> Sequence[float]:
+        """Seconds before each next attempt, until it is given up.
+
+        >>> RetryPolicy(4, 2.0, (60.0, 120.0)).pauses(ValueError())
+        [2.0, 4.0, 5.0]
+        >>> RetryPolicy(4, 2.0, (60.0, 120.0)).pauses(UnknownMessageType())
+        (60.0, 120.0)
+        """
+        if isinstance(error, UnknownMessageType) and self.unknown_delays:
+            return self.unknown_delays
+        return [min(self.delay * 2**failures, LONGEST_DELAY) for failures in range(self.attempts - 1)]
 
 
 RAISE = RetryPolicy(0, 0.0)
@@ -202,19 +216,19 @@ class Follower:
 
     def _is_given_up(self, work: Work, failure: Failure) -> bool:
         """Set the aggregate aside to be tried again, unless that was done often enough."""
-        attempts = self._policy.attempts
-        if not attempts:
+        if not self._policy.attempts:
             raise failure.error
+        pauses = self._policy.pauses(failure.error)
         if work.failure is None or not failure.is_same(work.failure):
             work.failure, work.failures = failure, 0
         work.failures += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         told = "%s failed at %s of %s (%d of %d): %s"
         first = failure.error if work.failures == 1 else None
-        logger.warning(told, who, where, id, work.failures, attempts, failure.text, exc_info=first)
-        if work.failures >= attempts:
+        logger.warning(told, who, where, id, work.failures, len(pauses) + 1, failure.text, exc_info=first)
+        if work.failures > len(pauses):
             return True
-        work.next_try = self._clock() + self._policy.pause(work.failures)
+        work.next_try = self._clock() + pauses[work.failures - 1]
         self._aside[id] = work
         return False
 

@@ -304,3 +304,17 @@ def test_what_fails_behind_what_was_skipped_is_parked_in_its_place(
         assert harness.parked(subscriber.name) == [parked]
     behaviour.failing["c"] = 0
     assert skip_parked(follower, "c") is None
+
+
+def test_an_unknown_type_waits_for_a_deploy_before_it_is_parked(harness: Harness, subscriber: Subscriber) -> None:
+    (record,) = harness.stored("c", Added(amount=1))
+    unknown = record._replace(events=record.events.replace(b"following.Added", b"following.Newer"))
+    follower = harness.follower(subscriber)
+    follower._policy = follower._policy._replace(unknown_delays=(60.0, 120.0))
+    harness.deliver(follower, [unknown])
+    for pause in (60.0, 120.0):
+        assert follower.next_retry == harness.clock.now + pause
+        assert harness.parked(subscriber.name) == []
+        harness.clock.now += pause
+        follower.retry_due()
+    assert len(harness.parked(subscriber.name)) == 1

@@ -160,7 +160,7 @@ def test_handlers_of_a_group_that_begin_at_different_places_are_found() -> None:
     declare_handler("checked.two", start="beginning")
     ((id, text),) = found()
     assert id == "enode_django.E017"
-    assert "'checked.one' (now), 'checked.two' (beginning)" in text
+    assert "'checked.one' (start='now', replays=False), 'checked.two' (start='beginning', replays=False)" in text
 
 
 def test_a_subscriber_that_can_have_no_name_is_found_beside_the_others() -> None:
