@@ -220,7 +220,7 @@ class Follower:
             raise failure.error
         pauses = self._policy.pauses(failure.error)
         if work.failure is None or not failure.is_same(work.failure):
-            work.failure, work.failures = failure, 0
+            work.failure, work.failures = failure.to_be_kept(), 0
         work.failures += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         told = "%s failed at %s of %s (%d of %d): %s"

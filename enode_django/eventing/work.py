@@ -75,6 +75,10 @@ class Failure(NamedTuple):
     def is_same(self, other: Failure) -> bool:
         return (self.version, self.command_id) == (other.version, other.command_id)
 
+    def to_be_kept(self) -> Failure:
+        """Without the error, which holds on to the frames that it came through, and these to their whole batch."""
+        return self._replace(error=Exception(self.text))
+
     @property
     def place(self) -> str:
         return f"version {self.version}" if self.version is not None else f"the refusal of {self.command_id}"
