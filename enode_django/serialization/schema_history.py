@@ -1,0 +1,201 @@
+"""Whether what was stored by older code can be read by this one, judged by the recorded schemas of its versions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from enode_django.serialization.schemas import FieldTexts, has_default, type_of, unreadable
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CurrentSchema:
+    """A class of events or refusals as the code has it. ``upcast_from``: the versions that its upcasters begin with."""
+
+    name: str
+    app: str
+    schema_version: int
+    fields: FieldTexts
+    aliases: tuple[str, ...] = ()
+    upcast_from: Collection[int] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordedSchema:
+    """What the file says of one name: the fields of each version that was ever recorded."""
+
+    name: str
+    app: str
+    versions: Mapping[int, FieldTexts]
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def newest(self) -> int:
+        return max(self.versions)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "app": self.app,
+            "schema_version": self.newest,
+            "aliases": list(self.aliases),
+            "versions": {str(version): dict(fields) for version, fields in sorted(self.versions.items())},
+        }
+
+    @classmethod
+    def from_json(cls, name: str, value: Any) -> RecordedSchema:
+        """Raises `ValueError`, `TypeError`, `KeyError` or `AttributeError` for what `as_json` cannot have made."""
+        recorded = value["versions"].items()
+        versions = {int(version): {str(k): str(v) for k, v in texts.items()} for version, texts in recorded}
+        if not versions:
+            raise ValueError(f"{name!r} has no versions")
+        return cls(name=name, app=str(value["app"]), versions=versions, aliases=tuple(map(str, value["aliases"])))
+
+
+class Problem(NamedTuple):
+    """``is_news``: recording it is all there is to do."""
+
+    name: str
+    text: str
+    is_news: bool = False
+
+
+Recorded = Mapping[str, RecordedSchema]
+
+
+def compare(recorded: Recorded, current: Iterable[CurrentSchema], apps: Collection[str] | None = None) -> list[Problem]:
+    """What is wrong with the classes of these apps (None: of all), by name."""
+    classes = list(current)
+    known = {name for one in classes for name in one.names}
+    problems = [
+        Problem(name, "is gone: what is stored under this name cannot be read; bring the class back, or give this "
+                "name as an alias to the one that replaces it")
+        for name, one in recorded.items()
+        if name not in known and (apps is None or one.app in apps)
+    ]  # fmt: skip
+    for one in classes:
+        if apps is None or one.app in apps:
+            problems += (Problem(one.name, *problem) for problem in _judge(one, recorded))
+    return sorted(problems)
+
+
+def record(recorded: Recorded, current: Iterable[CurrentSchema], apps: Collection[str] | None = None) -> Recorded:
+    """The record with the classes of these apps added: each under its newest name, with all its versions."""
+    result = dict(recorded)
+    for one in current:
+        if apps is not None and one.app not in apps:
+            continue
+        versions: dict[int, FieldTexts] = {}
+        for name in reversed(one.names):
+            earlier = result.pop(name, None)
+            versions |= earlier.versions if earlier else {}
+        versions[one.schema_version] = one.fields
+        result[one.name] = RecordedSchema(name=one.name, app=one.app, versions=versions, aliases=one.aliases)
+    return dict(sorted(result.items()))
+
+
+_Judged = Iterator[tuple[str, bool]]
+
+
+def _judge(one: CurrentSchema, recorded: Recorded) -> _Judged:
+    histories = [recorded[name] for name in one.names if name in recorded]
+    if not histories:
+        yield "is not recorded yet", True
+    for history in histories:
+        yield from _judge_names(one, history)
+        if history.newest > one.schema_version:
+            yield (
+                f"has schema_version {one.schema_version}, and {history.newest} is recorded; versions never go back",
+                False,
+            )
+        else:
+            yield from _judge_current(one, history)
+            yield from _judge_older(one, history)
+
+
+def _judge_names(one: CurrentSchema, history: RecordedSchema) -> _Judged:
+    for name in history.aliases:
+        if name not in one.names:
+            yield f"has lost its alias {name!r}: what is stored under it cannot be read", False
+    if history.name != one.name:
+        yield f"is recorded as {history.name!r} still", True
+    elif set(one.aliases) - set(history.aliases):
+        yield f"has aliases that are not recorded yet: {_listed(set(one.aliases) - set(history.aliases))}", True
+
+
+def _judge_current(one: CurrentSchema, history: RecordedSchema) -> _Judged:
+    fields = history.versions.get(one.schema_version)
+    if fields is None:
+        yield f"has version {one.schema_version}, which is not recorded yet", True
+        return
+    changes = _changes(fields, one.fields)
+    if changes:
+        yield (
+            f"has changed without a new version ({'; '.join(changes)}); set schema_version = {one.schema_version + 1}",
+            False,
+        )
+
+
+def _changes(old: FieldTexts, new: FieldTexts) -> list[str]:
+    """A default that comes or goes changes nothing in what is stored."""
+    changes = []
+    for name in sorted(old.keys() | new.keys()):
+        if name not in new:
+            changes.append(f"{name} is gone")
+        elif name not in old:
+            changes.append(f"{name} is new")
+        elif type_of(old[name]) != type_of(new[name]):
+            changes.append(f"{name} was {type_of(old[name])} and is {type_of(new[name])}")
+    return changes
+
+
+def _judge_older(one: CurrentSchema, history: RecordedSchema) -> _Judged:
+    """Each recorded version up to its next upcaster, or without one to the class; from there on its successors tell."""
+    versions = {version: fields for version, fields in history.versions.items() if version < one.schema_version}
+    for version, fields in sorted(versions.items()):
+        step = min((step for step in one.upcast_from if step >= version), default=None)
+        if step is None:
+            for name, why in unreadable(one.fields, fields).items():
+                yield f"{name} {why}: version {version} cannot be read; {_advice(one, version)}", False
+        else:
+            for name, why in unreadable(_without_defaults(versions.get(step, {})), fields).items():
+                yield (
+                    f"{name} {why} in version {step}, and the upcaster from there would get the fields of version "
+                    f"{version}; {_advice(one, version)}, too",
+                    False,
+                )
+    yield from _judge_renames(one, {**versions, one.schema_version: one.fields})
+
+
+def _without_defaults(fields: FieldTexts) -> FieldTexts:
+    """As an upcaster sees them: defaults come behind it, when the message is made."""
+    return {name: type_of(text) for name, text in fields.items()}
+
+
+def _judge_renames(one: CurrentSchema, versions: Mapping[int, FieldTexts]) -> _Judged:
+    """A field that goes while another one of its type comes, with a default, would lose its values silently."""
+    for (version, old), (newer, new) in pairwise(sorted(versions.items())):
+        if any(version <= step < newer for step in one.upcast_from):
+            continue
+        gone = {type_of(old[name]): name for name in old.keys() - new.keys()}
+        for name in sorted(new.keys() - old.keys()):
+            before = gone.get(type_of(new[name]))
+            if before is not None and has_default(new[name]):
+                yield (
+                    f"{before} of version {version} looks as if it were renamed to {name}, whose default would be read "
+                    f"instead; {_advice(one, version)}, one that returns the fields as they are if it was not",
+                    False,
+                )
+
+
+def _advice(one: CurrentSchema, version: int) -> str:
+    return f"write an upcaster with @upcasts({one.name.rpartition('.')[2]}, from_version={version})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))

@@ -1,0 +1,137 @@
+"""The stored fields of a class as texts, so that two versions of it can be compared long after one of them is gone.
+
+A text is a Python expression made of what is stored, not of the names of classes: an enum is its values,
+``Enum('express', 'normal')``, and a dataclass its fields, ``Fields(street=str, floor=Default[int | None])``.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from enode_django.domain.declarations import Declared
+from enode_django.domain.fields import MISSING, Schema
+from enode_django.domain.scalars import SCALARS, is_enum
+
+FieldTexts = Mapping[str, str]
+"""Type texts by field; ``Default[…]`` around that of a field with a default."""
+
+
+def describe(cls: type[Declared]) -> dict[str, str]:
+    """Raises `DefinitionError` for a field that cannot be stored."""
+    return _fields(cls, cls.schema())
+
+
+def type_of(text: str) -> str:
+    """Without ``Default[…]``."""
+    return text.removeprefix("Default[").removesuffix("]") if has_default(text) else text
+
+
+def has_default(text: str) -> bool:
+    return text.startswith("Default[")
+
+
+def _fields(owner: type, schema: Schema) -> dict[str, str]:
+    hints = typing.get_type_hints(owner, include_extras=True)
+    texts = {name: _text(hints[name]) for name in schema.names}
+    return {
+        name: text if schema.defaults[name] is MISSING else f"Default[{text}]" for name, text in sorted(texts.items())
+    }
+
+
+def _text(annotation: Any) -> str:
+    """Of an annotation that `enode_django.domain.fields.field_type` takes."""
+    if annotation in SCALARS:
+        return "None" if annotation is type(None) else str(annotation.__name__)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _text(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        return f"{_text(inner)} | None"
+    if origin is not None:
+        items = ", ".join("..." if argument is Ellipsis else _text(argument) for argument in arguments)
+        return f"{origin.__name__}[{items or '()'}]"
+    if is_enum(annotation):
+        return f"Enum({', '.join(sorted(repr(member.value) for member in typing.cast(type[Enum], annotation)))})"
+    fields = _fields(annotation, Schema(annotation))
+    return f"Fields({', '.join(f'{name}={text}' for name, text in fields.items())})"
+
+
+# -- what reads what --------------------------------------------------------------------------------------------------
+
+
+def unreadable(new: FieldTexts, old: FieldTexts) -> dict[str, str]:
+    """Why fields of ``new`` cannot be read from what was stored by ``old``, by name; none are what can.
+
+    A field that was removed is left out, and one that was added needs a default.
+    """
+    found = {}
+    for name, text in new.items():
+        if name in old:
+            if not reads(type_of(text), type_of(old[name])):
+                found[name] = f"was {type_of(old[name])} and is {type_of(text)}"
+        elif not has_default(text):
+            found[name] = "is new and has no default"
+    return found
+
+
+def reads(new: str, old: str) -> bool:
+    """Whether every stored value of the type ``old`` is one of the type ``new``.
+
+    So of numbers only the same type: no float holds every int.
+    """
+    if new == old:
+        return True
+    try:
+        return _reads(_parsed(new), _parsed(old))
+    except SyntaxError:
+        return False
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _reads(new: ast.expr, old: ast.expr) -> bool:
+    if ast.dump(new) == ast.dump(old):
+        return True
+    if isinstance(new, ast.BinOp):  # X | None
+        inner = old.left if isinstance(old, ast.BinOp) else old
+        return _is_none(old) or _reads(new.left, inner)
+    for kind, compare in _COMPARED.items():
+        if isinstance(new, kind) and isinstance(old, kind):
+            return compare(new, old)
+    return False
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _containers(new: ast.Subscript, old: ast.Subscript) -> bool:
+    items, others = _items(new), _items(old)
+    return ast.dump(new.value) == ast.dump(old.value) and len(items) == len(others) and all(map(_reads, items, others))
+
+
+def _items(node: ast.Subscript) -> list[ast.expr]:
+    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+
+
+def _calls(new: ast.Call, old: ast.Call) -> bool:
+    if ast.dump(new.func) != ast.dump(old.func):
+        return False
+    if new.args or old.args:  # Enum(…)
+        return {ast.dump(value) for value in old.args} <= {ast.dump(value) for value in new.args}
+    return not unreadable(_keywords(new), _keywords(old))
+
+
+def _keywords(node: ast.Call) -> FieldTexts:
+    return {keyword.arg or "": ast.unparse(keyword.value) for keyword in node.keywords}
+
+
+_COMPARED: dict[type[ast.expr], Callable[[Any, Any], bool]] = {ast.Subscript: _containers, ast.Call: _calls}
