@@ -156,7 +156,7 @@ class Follower:
         return sum(not message.window.closed for work in self._aside.values() for message in work.messages)
 
     def retry_due(self) -> None:
-        """Try again what is due, each aggregate alone and version by version, so that what fails stands alone."""
+        """Try again what is due, each aggregate alone, from one version on, so that what fails stands alone."""
         now = self._clock()
         for work in [work for work in self._aside.values() if work.next_try <= now]:
             del self._aside[work.aggregate_root_id]
@@ -180,8 +180,8 @@ class Follower:
                         behind.append(work)
                 self._finish(finished)
                 for work in blamed:
-                    self._drive([work], 1)  # version by version, so that what comes before the failure is kept
-                some = behind
+                    self._drive([work], 1)  # in small portions, so that what comes before the failure is kept
+                some, portion = behind, min(portion * 2, PORTION)
 
     def _settle(self, work: Work, progress: Progress, finished: list[tuple[Message, str]]) -> bool:
         """Note what is finished; returns whether there is more to do for the aggregate at once."""

@@ -64,6 +64,7 @@ def _retry(follower: Follower, rows: Sequence[Parked]) -> bool:
             runner.persisted(partial(parking.release, runner.alias, rows, lambda: _head(follower, id) > head))
             return True
         if progress.failure is None:
+            portion = min(portion * 2, PORTION)
             continue
         if portion > 1:
             portion = 1  # so that what fails stands alone

@@ -148,3 +148,35 @@ def test_events_of_two_kinds_at_once_are_followed_by_either(harness: Harness, be
     harness.store.append([record])
     harness.deliver(harness.follower(Audits()), [record])
     assert behaviour.calls == ["s/1/0"]
+
+
+def test_a_long_history_does_not_go_on_version_by_version_after_a_failure(
+    harness: Harness, behaviour: Behaviour, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything else the subscriber follows would wait for as many transactions as there are versions."""
+    original = behaviour.handle
+    failures = ["c/400/0", "c/200/0"]
+
+    def handle(event: Added) -> None:
+        if failures and event.id == failures[-1]:
+            behaviour.failing["c"] = 1
+        original(event)
+
+    follower = harness.follower(subscriber)
+    applied: list[int] = []
+    apply = follower.runner.applier.apply
+
+    def count(*arguments: object, **options: bool) -> object:
+        applied.append(1)
+        return apply(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(behaviour, "handle", handle)
+    monkeypatch.setattr(follower.runner.applier, "apply", count)
+    harness.deliver(follower, harness.stored("c", *(Added(amount=1) for _ in range(600)))[-1:])
+    while failures:
+        failures.pop()
+        harness.clock.now += 10.0
+        follower.retry_due()
+    assert follower.runner.applier.positions(["c"]) == {"c": 600}
+    assert not harness.window.unfinished
+    assert len(applied) < 100
