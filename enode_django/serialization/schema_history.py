@@ -169,7 +169,20 @@ def _judge_older(one: CurrentSchema, history: RecordedSchema) -> _Judged:
                     f"{version}; {_advice(one, version)}, too",
                     False,
                 )
+        for name in _returning(versions | {one.schema_version: one.fields}, version, step or one.schema_version):
+            yield (
+                f"{name} of version {version} went and came back, and would be taken for the new one; "
+                f"{_advice(one, version)}, one that leaves it out",
+                False,
+            )
     yield from _judge_renames(one, {**versions, one.schema_version: one.fields})
+
+
+def _returning(versions: Mapping[int, FieldTexts], since: int, until: int) -> list[str]:
+    """The fields that are there at the beginning and at the end, and missing in between."""
+    ends = versions[since].keys() & versions.get(until, {}).keys()
+    between = [fields for version, fields in versions.items() if since < version < until]
+    return sorted(name for name in ends if any(name not in fields for fields in between))
 
 
 def _without_defaults(fields: FieldTexts) -> FieldTexts:
@@ -185,7 +198,7 @@ def _judge_renames(one: CurrentSchema, versions: Mapping[int, FieldTexts]) -> _J
         gone = {type_of(old[name]): name for name in old.keys() - new.keys()}
         for name in sorted(new.keys() - old.keys()):
             before = gone.get(type_of(new[name]))
-            if before is not None and has_default(new[name]):
+            if before is not None and has_default(one.fields.get(name, "")):
                 yield (
                     f"{before} of version {version} looks as if it were renamed to {name}, whose default would be read "
                     f"instead; {_advice(one, version)}, one that returns the fields as they are if it was not",

@@ -190,3 +190,16 @@ def test_record_survives_json() -> None:
 def test_what_is_no_record_is_refused(value: Any) -> None:
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         RecordedSchema.from_json(NAME, value)
+
+
+def test_field_that_went_and_came_back_is_found() -> None:
+    versions: dict[int, Fields] = {1: {"note": "str"}, 2: {}, 3: {"note": "Default[str]"}}
+    (text,) = texts(current(3, versions[3]), recorded(versions))
+    assert text.startswith("note of version 1 went and came back")
+    assert texts(current(3, versions[3], steps=[1]), recorded(versions)) == []
+
+
+def test_renamed_field_is_found_also_where_its_default_came_later() -> None:
+    versions: dict[int, Fields] = {1: {"sum": "int"}, 2: {"amount": "int"}, 3: {"amount": "Default[int]"}}
+    (text,) = texts(current(3, versions[3]), recorded(versions))
+    assert text.startswith("sum of version 1 looks as if it were renamed to amount")
