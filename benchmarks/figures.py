@@ -53,6 +53,7 @@ BARS = (
     ),
     Bar("projection / raw COPY (goal 0.25)", ["projection", "projection: raw COPY"], lambda p, r: p / r, at_least=0.15),
     Bar("projection / peer's runner", ["projection", "peer projection"], lambda p, peer: p / peer, at_least=10),
+    Bar("projection / batch peer", ["projection", "batch peer projection"], lambda p, peer: p / peer, at_least=1),
     Bar("ledger / one by one", ["ledger", "ledger: one by one"], lambda b, one: b / one, at_least=5),
     Bar("handled p50, ms", ["handled p50"], lambda p50: p50, at_most=12),
     Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
