@@ -12,6 +12,7 @@ from enode_django import Command, CommandResult, execute_command, send_commands
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.ids import new_id
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, StartTransfer, Withdraw
+from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote
 from tests.acceptance.journal import Journal
 from tests.acceptance.waiting import wait_until
 
@@ -66,15 +67,15 @@ class Client:
 
 
 class Load:
-    """Threads that work the same accounts; ``with`` starts and stops them. The seed decides what they send. Each rests
-    for ``pause`` seconds after each step."""
+    """Threads that work the same accounts; ``with`` starts and stops them. The seed decides what they send. With
+    ``varied`` there are transfers and notes, too. Each sender rests for ``pause`` seconds after each step."""
 
     def __init__(
-        self, journal: Journal, seed: int, threads: int = 6, *, transfers: bool = False, pause: float = 0.0
+        self, journal: Journal, seed: int, threads: int = 6, *, varied: bool = False, pause: float = 0.0
     ) -> None:
         self.client = Client(journal)
         self.seed = seed
-        self._transfers = transfers
+        self._varied = varied
         self._pause = pause
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -135,7 +136,8 @@ class Load:
             (3, self._open),
             (3, self._close),
             (4, self._too_early),
-            (25 if self._transfers else 0, self._transfer),
+            (25 if self._varied else 0, self._transfer),
+            (10 if self._varied else 0, self._note),
         ]
         random_.choices([step for _, step in steps], [weight for weight, _ in steps])[0](random_)
 
@@ -193,6 +195,15 @@ class Load:
         source, target = (self._some_account(random_) if random_.random() < 0.95 else nobody for _ in range(2))
         amount = Decimal(random_.randint(1, 300))
         self._execute(random_, StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=amount))
+
+    def _note(self, random_: random.Random) -> None:
+        """Most are deleted at once: a row that is gone must not come back."""
+        note = new_id()
+        changes = [f"title {number}" for number in range(random_.randint(0, 5))]
+        self.client.send([CreateNote(aggregate_root_id=note, title="note")])
+        self.client.send([ChangeTitle(aggregate_root_id=note, title=title) for title in changes])
+        if random_.random() < 0.8:
+            self.client.send([DeleteNote(aggregate_root_id=note)])
 
     def _too_early(self, random_: random.Random) -> None:
         """Once a deposit has failed for want of an account, opening the account must let in neither it nor a copy."""

@@ -160,10 +160,10 @@ class Stack:
         return processors
 
     @contextlib.contextmanager
-    def load(self, seed: int, *, transfers: bool = False, pause: float = 0.0) -> Iterator[Load]:
+    def load(self, seed: int, *, varied: bool = False, pause: float = 0.0) -> Iterator[Load]:
         """Senders at work inside the block; it begins when all of them have got answers, and ends when each kind of
         command has had its chance."""
-        with Load(self.journal, seed, transfers=transfers, pause=pause) as load:
+        with Load(self.journal, seed, varied=varied, pause=pause) as load:
             wait_until(lambda: load.under_way, "senders get answers")
             yield load
             wait_until(lambda: load.rounds > ROUNDS, "senders have done enough")
