@@ -216,9 +216,12 @@ class QueueConsumer:
         """Let the transport delete what every group has committed."""
         self._transport.trim(self._topic)
 
-    def release_drained(self) -> None:
-        """Commit and give back the drained queues. Called by the pulling thread."""
-        done = [window for window in self._draining if window.closed or not window.unfinished]
+    def release_drained(self, held: Callable[[OffsetWindow], int] = lambda window: 0) -> None:
+        """Commit and give back the drained queues. Called by the pulling thread.
+
+        ``held`` says how many messages of a window nobody is at work on: they are left to the next owner.
+        """
+        done = [window for window in self._draining if window.closed or window.unfinished <= held(window)]
         if not done:
             return
         self.commit()

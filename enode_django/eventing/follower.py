@@ -155,6 +155,9 @@ class Follower:
         """Messages of aggregates that are set aside, in windows that are open: they are not finished."""
         return sum(not message.window.closed for work in self._aside.values() for message in work.messages)
 
+    def held_in(self, window: OffsetWindow) -> int:
+        return sum(message.window is window for work in self._aside.values() for message in work.messages)
+
     def retry_due(self) -> None:
         """Try again what is due, each aggregate alone, from one version on, so that what fails stands alone."""
         now = self._clock()

@@ -21,6 +21,7 @@ from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
 from enode_django.databases import end_sessions, heal_connections
 from enode_django.equeue.consumer import Acquired, PulledMessages, QueueConsumer
+from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.applying import is_transient
 from enode_django.eventing.registry import subscribers
@@ -52,6 +53,9 @@ class Follows(Protocol):
     @property
     def held(self) -> int:
         """How many pulled messages are set aside, not finished."""
+
+    def held_in(self, window: OffsetWindow) -> int:
+        """As `held`, of one window."""
 
     def handle(self, pulled: Sequence[PulledMessages]) -> None: ...
 
@@ -131,7 +135,7 @@ class Following:
     def _round(self) -> None:
         heal_connections()
         self._succeed(self.consumer.acquire_missing())
-        self.consumer.release_drained()
+        self.consumer.release_drained(self._follower.held_in)
         self._work(self._follower.retry_due)
         self._work(partial(self._follower.tick, self.consumer.owned))
         pulled = self.consumer.pull(self._limit, self._pull_wait())

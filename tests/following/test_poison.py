@@ -32,7 +32,7 @@ def test_a_failing_handler_is_tried_again_after_growing_pauses(
     follower = harness.follower(subscriber, attempts=5)
     harness.deliver(follower, harness.stored("c", Added(amount=1)))
     assert follower.next_retry == harness.clock.now + 1.0
-    assert follower.held == harness.window.unfinished == 1
+    assert follower.held == follower.held_in(harness.window) == harness.window.unfinished == 1
     follower.retry_due()
     assert not behaviour.calls
     harness.clock.now += 1.0

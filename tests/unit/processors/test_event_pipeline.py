@@ -12,6 +12,7 @@ from enode_django.concurrency.backoff import Persist
 from enode_django.conf import Conf
 from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.messages import PulledBatch
+from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.event_handlers import EventHandlerGroup
@@ -51,6 +52,9 @@ class Notebook:
     @property
     def held(self) -> int:
         return len(self.aside)
+
+    def held_in(self, window: OffsetWindow) -> int:
+        return sum(messages.window is window for messages, _ in self.aside)
 
     def handle(self, pulled: Sequence[PulledMessages]) -> None:
         self.before()
@@ -368,6 +372,17 @@ class NotesSessions(MemoryEventStore):
             raise StoreUnavailable("gone")
         self.ended.append(owner)
         return 0
+
+
+def test_a_queue_is_given_to_the_next_owner_with_what_is_to_be_tried_again(
+    transport: MemoryTransport, worker: Worker
+) -> None:
+    send(transport, b"one", b"bad", b"two")
+    worker.wait_bodies("a", b"one", b"bad", b"two")
+    worker.pipeline.assign([1])
+    with running(Worker(transport, "other"), 0) as other:
+        other.wait_bodies("a", b"bad", b"two")
+        assert worker.notebooks["a"].held == 1
 
 
 @pytest.mark.django_db(transaction=True)
