@@ -125,9 +125,9 @@ class Stack:
         return done.stdout
 
     @contextlib.contextmanager
-    def beside(self, *arguments: str, **enode: Any) -> Iterator[Path]:
+    def beside(self, *arguments: str, apps: str | None = None, **enode: Any) -> Iterator[Path]:
         """Python at work beside the processors until the block ends; gives the file of what it prints."""
-        environment = {**os.environ, **self._environment(None, REDIS_STREAMS, enode), "PYTHONPATH": str(PROJECT)}
+        environment = {**os.environ, **self._environment(apps, REDIS_STREAMS, enode), "PYTHONPATH": str(PROJECT)}
         output = self.directory / "beside.log"
         with output.open("wb") as file:
             process = subprocess.Popen(

@@ -13,6 +13,7 @@ from enode_django import Command
 from enode_django.eventing.messages import decode_published
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
+from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote
 from tests.acceptance.processors import Processors, is_running
 from tests.acceptance.redelivering import Redelivery
 from tests.acceptance.stack import EVENTS, HINDERED, QUEUES, SLOW_REDIS_STREAMS, Stack
@@ -24,6 +25,7 @@ READING = "tests.acceptance.reading"
 """Nothing but the checkpoints keeps its rows from being there twice."""
 SHUFFLED = "shuffled"
 KILLS = 20
+WAITING_FOR_LOCKS = "SELECT * FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 @pytest.fixture
@@ -85,6 +87,32 @@ def test_two_workers_may_follow_one_queue_at_once(reading: Stack, seed: int) -> 
             pass
         reading.wait_followed()
     check(reading, "--no-cache")
+
+
+def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> None:
+    stack.start_ready(1, role="command")
+    events = stack.start(1, role="event")
+    note = new_id()
+    stack.client.send([CreateNote(aggregate_root_id=note, title="note")])
+    stack.wait_followed()
+    (worker,) = events.following_event_workers().values()
+    hold, held = stack.directory / "holding-notes.Notes", stack.directory / "held-notes.Notes"
+    hold.touch()
+    with stack.beside("-m", "tests.acceptance.intruder", apps=HINDERED):
+        os.kill(worker, signal.SIGSTOP)
+        stack.client.send([ChangeTitle(aggregate_root_id=note, title="another title")])
+        wait_until(held.exists, "the intruder has changed the row and not committed it")
+        stack.client.send([DeleteNote(aggregate_root_id=note)])
+        wait_until(stack.is_quiet, "the note is deleted")
+        os.kill(worker, signal.SIGCONT)
+        wait_until(
+            lambda: stack.query(WAITING_FOR_LOCKS) or stack.is_through("notes.Notes"),
+            "the worker has to wait for the intruder, or got past it",
+        )
+        hold.unlink()
+        stack.wait_followed()
+    assert stack.query("SELECT * FROM notes_note") == []
+    assert stack.check_read_side("--no-cache")["followed by notes.Notes"] == 1
 
 
 def test_postgres_may_restart_and_crash_while_events_are_followed(reading: Stack, seed: int) -> None:

@@ -73,11 +73,16 @@ def test_what_fails_is_parked_until_it_is_retried_and_all_else_goes_on(stack: St
     stack.journal.note_answer(later, answer)
     assert (answer.status, answer.parked) == (CommandStatus.SUCCESS, PARKING[:3])
     assert list_parked(stack) == parked, "a restart keeps what is parked, and does not try it again"
+    source, target = UNLUCKY_ACCOUNTS[0], ACCOUNTS[0]
+    refused = StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=Decimal(10_000))
+    stack.client.send([refused])
+    stack.wait_followed()
+    assert len(list_parked(stack)) == len(parked) + 1, "its refusal waits behind what failed"
 
     (stack.directory / "failing").unlink()
     assert "8 go on, 0 parked" in stack.python("manage.py", "parked", "retry", "--all", apps=HINDERED)
     stack.wait_followed()
     assert list_parked(stack) == []
     figures = stack.check_read_side()
-    assert (figures["parked"], figures["transfers completed"], figures["transfers cancelled"]) == (0, 12, 6)
+    assert (figures["parked"], figures["transfers completed"], figures["transfers cancelled"]) == (0, 12, 7)
     stack.check(loaded=False)
