@@ -138,7 +138,7 @@ def _names() -> Iterator[CheckMessage]:
     for name, one, other in types.duplicates():
         yield Error(
             f"{one.__module__}.{one.__qualname__} and {other.__module__}.{other.__qualname__} are both named {name!r}.",
-            hint="Give one of them another type_name in its body.",
+            hint="Give one of them another type_name in its body, or take the alias away.",
             id="enode_django.E011",
         )
     for cls in types.unnamed():
