@@ -9,7 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from django.db import transaction
+
 from enode_django.databases import execute
+from enode_django.eventstore.positions import Position
 
 _CHECKPOINT = "enode_django_checkpoint"
 _SUBSCRIPTION = "enode_django_subscription"
@@ -32,11 +35,18 @@ _SAVE = f"""
 _FORGET = f"DELETE FROM {_CHECKPOINT} WHERE subscriber = %s AND aggregate_root_id = ANY(%s)"
 
 _SUBSCRIBE = f"""
-    INSERT INTO {_SUBSCRIPTION} (subscriber, started_at, start_position, swept_position)
-    VALUES (%s, statement_timestamp(), %s, %s) ON CONFLICT DO NOTHING
+    INSERT INTO {_SUBSCRIPTION}
+        (subscriber, started_at, start_generation, start_position, swept_generation, swept_position)
+    VALUES (%s, statement_timestamp(), %s, %s, %s, %s) ON CONFLICT DO NOTHING
 """
-_SUBSCRIBED = f"SELECT started_at, start_position, swept_position FROM {_SUBSCRIPTION} WHERE subscriber = %s"
-_SWEPT = f"UPDATE {_SUBSCRIPTION} SET swept_position = %s WHERE subscriber = %s AND swept_position < %s"
+_SUBSCRIBED = f"""
+    SELECT started_at, start_generation, start_position, swept_generation, swept_position
+    FROM {_SUBSCRIPTION} WHERE subscriber = %s
+"""
+_SWEPT = f"""
+    UPDATE {_SUBSCRIPTION} SET swept_generation = %s, swept_position = %s
+    WHERE subscriber = %s AND (swept_generation, swept_position) < (%s, %s)
+"""
 
 _KEYS = "unnest(%s::text[], %s::text[]) AS key (root, command)"
 _REFUSALS_HANDLED = f"""
@@ -49,6 +59,8 @@ _REFUSALS_SAVE = f"""
 """
 _REFUSALS_PRUNE = f"DELETE FROM {_REFUSAL} WHERE subscriber = %s AND handled_at < statement_timestamp() - %s::interval"
 
+_TABLES = (_CHECKPOINT, _SUBSCRIPTION, _REFUSAL, "enode_django_parkedevent")
+
 RefusalKey = tuple[str, str]
 """(aggregate root id, command id)"""
 
@@ -57,8 +69,8 @@ class Subscription(NamedTuple):
     """``start_position`` and ``swept_position`` are positions of the event store; ``started_at`` is aware."""
 
     started_at: datetime
-    start_position: int
-    swept_position: int
+    start_position: Position
+    swept_position: Position
 
 
 def read(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
@@ -87,14 +99,17 @@ def forget(alias: str, subscriber: str, ids: Sequence[str]) -> None:
         _run(alias, _FORGET, (subscriber, ids))
 
 
-def subscribe(alias: str, subscriber: str, position: int) -> Subscription:
-    """Where the subscriber began; one that is new begins at ``position``."""
-    _run(alias, _SUBSCRIBE, (subscriber, position, position))
-    return Subscription(*_fetch(alias, _SUBSCRIBED, (subscriber,))[0])
+def subscribe(alias: str, subscriber: str, position: Position) -> Subscription:
+    """Where the subscriber began; one that is new begins at ``position``, before its transaction."""
+    place = (position.generation, position.transaction_id)
+    _run(alias, _SUBSCRIBE, (subscriber, *place, *place))
+    ((started_at, *places),) = _fetch(alias, _SUBSCRIBED, (subscriber,))
+    return Subscription(started_at, Position(*places[:2]), Position(*places[2:]))
 
 
-def save_swept(alias: str, subscriber: str, position: int) -> None:
-    _run(alias, _SWEPT, (position, subscriber, position))
+def save_swept(alias: str, subscriber: str, position: Position) -> None:
+    place = (position.generation, position.transaction_id)
+    _run(alias, _SWEPT, (*place, subscriber, *place))
 
 
 def handled_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> set[RefusalKey]:
@@ -112,6 +127,14 @@ def save_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> No
 def prune_refusals(alias: str, subscriber: str, age: str) -> None:
     """Forget refusals that were handled longer ago than ``age``, an interval such as ``"1 day"``."""
     _run(alias, _REFUSALS_PRUNE, (subscriber, age))
+
+
+def forget_subscriber(alias: str, subscriber: str) -> int:
+    """Delete everything that is remembered of a subscriber; returns how many rows that were."""
+    with transaction.atomic(using=alias):
+        return sum(
+            execute(alias, f"DELETE FROM {table} WHERE subscriber = %s", (subscriber,)).rowcount for table in _TABLES
+        )
 
 
 def _columns(keys: Iterable[RefusalKey]) -> tuple[list[str], list[str]]:

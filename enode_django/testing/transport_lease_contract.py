@@ -248,6 +248,30 @@ class TransportLeaseContract:
 
     # Trimming
 
+    def test_trim_does_not_wait_for_a_retired_group(self, transport: Transport, topic: str) -> None:
+        count = 2 * self.trim_keeps_at_most + 500
+        transport.send(topic, {0: [b"x" * 200] * count})
+        for group, offset in (("live", count - 10), ("gone", 5)):
+            epoch = transport.acquire(group, topic, 0, "one", 60).epoch
+            transport.commit(group, topic, {0: Commit(epoch, offset)})
+        transport.retire_group("gone", topic)
+        transport.retire_group("gone", topic)
+        transport.retire_group("never was", topic)
+        transport.trim(topic)
+        first = messages(transport, topic, 0)[0][0]
+        assert 5 < count - 10 - self.trim_keeps_at_most <= first <= count - 10
+        assert transport.committed("gone", topic)[0] == 5
+
+    def test_retired_group_that_acquires_again_is_waited_for_again(self, transport: Transport, topic: str) -> None:
+        count = 2 * self.trim_keeps_at_most + 500
+        transport.send(topic, {0: [b"x" * 200] * count})
+        epochs = {group: transport.acquire(group, topic, 0, "one", 60).epoch for group in ("live", "back")}
+        transport.commit("live", topic, {0: Commit(epochs["live"], count)})
+        transport.retire_group("back", topic)
+        assert transport.acquire("back", topic, 0, "one", 60).epoch > epochs["back"]
+        transport.trim(topic)
+        assert messages(transport, topic, 0)[0][0] == 0
+
     def test_trim_deletes_only_what_every_group_committed(self, transport: Transport, topic: str) -> None:
         count = 2 * self.trim_keeps_at_most + 500
         for queue in (0, 1):

@@ -120,3 +120,33 @@ def test_who_may_only_look_is_offered_no_action(parked: Harness, behaviour: Beha
     behaviour.failing["c"] = 0
     post(client, "skip")
     assert len(parked.parked(NAME)) == 2
+
+
+def test_a_removed_subscriber_is_forgotten_with_its_group(parked: Harness, redis_url: str) -> None:
+    from enode_django.conf import conf
+    from enode_django.equeue.messages import Commit
+    from enode_django.models import Checkpoint
+    from enode_django.runtime import make_transport
+
+    topic, name = conf().EVENT_TOPIC, "following.removed"
+    Checkpoint.objects.filter(subscriber=NAME).update(subscriber=name)
+    ParkedEvent.objects.update(subscriber=name)
+    transport = make_transport()
+    transport.create_topic(topic, 1)
+    transport.acquire(name, topic, 0, "somebody", 60.0)
+    out = io.StringIO()
+    call_command("forgetsubscriber", name, stdout=out)
+    assert "forgot following.removed: 5 rows, and its consumer group" in out.getvalue()
+    assert not Checkpoint.objects.filter(subscriber=name).exists()
+    assert parked.parked(name) == []
+    epoch = transport.acquire("following.living", topic, 0, "somebody", 60.0).epoch
+    transport.commit("following.living", topic, {0: Commit(epoch, transport.end_offsets(topic)[0])})
+    transport.trim(topic)  # waits for following.living alone
+    transport.retire_group("following.living", topic)
+    transport.close()
+
+
+def test_a_subscriber_that_is_still_declared_is_not_forgotten(parked: Harness) -> None:
+    with pytest.raises(CommandError, match="is still declared"):
+        call_command("forgetsubscriber", NAME)
+    assert len(parked.parked(NAME)) == 2

@@ -105,6 +105,10 @@ class Transport(Protocol):
         A topic that no group ever acquired keeps everything.
         """
 
+    def retire_group(self, group: str, topic: str) -> None:
+        """Let `trim` no longer wait for a group that does not exist any more. What it has committed stays, and a
+        group that acquires a queue again counts again. Safe to call twice, and for a group that never was."""
+
     def open_inbox(self) -> Inbox: ...
 
     def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:

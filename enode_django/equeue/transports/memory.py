@@ -65,6 +65,7 @@ class _Topic:
     def __init__(self, queues: int) -> None:
         self.queues = [_Queue() for _ in range(queues)]
         self.groups: dict[str, dict[int, _Claim]] = {}
+        self.retired: set[str] = set()
         self.changed = threading.Condition()
 
     def pull(self, offsets: Mapping[int, int], limit: int) -> list[PulledBatch]:
@@ -79,6 +80,7 @@ class _Topic:
         return any(self.queues[queue].holds_after(offset) for queue, offset in offsets.items())
 
     def claim(self, group: str, queue: int) -> _Claim:
+        self.retired.discard(group)
         return self.groups.setdefault(group, {}).setdefault(queue, _Claim())
 
     def ruled_by(self, group: str, queue: int, epoch: int) -> _Claim | None:
@@ -230,8 +232,14 @@ class MemoryTransport:
         source = self._topic(topic)
         with source.changed:
             for number, queue in enumerate(source.queues):
-                committed = (claims.get(number, _Claim()).offset for claims in source.groups.values())
+                counting = [claims for group, claims in source.groups.items() if group not in source.retired]
+                committed = (claims.get(number, _Claim()).offset for claims in counting)
                 queue.trim(min(min(committed, default=0), queue.end))
+
+    def retire_group(self, group: str, topic: str) -> None:
+        source = self._topic(topic)
+        with source.changed:
+            source.retired.add(group)
 
     def open_inbox(self) -> MemoryInbox:
         inbox = MemoryInbox(uuid.uuid4().hex, lambda address: self._inboxes.pop(address, None))

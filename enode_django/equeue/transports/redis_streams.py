@@ -225,6 +225,10 @@ class RedisStreamsTransport:
         elif self._max_length is not None:
             self._cut(topic, {queue: ("MAXLEN", str(self._max_length)) for queue in queues})
 
+    def retire_group(self, group: str, topic: str) -> None:
+        self.queue_count(topic)
+        self._connection.execute("SREM", self._keys.groups(topic), group)
+
     def open_inbox(self) -> RedisInbox:
         address = uuid.uuid4().hex
         return RedisInbox(address, self._keys.inbox(address), self._connection)
