@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from enode_django.serialization.schemas import FieldTexts, has_default, type_of, unreadable
+from enode_django.serialization.schemas import FieldTexts, has_default, stores_the_same, type_of, unreadable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ def _changes(old: FieldTexts, new: FieldTexts) -> list[str]:
             changes.append(f"{name} is gone")
         elif name not in old:
             changes.append(f"{name} is new")
-        elif type_of(old[name]) != type_of(new[name]):
+        elif not stores_the_same(new[name], old[name]):
             changes.append(f"{name} was {type_of(old[name])} and is {type_of(new[name])}")
     return changes
 

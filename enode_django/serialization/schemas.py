@@ -80,6 +80,20 @@ def unreadable(new: FieldTexts, old: FieldTexts) -> dict[str, str]:
     return found
 
 
+def stores_the_same(new: str, old: str) -> bool:
+    """Whether values of both types are stored alike: defaults, also those of nested fields, make no difference."""
+    try:
+        return ast.dump(_Bare().visit(_parsed(new))) == ast.dump(_Bare().visit(_parsed(old)))
+    except SyntaxError:
+        return new == old
+
+
+class _Bare(ast.NodeTransformer):
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        return node.slice if isinstance(node.value, ast.Name) and node.value.id == "Default" else node
+
+
 def reads(new: str, old: str) -> bool:
     """Whether every stored value of the type ``old`` is one of the type ``new``.
 

@@ -16,9 +16,10 @@ from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing.publisher import answer_of
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.exceptions import CommandKilledWorker, InvalidField, UnknownMessageType
+from enode_django.exceptions import CommandKilledWorker, InvalidField, MalformedMessage, UnknownMessageType
 from enode_django.serialization.codec import encode_command
 from enode_django.serialization.plain import pack
+from enode_django.serialization.upcasting import upcasts
 from tests.races.counting import Add, AddWithin, Create
 from tests.races.harness import Clock, Worker
 
@@ -275,3 +276,23 @@ def test_condemned_command_that_is_stored_counts_as_what_it_is(intake: Intake, s
     intake.condemned = {position_of(3, 0)}
     received = receive(intake, window(backlog_end=1), body(Create(aggregate_root_id="x", id="c0")))
     assert (len(received.stored), received.commands) == (1, [])
+
+
+def test_command_of_an_older_version_and_name_is_upcast_or_else_fails_at_once(intake: Intake) -> None:
+    class Raise(Command):
+        type_name = "races.Raise"
+        aliases = ("races.Lift",)
+        schema_version = 2
+        amount: int
+
+    @upcasts(Raise, from_version=1)
+    def as_number(fields: dict[str, Any]) -> dict[str, Any]:
+        return {"amount": int(fields["amount"])}
+
+    def sent(id: str, amount: str) -> bytes:
+        return pack((1, "races.Lift", id, "x", {"amount": amount}, b"", "inbox"))
+
+    read, failed = receive(intake, window(), sent("read", "3"), sent("failed", "many")).commands
+    assert read.command == Raise(id="read", aggregate_root_id="x", amount=3)
+    assert isinstance(failed.failed, MalformedMessage)
+    assert (failed.reply_to, failed.body) == ("inbox", sent("failed", "many"))

@@ -136,3 +136,5 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path, content: str) -> None
             run(option, str(path))
     with pytest.raises(CommandError, match="cannot be read"):
         run("--check", str(tmp_path))
+    with pytest.raises(CommandError, match="cannot be written"):
+        run("--write", str(tmp_path / "missing" / "schemas.json"))

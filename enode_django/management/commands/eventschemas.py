@@ -50,7 +50,7 @@ class Command(BaseCommand):
             self.stdout.write(f"the schemas are as {path.name} has them")
             return
         _refuse([problem for problem in problems if not problem.is_news], path)
-        path.write_text(_dumped({kind: record(recorded[kind], current[kind], chosen) for kind in KINDS}), "utf-8")
+        _write(path, {kind: record(recorded[kind], current[kind], chosen) for kind in KINDS})
         self.stdout.write(f"{len(problems)} changes written to {path}")
 
 
@@ -105,6 +105,13 @@ def _read(path: Path, *, may_be_missing: bool) -> Schemas:
         raise CommandError(f"{path} cannot be read: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CommandError(f"{path} is no file of event schemas: {type(error).__name__}: {error}") from error
+
+
+def _write(path: Path, schemas: Schemas) -> None:
+    try:
+        path.write_text(_dumped(schemas), "utf-8")
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error}") from error
 
 
 def _dumped(schemas: Schemas) -> str:

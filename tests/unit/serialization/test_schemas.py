@@ -14,7 +14,7 @@ from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.exceptions import InvalidField
-from enode_django.serialization.schemas import describe, reads, unreadable
+from enode_django.serialization.schemas import describe, reads, stores_the_same, unreadable
 
 pytestmark = pytest.mark.usefixtures("undeclared")
 
@@ -175,6 +175,21 @@ def test_fields_of_a_nested_dataclass_are_compared_as_those_of_an_event() -> Non
     assert reads(text_of(PlaceWithCity), text_of(Place))
     assert reads(text_of(list[PlaceWithCity]), text_of(list[Place]))
     assert not reads(text_of(PlaceThatNeedsACity), text_of(Place))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("int", "Default[int]", True),
+        ("list[Fields(a=int)]", "Default[list[Fields(a=Default[int])]]", True),
+        ("int", "int | None", False),
+        ("Fields(a=int)", "Fields(a=Default[str])", False),
+        ("Map<int>", "Map<int>", True),
+        ("Map<int>", "int", False),
+    ],
+)
+def test_defaults_make_no_difference_to_what_is_stored(one: str, other: str, expected: bool) -> None:
+    assert stores_the_same(one, other) is stores_the_same(other, one) is expected
 
 
 def test_unreadable_names_each_field_and_why() -> None:
