@@ -1,11 +1,13 @@
 """Follows all queues of the events topic without asking anybody for a lease, for all subscribers: run by itself.
 
-A worker that was thought dead, or one that somebody started with other queues in mind, does no worse.
+A worker that was thought dead, or one that somebody started with other queues in mind, does no worse. With an argument
+it ends before that offset of each queue.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from typing import Any
@@ -19,12 +21,13 @@ def main() -> None:
     django.setup()
     from enode_django.eventing.registry import subscribers
 
-    threads = [threading.Thread(target=follow, args=(subscriber,)) for subscriber in subscribers.all()]
+    end = float(sys.argv[1]) if len(sys.argv) > 1 else float("inf")
+    threads = [threading.Thread(target=follow, args=(subscriber, end)) for subscriber in subscribers.all()]
     for thread in threads:
         thread.start()
 
 
-def follow(subscriber: Any) -> None:
+def follow(subscriber: Any, end: float) -> None:
     from enode_django.conf import conf
     from enode_django.equeue.consumer import PulledMessages
     from enode_django.equeue.offsets import OffsetWindow
@@ -37,14 +40,17 @@ def follow(subscriber: Any) -> None:
         for queue in range(transport.queue_count(topic))
     }
     while True:
-        offsets = {queue: window.next_offset for queue, window in windows.items()}
+        offsets = {queue: window.next_offset for queue, window in windows.items() if window.next_offset < end}
         pulled = []
         for batch in transport.pull(topic, offsets, limit=random.randint(1, 200), wait=WAIT):
             window = windows[batch.queue]
-            window.add(batch.offsets)
-            pulled.append(PulledMessages(window, list(batch.offsets), list(batch.bodies)))
+            taken = [offset for offset in batch.offsets if offset < end]
+            window.add(taken)
+            pulled.append(PulledMessages(window, taken, list(batch.bodies[: len(taken)])))
         follower.retry_due()
         follower.handle(pulled)
+        if not offsets:
+            time.sleep(WAIT)
         print(f"{subscriber.name} handled {follower.handled} and parked {follower.parked}", flush=True)
 
 

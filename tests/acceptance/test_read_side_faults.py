@@ -98,7 +98,7 @@ def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> No
     (worker,) = events.following_event_workers().values()
     hold, held = stack.directory / "holding-notes.Notes", stack.directory / "held-notes.Notes"
     hold.touch()
-    with stack.beside("-m", "tests.acceptance.intruder", apps=HINDERED):
+    with stack.beside("-m", "tests.acceptance.intruder", "2", apps=HINDERED) as output:
         os.kill(worker, signal.SIGSTOP)
         stack.client.send([ChangeTitle(aggregate_root_id=note, title="another title")])
         wait_until(held.exists, "the intruder has changed the row and not committed it")
@@ -110,6 +110,7 @@ def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> No
             "the worker has to wait for the intruder, or got past it",
         )
         hold.unlink()
+        wait_until(lambda: "notes.Notes handled 2" in output.read_text(), "the intruder has committed")
         stack.wait_followed()
     assert stack.query("SELECT * FROM notes_note") == []
     assert stack.check_read_side("--no-cache")["followed by notes.Notes"] == 1
