@@ -57,6 +57,7 @@ class Conf:
     EVENT_STORE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``DATABASES`` (``["default"]``), ``BACKEND`` (dotted path of an event store)."""
     SNAPSHOTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """``ENABLED`` (True)."""
     SPARK: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     PROCESSES: int | None = None
@@ -104,6 +105,10 @@ class Conf:
         return list(self.EVENT_STORE.get("DATABASES", ["default"]))
 
     @property
+    def snapshots_enabled(self) -> bool:
+        return bool(self.SNAPSHOTS.get("ENABLED", True))
+
+    @property
     def event_store_backend(self) -> str:
         return str(self.EVENT_STORE.get("BACKEND", POSTGRES))
 
@@ -113,6 +118,7 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "QUEUE": frozenset({"BACKEND", "LOCATION", "OPTIONS"}),
     "EVENT_STORE": frozenset({"DATABASES", "BACKEND"}),
     "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES"}),
+    "SNAPSHOTS": frozenset({"ENABLED"}),
 }
 
 

@@ -30,6 +30,9 @@ EnodeError
 │   ├── UnknownSubscriber            no projection, process manager or group of event handlers has that name
 │   ├── NotParked                    the subscriber has not parked the aggregate
 │   └── SubscriberUnavailable        retriable: a database or the queue that a subscriber needs is away
+├── SnapshotError
+│   ├── InvalidState                 an aggregate's state that a snapshot cannot hold
+│   └── UnusableSnapshot             a stored snapshot that cannot be used: the streams are, from the first on
 ├── StoreError
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
 ├── QueueError
@@ -183,6 +186,20 @@ class NotParked(SubscriberError):
 
 class SubscriberUnavailable(SubscriberError):
     retriable = True
+
+
+class SnapshotError(EnodeError):
+    pass
+
+
+class InvalidState(SnapshotError):
+    """``concerns_class`` says that no aggregate of the class can have a snapshot, as the class is."""
+
+    concerns_class = False
+
+
+class UnusableSnapshot(SnapshotError):
+    pass
 
 
 class StoreError(EnodeError):

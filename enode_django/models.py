@@ -158,3 +158,25 @@ class HandledRefusal(models.Model):
 
     def __str__(self) -> str:
         return f"{self.subscriber} has handled the refusal of {self.command_id}"
+
+
+class Snapshot(models.Model):
+    """The state of an aggregate at a version, so that a load need not begin with the first event.
+
+    It may be deleted at any time. ``fingerprint`` says which code made it; other code does not use it.
+    """
+
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, primary_key=True, db_collation="C")
+    aggregate_root_type = models.CharField("aggregate root type", max_length=255, db_collation="C")
+    version = models.BigIntegerField("version")
+    fingerprint = models.CharField("fingerprint", max_length=32, db_collation="C")
+    payload = models.BinaryField("payload")
+    created_at = models.DateTimeField("created at")
+
+    class Meta:
+        verbose_name = "snapshot"
+        verbose_name_plural = "snapshots"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.aggregate_root_type} {self.aggregate_root_id} at version {self.version}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -25,10 +25,15 @@ from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.replaying import replay as replay_stored
 from enode_django.eventing.running import Runner
+from enode_django.eventing.snapshotting import SnapshotApplier, SnapshotSubscriber, snapshot_subscriber
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ConfigurationError
+from enode_django.snapshots import policy
+from enode_django.snapshots.postgres import PostgresSnapshotStore
+from enode_django.snapshots.store import SnapshotStore
 
 
 def make_transport() -> Transport:
@@ -60,6 +65,19 @@ def make_store() -> EventStore:
     return store
 
 
+def make_snapshots(store: EventStore) -> SnapshotStore | None:
+    """The snapshots of what is in ``store``; None if the settings, or all aggregate classes, do without any."""
+    if not conf().snapshots_enabled or not isinstance(store, PostgresEventStore) or policy.lowest() is None:
+        return None
+    return PostgresSnapshotStore(store.alias)
+
+
+def running_subscribers() -> Sequence[Subscriber]:
+    """What event workers run: the project's subscribers, and the one that makes snapshots."""
+    ours = [] if make_snapshots(make_store()) is None else [snapshot_subscriber]
+    return subscribers.running(*ours)
+
+
 def make_producer(transport: Transport) -> Producer:
     return Producer(transport, queues=conf().QUEUES_PER_TOPIC)
 
@@ -70,6 +88,11 @@ def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) 
         return RowApplier(subscriber, store)
     if isinstance(subscriber, Projection):
         return TransactionApplier(subscriber, store)
+    if isinstance(subscriber, SnapshotSubscriber):
+        snapshots = make_snapshots(store)
+        if snapshots is None:
+            raise ConfigurationError("no snapshots are made; see SNAPSHOTS in the settings and snapshot_every")
+        return SnapshotApplier(subscriber, store, snapshots)
     return CallingApplier(subscriber, store, send)
 
 

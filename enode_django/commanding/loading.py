@@ -1,16 +1,28 @@
-"""Aggregates from stored streams."""
+"""Aggregates from stored streams, and from snapshots, which are made of stored streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
 from enode_django.eventstore.base import EventStore, StreamRecord
-from enode_django.exceptions import AggregateTypeMismatch, BrokenHistory, EnodeError, UnknownMessageType, shown
+from enode_django.exceptions import (
+    AggregateTypeMismatch,
+    BrokenHistory,
+    EnodeError,
+    StoreError,
+    UnknownMessageType,
+    UnusableSnapshot,
+    shown,
+)
 from enode_django.serialization.codec import decode_events, decode_metadata
 from enode_django.serialization.registry import types
+from enode_django.snapshots.reading import SnapshotReader
+from enode_django.snapshots.state import ReadSnapshot
+from enode_django.snapshots.store import SnapshotStore
 
 
 def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
@@ -76,45 +88,125 @@ PORTION = 10_000
 """Streams that are read at once: what a mailbox loads must not depend on how long histories are."""
 
 
+class History(NamedTuple):
+    """What is stored of one aggregate: all streams, or a snapshot and the streams from its version on."""
+
+    aggregate_root_id: str
+    records: Iterable[StreamRecord]
+    snapshot: ReadSnapshot | None = None
+
+    def rebuild(self) -> AggregateRoot | None:
+        """A fresh instance, or None if there are no streams; raises as `replay_record`.
+
+        Raises `UnusableSnapshot` if the streams do not go on where the snapshot ends, or it spoils the replay.
+        """
+        if self.snapshot is None:
+            return replay_records(self.records)
+        records = iter(self.records)
+        _check_joins(self.snapshot, next(records, None))
+        aggregate = self.snapshot.rebuild()
+        try:
+            for record in records:
+                aggregate = replay_record(aggregate, record)
+        except (UnknownMessageType, StoreError):
+            raise
+        except EnodeError as error:
+            raise UnusableSnapshot(f"what follows cannot be applied to it: {error}") from error
+        return aggregate
+
+
+def _check_joins(snapshot: ReadSnapshot, last: StreamRecord | None) -> None:
+    """The stream of the snapshot's own version is read again: a store that was restored from a dump may have less than
+    the snapshot, or another history."""
+    if last is None:
+        raise UnusableSnapshot("the store has no such version")
+    if (last.version, last.command_id) != (snapshot.version, snapshot.command_id):
+        raise UnusableSnapshot(f"the store has another history: version {last.version} by command {last.command_id!r}")
+
+
+class Portion(NamedTuple):
+    """Ids whose histories are read in one query, and the snapshots that shorten them."""
+
+    ids: list[str]
+    snapshots: dict[str, ReadSnapshot]
+
+
 class AggregateLoader:
-    """Blocks on the store; raises its `StoreUnavailable`."""
+    """Blocks on the store; raises its `StoreUnavailable`. A snapshot that cannot be used is as good as none."""
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventStore, snapshots: SnapshotStore | None = None) -> None:
         self.store = store
+        self._snapshots = SnapshotReader(snapshots) if snapshots is not None else None
 
-    def load(self, aggregate_root_id: str) -> AggregateRoot | None:
-        """A fresh instance, or None if there are no streams; raises as `replay_record`."""
-        return replay_records(self.store.load(aggregate_root_id))
+    def load(
+        self, aggregate_root_id: str, *, until: int | None = None, from_nothing: bool = False
+    ) -> AggregateRoot | None:
+        """A fresh instance, or None if there are no streams; raises as `replay_record`.
 
-    def try_to_load(self, aggregate_root_id: str) -> AggregateRoot | UnknownMessageType | None:
+        ``until`` is the version to stop at; ``from_nothing`` leaves the snapshot out. What waits in memory does not
+        depend on how long the history is.
+        """
+        if self._snapshots is not None and not from_nothing:
+            snapshot = self._snapshots.find([aggregate_root_id]).get(aggregate_root_id)
+            if snapshot is not None and (until is None or snapshot.version <= until):
+                streams = self.store.load(aggregate_root_id, after=snapshot.version - 1, until=until)
+                try:
+                    return History(aggregate_root_id, streams, snapshot).rebuild()
+                except UnusableSnapshot as error:
+                    self._snapshots.reject(snapshot.stored, error)
+        return replay_records(self.store.load(aggregate_root_id, until=until))
+
+    def try_to_load(
+        self, aggregate_root_id: str, *, from_nothing: bool = False
+    ) -> AggregateRoot | UnknownMessageType | None:
         """As `load`, but what this process does not know is returned: it will not know it the next time either, so
         whoever tries again what is retriable must not try that."""
         try:
-            return self.load(aggregate_root_id)
+            return self.load(aggregate_root_id, from_nothing=from_nothing)
         except UnknownMessageType as unknown:
             return unknown
 
-    def sorted_by_size(self, aggregate_root_ids: Iterable[str]) -> tuple[list[list[str]], list[str]]:
-        """Ids in portions that can be loaded in one query each, and ids whose history must be streamed."""
-        heads = self.store.heads(aggregate_root_ids)
-        portions: list[list[str]] = [[]]
+    def sorted_by_size(self, aggregate_root_ids: Iterable[str]) -> tuple[list[Portion], list[str]]:
+        """Portions that can be loaded in one query each, and ids whose history must be streamed."""
+        ids = list(aggregate_root_ids)
+        heads = self.store.heads(ids)
+        snapshots = self._snapshots.find_for(heads) if self._snapshots is not None else {}
+        portions = [Portion([], {})]
         large = []
         total = 0
-        for id in aggregate_root_ids:
-            size = heads.get(id, 0)
+        for id in ids:
+            snapshot = snapshots.get(id)
+            size = heads.get(id, 0) - (snapshot.version - 1 if snapshot else 0)
             if size > PORTION:
                 large.append(id)
                 continue
             if total + size > PORTION:
-                portions.append([])
+                portions.append(Portion([], {}))
                 total = 0
-            portions[-1].append(id)
-            total += size
+            portions[-1].ids.append(id)
+            if snapshot is not None:
+                portions[-1].snapshots[id] = snapshot
+            total += max(size, 1)
         return portions, large
 
-    def streams_of(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
-        """All streams of several aggregates in one query, to be replayed; an id without any is left out."""
-        return self.store.load_many(aggregate_root_ids)
+    def histories_of(self, portion: Portion) -> Mapping[str, History]:
+        """Of all ids of the portion, in one query; one without streams has an empty history."""
+        if portion.snapshots:
+            ranges = dict.fromkeys(portion.ids, (0, _NO_END))
+            ranges.update({id: (snapshot.version - 1, _NO_END) for id, snapshot in portion.snapshots.items()})
+            streams = self.store.load_ranges(ranges, limit=_ALL)
+        else:
+            streams = self.store.load_many(portion.ids)
+        return {id: History(id, streams.get(id, ()), portion.snapshots.get(id)) for id in portion.ids}
+
+    def reject(self, history: History, error: UnusableSnapshot) -> None:
+        """To be called for what `History.rebuild` raised; the aggregate can be loaded ``from_nothing`` then."""
+        if self._snapshots is not None and history.snapshot is not None:
+            self._snapshots.reject(history.snapshot.stored, error)
+
+
+_NO_END = 2**63 - 1
+_ALL = 2**31 - 1
 
 
 def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:

@@ -15,7 +15,7 @@ from typing import Protocol
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import Entry, EntryKind, Envelope, Recovery
-from enode_django.commanding.loading import AggregateLoader, replay_record, replay_records
+from enode_django.commanding.loading import AggregateLoader, History, replay_record
 from enode_django.commanding.outcomes import nothing_changed, refusal_of, refused_for_now, stream_of
 from enode_django.commanding.recent import RecentCommands
 from enode_django.commanding.results import CommandResult, failure
@@ -31,6 +31,7 @@ from enode_django.exceptions import (
     AggregateTypeMismatch,
     EnodeError,
     UnknownMessageType,
+    UnusableSnapshot,
 )
 
 logger = logging.getLogger("enode_django.commands")
@@ -116,7 +117,8 @@ class CommandProcessor:
                     self._cache.settle(slot)
 
     def recover(self, recovery: Recovery) -> list[Entry]:
-        """Reload the aggregate from the store alone and handle its unfinished commands again, under a new epoch.
+        """Reload the aggregate from the store alone and handle its unfinished commands again, under a new epoch. A
+        snapshot counts as the store: it was made of streams that were durable, and is held against them.
 
         The first entry says that the new epoch begins. A recovery for an epoch that is over changes nothing.
         """
@@ -169,10 +171,10 @@ class CommandProcessor:
             return
         small, large = self._persist(lambda: self._loader.sorted_by_size(missing))
         for portion in small:
-            streams = self._persist(partial(self._loader.streams_of, portion))
-            for id in portion:
+            histories = self._persist(partial(self._loader.histories_of, portion))
+            for id, history in histories.items():
                 self._note[0] = missing[id].position  # appliers are application code: they may hang or crash
-                self._new_slot(id, missing[id], partial(replay_records, streams.get(id, ())))
+                self._new_slot(id, missing[id], partial(self._rebuild, history))
             self._note[0] = IDLE
         for id in large:
             self._new_slot(id, missing[id], partial(self._load, id))
@@ -188,6 +190,13 @@ class CommandProcessor:
         queue = envelope.window.queue if envelope.window is not None else 0
         self._cache.put(Slot(id, aggregate, self._epoch, queue, unreadable))
 
+    def _rebuild(self, history: History) -> AggregateRoot | None:
+        try:
+            return history.rebuild()
+        except UnusableSnapshot as error:
+            self._loader.reject(history, error)
+            return self._load(history.aggregate_root_id, from_nothing=True)
+
     def _load_foreign(self, id: str) -> AggregateRoot | None:
         noted = self._note[0]
         try:
@@ -195,9 +204,9 @@ class CommandProcessor:
         finally:
             self._note[0] = noted
 
-    def _load(self, id: str) -> AggregateRoot | None:
+    def _load(self, id: str, *, from_nothing: bool = False) -> AggregateRoot | None:
         self._note[0] = IDLE  # a store that is slow to answer is no fault of the handler
-        loaded = self._persist(lambda: self._loader.try_to_load(id))
+        loaded = self._persist(lambda: self._loader.try_to_load(id, from_nothing=from_nothing))
         if isinstance(loaded, UnknownMessageType):
             raise loaded
         return loaded

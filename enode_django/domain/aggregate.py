@@ -11,10 +11,12 @@ from typing import Any, ClassVar, Self, TypeVar
 from enode_django.domain.declarations import Declared
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.origin import NO_ORIGIN, handled_command
-from enode_django.exceptions import ApplierNotFound, BrokenHistory, DefinitionError
+from enode_django.exceptions import ApplierNotFound, BrokenHistory, DefinitionError, InvalidField, shown
 from enode_django.ids import check_id
 
 Applier = TypeVar("Applier", bound=Callable[..., None])
+SnapshotPolicy = int | None | Callable[[int, int], bool]
+"""Every so many versions; None or 0: never; or a function of the versions of the last snapshot (0: none) and now."""
 
 
 def applies(*events: type[DomainEvent]) -> Callable[[Applier], Applier]:
@@ -33,10 +35,12 @@ def applies(*events: type[DomainEvent]) -> Callable[[Applier], Applier]:
 class AggregateRoot(Declared):
     """Declared fields are the state. A constructor takes the id only; mutable defaults are copied for each instance.
 
-    An aggregate is touched by one thread only, that of its command mailbox.
+    An aggregate is touched by one thread only, that of its command mailbox. ``snapshot_every`` says how often its state
+    is kept in a snapshot.
     """
 
-    _reserved: ClassVar[frozenset[str]] = frozenset({"id", "version", "apply"})
+    snapshot_every: ClassVar[SnapshotPolicy] = 100
+    _reserved: ClassVar[frozenset[str]] = frozenset({"id", "version", "apply", "snapshot", "restore"})
     _appliers: ClassVar[dict[type[DomainEvent], str]] = {}
     _initial: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
@@ -48,6 +52,7 @@ class AggregateRoot(Declared):
         cls._appliers = _collect_appliers(cls)
         cls._initial = None
         _check_constructor(cls)
+        _check_snapshots(cls)
 
     @classmethod
     def applied_events(cls) -> Collection[type[DomainEvent]]:
@@ -134,6 +139,29 @@ class AggregateRoot(Declared):
             getattr(self, self._applier_of(type(event)))(event)
         self._version = version
 
+    def snapshot(self) -> Any:
+        """The state as plain values: what `restore` makes the same state of, in a new instance.
+
+        By default the declared fields. A class that keeps state elsewhere overrides both. Raises `InvalidField` for a
+        value that does not fit its field.
+        """
+        state = {}
+        for name, kind in self.schema().types.items():
+            if not hasattr(self, name):
+                continue  # it has no default, and no event has set it
+            try:
+                value = kind.check(getattr(self, name))
+            except InvalidField as error:
+                raise InvalidField(f"{type(self).__qualname__}.{name}: {error}") from error
+            state[name] = kind.encode(value) if kind.encode else value
+        return state
+
+    def restore(self, plain: Any) -> None:
+        """Take over what `snapshot` returned, in a new instance; raises `InvalidField`."""
+        for name, kind in self.schema().types.items():
+            if name in plain:
+                self.__dict__[name] = kind.decode(plain[name])
+
     @classmethod
     def rebuild(cls, id: str, streams: Sequence[tuple[int, Sequence[DomainEvent]]]) -> Self:
         """The aggregate after these (version, events) pairs, from version 1 on."""
@@ -141,6 +169,32 @@ class AggregateRoot(Declared):
         for version, events in streams:
             aggregate.replay(events, version)
         return aggregate
+
+
+def restored(cls: type[AggregateRoot], id: str, version: int, plain: Any) -> AggregateRoot:
+    """The aggregate with the state that its `snapshot` had returned at that version; raises what `restore` raises."""
+    aggregate = cls(id)
+    aggregate.restore(plain)
+    aggregate._version = version
+    return aggregate
+
+
+def _check_snapshots(cls: type[AggregateRoot]) -> None:
+    """A method of the domain that is called ``restore`` by chance would be taken for the hook."""
+    if (cls.snapshot is AggregateRoot.snapshot) is not (cls.restore is AggregateRoot.restore):
+        one, other = ("restore", "snapshot") if cls.snapshot is AggregateRoot.snapshot else ("snapshot", "restore")
+        raise DefinitionError(
+            f"{cls.__qualname__} defines {one}() without {other}(): together they are how snapshots keep the state; "
+            "define both, or choose another name"
+        )
+    if "ClassVar" not in str(inspect.get_annotations(cls).get("snapshot_every", "ClassVar")):
+        raise DefinitionError(f"{cls.__qualname__} declares snapshot_every as a field; leave its annotation out")
+    every = cls.snapshot_every
+    if not (every is None or callable(every) or (type(every) is int and every >= 0)):
+        raise DefinitionError(
+            f"{cls.__qualname__} has snapshot_every = {shown(every)}; use a number of versions, None for no snapshots, "
+            "or a function of the last snapshot's version and the present one"
+        )
 
 
 def _check_constructor(cls: type[AggregateRoot]) -> None:

@@ -17,6 +17,15 @@ class SubscriberRegistry:
     def __init__(self) -> None:
         self._made: dict[type[Subscriber], Subscriber] = {}
         self._only: Sequence[Subscriber] | None = None
+        self._ours: list[Subscriber] = []
+
+    def add_ours(self, subscriber: Subscriber) -> None:
+        """One that belongs to this package: known by its name, but none of the project's."""
+        self._ours.append(subscriber)
+
+    def running(self, *ours: Subscriber) -> Sequence[Subscriber]:
+        """What event workers run: the project's, and these of ours."""
+        return self.all() if self._only is not None else [*self.all(), *ours]
 
     def all(self) -> Sequence[Subscriber]:
         """By name. A class that can have none, being outside the installed apps, is never run: a check says so."""
@@ -37,7 +46,7 @@ class SubscriberRegistry:
 
     def get(self, name: str) -> Subscriber:
         """Raises `UnknownSubscriber`."""
-        for subscriber in self.all():
+        for subscriber in [*self.all(), *self._ours]:
             if subscriber.name == name:
                 return subscriber
         names = ", ".join(subscriber.name for subscriber in self.all()) or "none"

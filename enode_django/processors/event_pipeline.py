@@ -24,14 +24,13 @@ from enode_django.equeue.consumer import Acquired, PulledMessages, QueueConsumer
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.applying import is_transient
-from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import EnodeError, SubscriberUnavailable, TransportUnavailable
 from enode_django.processors.housekeeping import Housekeeper, follower_duties
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
-from enode_django.runtime import make_follower
+from enode_django.runtime import make_follower, running_subscribers
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -214,7 +213,7 @@ class EventPipeline:
             Following(
                 conf, subscriber, transport, store, owner=owner, statistics=statistics, make_follower=make_follower
             )
-            for subscriber in subscribers.all()
+            for subscriber in running_subscribers()
         ]
         self._consumers = [following.consumer for following in self._followings]
         complaints = [(conf.HANDLER_TIME_LIMIT, following.complain) for following in self._followings]

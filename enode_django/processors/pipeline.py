@@ -38,6 +38,7 @@ from enode_django.exceptions import TransportUnavailable
 from enode_django.processors.housekeeping import Housekeeper, queue_duties, store_duties
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
+from enode_django.runtime import make_snapshots
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -131,7 +132,7 @@ class Pipeline:
         recent = max(2 * conf.MAX_UNFINISHED, conf.RECENT_COMMANDS // conf.COMMAND_MAILBOXES)
         return [
             CommandProcessor(
-                AggregateLoader(self._store),
+                AggregateLoader(self._store, make_snapshots(self._store)),
                 command_handlers,
                 persist=until_it_works,
                 max_aggregates=share,

@@ -24,7 +24,7 @@ from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import EnodeError
-from enode_django.runtime import make_applier, make_store, use_bus
+from enode_django.runtime import make_applier, make_snapshots, make_store, use_bus
 from enode_django.serialization.codec import decode_command, encode_command, encode_metadata, restore_command
 
 
@@ -88,7 +88,7 @@ class InlineCommandBus:
     def _handle(self, envelope: Envelope) -> None:
         current = conf()
         processor = CommandProcessor(
-            AggregateLoader(self._store),
+            AggregateLoader(self._store, make_snapshots(self._store)),
             command_handlers,
             persist=once,
             max_aggregates=1,

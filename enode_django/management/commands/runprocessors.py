@@ -17,7 +17,6 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.utils import autoreload
 
 from enode_django.conf import Conf, conf
-from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ConfigurationError, QueueError
 from enode_django.models import Checkpoint, EventStream
 from enode_django.processors.connections import Share, connections_by_database
@@ -26,7 +25,7 @@ from enode_django.processors.cores import usable_cores
 from enode_django.processors.crew import Plan
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.supervisor import Supervisor
-from enode_django.runtime import make_store, make_transport
+from enode_django.runtime import make_store, make_transport, running_subscribers
 
 logger = logging.getLogger("enode_django.supervisor")
 
@@ -93,7 +92,7 @@ class Command(BaseCommand):
 
     def _say_plans(self, plans: Sequence[Plan]) -> None:
         if any(plan.role is Role.EVENT for plan in plans):
-            self.stdout.write(f"subscribers: {', '.join(subscriber.name for subscriber in subscribers.all())}")
+            self.stdout.write(f"subscribers: {', '.join(subscriber.name for subscriber in running_subscribers())}")
         texts = [
             f"{plan.processes} {plan.role} workers, {plan.queues} queues of topic {plan.topic!r}" for plan in plans
         ]
@@ -106,9 +105,9 @@ class Command(BaseCommand):
         try:
             self._check_table("event database", store, EventStream._meta.db_table)
             if any(plan.role is Role.EVENT for plan in plans):
-                for subscriber in subscribers.all():
+                for subscriber in running_subscribers():
                     self._check_table(f"database of {subscriber.name}", subscriber.database, Checkpoint._meta.db_table)
-            for alias, shares in connections_by_database(current, plans, subscribers.all()).items():
+            for alias, shares in connections_by_database(current, plans, running_subscribers()).items():
                 self._say_shares(alias, shares)
         finally:
             connections.close_all()
@@ -140,7 +139,7 @@ def _roles(chosen: str) -> list[Role]:
     """Raises `CommandError` for event workers without any subscriber."""
     if chosen == Role.COMMAND:
         return [Role.COMMAND]
-    if subscribers.all():
+    if running_subscribers():
         return [Role.EVENT] if chosen == Role.EVENT else [Role.COMMAND, Role.EVENT]
     if chosen == Role.EVENT:
         raise CommandError(NOTHING_TO_FOLLOW)

@@ -1,0 +1,90 @@
+"""The subscriber that makes snapshots while events arrive, outside the command path.
+
+It has no checkpoints: an aggregate is handled up to the version of its snapshot, and what is not due counts as handled,
+too. So a sweep makes what is missing and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventing.applying import Applier, is_transient
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.snapshot_making import SnapshotMaker
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.work import Failure, Progress, Work
+from enode_django.eventstore.base import EventStore
+from enode_django.exceptions import UnknownMessageType
+from enode_django.serialization.registry import types
+from enode_django.snapshots import policy
+from enode_django.snapshots.store import Snapshot, SnapshotStore
+
+AT_ONCE = 50
+"""Snapshots that are made before they are written."""
+
+
+class SnapshotSubscriber(Subscriber):
+    """It handles no event, so nobody waits for it. It follows the aggregates whose class wants snapshots."""
+
+    name = "enode.snapshots"
+    replays = False
+
+    def follows(self, aggregate_root_type: str) -> bool:
+        """Of a type that this process does not know, whoever knows it makes the snapshots."""
+        try:
+            return policy.is_on(types.class_of(AggregateRoot, aggregate_root_type))
+        except UnknownMessageType:
+            return False
+
+
+class SnapshotApplier(Applier):
+    """Works without a transaction: a snapshot that is made twice, or late, does no harm."""
+
+    def __init__(self, subscriber: Subscriber, store: EventStore, snapshots: SnapshotStore) -> None:
+        super().__init__(subscriber, store)
+        self._snapshots = snapshots
+        self._maker = SnapshotMaker(store, snapshots)
+
+    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+        """As the base says, with all versions of an aggregate at once; when enough snapshots are made, the other
+        aggregates stay where they are."""
+        ids = [work.aggregate_root_id for work in works]
+        parked = self._parked(ids, even_parked)
+        reached = self._maker.reached(ids)
+        made: list[Snapshot] = []
+        progress = {}
+        for work in works:
+            id = work.aggregate_root_id
+            if id in parked:
+                progress[id] = Progress(reached[id], parked=parked[id])
+            elif len(made) < AT_ONCE:
+                progress[id] = self._take_further(work, reached[id], made)
+            else:
+                progress[id] = Progress(reached[id])
+        self._snapshots.save(made)
+        return progress
+
+    def _take_further(self, work: Work, reached: int, made: list[Snapshot]) -> Progress:
+        try:
+            if self._maker.is_due(work.aggregate_root_type, reached, work.until):
+                snapshot = self._maker.make(work.aggregate_root_id, work.until)
+                if snapshot is not None:
+                    made.append(snapshot)
+        except Exception as error:
+            if is_transient(error):
+                raise
+            # Always at the same place, however many versions come meanwhile, so that it counts as the same failure.
+            return Progress(reached, Failure(reached + 1, "", error, datetime.now(UTC)))
+        return Progress(max(reached, work.until))
+
+    def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
+        return self._maker.reached(ids)
+
+    def skip_to(self, aggregate_root_id: str, version: int) -> None:
+        """There is nothing to note: as long as it is due, a snapshot is tried again."""
+
+
+snapshot_subscriber = SnapshotSubscriber()
+subscribers.add_ours(snapshot_subscriber)

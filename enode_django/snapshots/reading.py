@@ -1,0 +1,91 @@
+"""Snapshots for whoever loads aggregates: those that can be used, and what is done about the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
+from enode_django.serialization.registry import types
+from enode_django.snapshots import policy
+from enode_django.snapshots.fingerprint import fingerprint_of
+from enode_django.snapshots.state import ReadSnapshot, read_snapshot
+from enode_django.snapshots.store import Snapshot, SnapshotStore
+
+logger = logging.getLogger("enode_django.snapshots")
+
+_told: set[tuple[str, str]] = set()
+_MOST_TOLD = 10_000
+
+
+class SnapshotReader:
+    """All methods block on the snapshots' database. What is wrong with a snapshot is logged, once, and never raised."""
+
+    def __init__(self, store: SnapshotStore) -> None:
+        self.store = store
+
+    def find_for(self, heads: Mapping[str, int]) -> Mapping[str, ReadSnapshot]:
+        """As `find`, of aggregates at these versions; does not ask about those that are too young to have one."""
+        lowest = policy.lowest()
+        return self.find([id for id, head in heads.items() if lowest is not None and head >= lowest])
+
+    def find(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, ReadSnapshot]:
+        """In one query: those that this process's code has made, with sound bytes. Raises `StoreUnavailable`."""
+        found = {}
+        for id, stored in self._load(aggregate_root_ids).items():
+            try:
+                cls = class_of(stored)
+                if cls is not None:
+                    found[id] = read_snapshot(cls, stored)
+            except UnusableSnapshot as error:
+                self.reject(stored, error)
+        return found
+
+    def _load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
+        ids = list(aggregate_root_ids)
+        if not ids or policy.lowest() is None:
+            return {}
+        try:
+            return self.store.load(ids)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # a table that is not migrated yet, say: the streams are all that is needed
+            _tell(("", type(error).__name__), "snapshots cannot be read, loading goes on without: %s", error)
+            return {}
+
+    def reject(self, stored: Snapshot, error: UnusableSnapshot) -> None:
+        """Say what is wrong, and delete the snapshot, so that another is made in its place."""
+        id, version = stored.aggregate_root_id, stored.version
+        _tell((id, str(version)), "the snapshot of %r at version %d is discarded: %s", id, version, error)
+        try:
+            self.store.discard(stored)
+        except Exception as failed:
+            logger.warning("the snapshot of %r could not be deleted: %s", id, failed)
+
+
+def class_of(stored: Snapshot) -> type[AggregateRoot] | None:
+    """The class whose state it is; None if this process cannot or shall not use it: it was made by other code, which
+    may be newer. So it is left alone."""
+    try:
+        cls = types.class_of(AggregateRoot, stored.aggregate_root_type)
+        if not policy.is_on(cls):
+            return None
+        fingerprint = fingerprint_of(cls)
+    except (UnknownMessageType, EnodeError):
+        return None
+    if fingerprint == stored.fingerprint:
+        return cls
+    name = stored.aggregate_root_type
+    _tell((name, stored.fingerprint), "snapshots of %s that other code has made are not used; here it is %s", name,
+          fingerprint, level=logging.INFO)  # fmt: skip
+    return None
+
+
+def _tell(key: tuple[str, str], message: str, *values: object, level: int = logging.ERROR) -> None:
+    if key in _told:
+        return
+    if len(_told) >= _MOST_TOLD:
+        _told.clear()
+    _told.add(key)
+    logger.log(level, message, *values)

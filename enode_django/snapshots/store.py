@@ -1,0 +1,97 @@
+"""The port for snapshots, and the driver in memory: the newest one of each aggregate is kept.
+
+A snapshot is derived from durable streams and may be lost or deleted at any time.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+
+class Snapshot(NamedTuple):
+    """One row. ``fingerprint`` says which code made the state; ``payload`` is opaque to a store."""
+
+    aggregate_root_id: str
+    aggregate_root_type: str
+    version: int
+    fingerprint: str
+    payload: bytes
+    created_at: datetime
+
+    def gives_way_to(self, other: Snapshot) -> bool:
+        """Whether ``other`` is to take its place: it is newer, or made by other code."""
+        return self.version < other.version or self.fingerprint != other.fingerprint
+
+
+class SnapshotVersion(NamedTuple):
+    aggregate_root_type: str
+    version: int
+    fingerprint: str
+
+
+class SnapshotStore(Protocol):
+    """All methods block, and may be called from any thread. Each raises `StoreUnavailable` (retriable)."""
+
+    def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
+        """By aggregate root id; an id without a snapshot is left out."""
+
+    def versions(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, SnapshotVersion]:
+        """As `load`, without the payloads."""
+
+    def save(self, snapshots: Sequence[Snapshot]) -> int:
+        """Keep these, one of an aggregate at most, where none is kept that is newer and of the same code.
+
+        Returns how many were kept.
+        """
+
+    def discard(self, snapshot: Snapshot) -> bool:
+        """Delete this very one; returns False if another is in its place."""
+
+    def sample(self, count: int, aggregate_root_types: Sequence[str] = ()) -> Sequence[Snapshot]:
+        """Up to ``count`` snapshots at random, of these types (none: all). Reads through all of them."""
+
+
+class MemorySnapshotStore:
+    """All methods may be called from any thread; each is atomic."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._snapshots: dict[str, Snapshot] = {}
+
+    def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
+        with self._lock:
+            return {id: self._snapshots[id] for id in aggregate_root_ids if id in self._snapshots}
+
+    def versions(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, SnapshotVersion]:
+        loaded = self.load(aggregate_root_ids)
+        return {id: SnapshotVersion(*one[1:4]) for id, one in loaded.items()}
+
+    def save(self, snapshots: Sequence[Snapshot]) -> int:
+        kept = 0
+        with self._lock:
+            for snapshot in snapshots:
+                known = self._snapshots.get(snapshot.aggregate_root_id)
+                if known is None or known.gives_way_to(snapshot):
+                    self._snapshots[snapshot.aggregate_root_id] = snapshot
+                    kept += 1
+        return kept
+
+    def discard(self, snapshot: Snapshot) -> bool:
+        with self._lock:
+            if self._snapshots.get(snapshot.aggregate_root_id) != snapshot:
+                return False
+            del self._snapshots[snapshot.aggregate_root_id]
+            return True
+
+    def sample(self, count: int, aggregate_root_types: Sequence[str] = ()) -> Sequence[Snapshot]:
+        with self._lock:
+            of_types = [
+                one
+                for one in self._snapshots.values()
+                if not aggregate_root_types or one.aggregate_root_type in aggregate_root_types
+            ]
+        return random.sample(of_types, min(count, len(of_types)))
