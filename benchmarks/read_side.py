@@ -36,7 +36,7 @@ def run_projection(services: Services, quick: bool) -> list[Figure]:
 
 
 def run_ledger(services: Services, quick: bool) -> list[Figure]:
-    deposits, rounds = (10_000, 1) if quick else (40_000, 3)
+    deposits, rounds = (20_000, 1) if quick else (100_000, 3)
     past = history(deposits // 20, deposits)
     rows = encoded_rows(past.records)
     rates, alone, side_by_side = [], [], []
@@ -44,8 +44,8 @@ def run_ledger(services: Services, quick: bool) -> list[Figure]:
         with services.workspace([LEDGER]) as workspace:
             copy_seconds(workspace, [], rows)
             rates.append(_booked(workspace, past).rate)
-        alone.append(inserts.rate(services, 1, deposits // 4))
-        side_by_side.append(inserts.rate(services, 2, deposits // 4))
+        alone.append(inserts.rate(services, 1, deposits // 10))
+        side_by_side.append(inserts.rate(services, 2, deposits // 10))
     return [
         median("ledger", rates, "events/s", f"{deposits:,} deposits over {deposits // 20:,} accounts, 2 workers"),
         median("ledger: one by one", alone, "rows/s", "the same create(), a transaction each, one process"),
