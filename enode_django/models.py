@@ -66,6 +66,28 @@ class EventStream(models.Model):
         )
 
 
+class StoreGeneration(models.Model):
+    """Since when the ids of transactions count anew, because the database was restored or moved.
+
+    Written by an event store's driver, in the database of its streams.
+    """
+
+    generation = models.BigIntegerField("generation", primary_key=True)
+    after_sequence = models.BigIntegerField(
+        "after sequence", help_text="The streams that are stored later belong to it."
+    )
+    cluster = models.CharField("cluster", max_length=64)
+    begun_at = models.DateTimeField("begun at")
+
+    class Meta:
+        verbose_name = "store generation"
+        verbose_name_plural = "store generations"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"generation {self.generation} since {self.begun_at}"
+
+
 class ReadModel(models.Model):
     """The base of a `ModelProjection`'s rows: one for each aggregate. ``version`` says how far the row has come."""
 
@@ -98,7 +120,9 @@ class Subscription(models.Model):
 
     subscriber = models.CharField("subscriber", max_length=255, primary_key=True, db_collation="C")
     started_at = models.DateTimeField("started at")
+    start_generation = models.BigIntegerField("start generation", db_default=0)
     start_position = models.BigIntegerField("start position", help_text="What is stored below it is not handled.")
+    swept_generation = models.BigIntegerField("swept generation", db_default=0)
     swept_position = models.BigIntegerField("swept position", help_text="What is stored below it was compared.")
 
     class Meta:

@@ -18,6 +18,7 @@ from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber
 from enode_django.eventing.work import Failure, Progress, Work, bearable, contiguous, followed_events
 from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
 from enode_django.exceptions import EnodeError, UnknownMessageType
 
@@ -41,7 +42,7 @@ class Applier(ABC):
 
     def subscribe(self) -> checkpoints.Subscription:
         """Where the subscriber began: a new one begins here and now, or with the first event."""
-        start = self.store.position() if self.subscriber.start == NOW else 0
+        start = self.store.position() if self.subscriber.start == NOW else BEGINNING
         return checkpoints.subscribe(self.alias, self.name, start)
 
     @abstractmethod

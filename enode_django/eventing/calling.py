@@ -15,6 +15,7 @@ from enode_django.eventing.process_managers import ProcessManager, with_derived_
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.work import Followed, Progress, Work, bearable, followed_events, followed_refusal
 from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.positions import BEGINNING
 
 SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
 """Returns when the queue has stored the commands."""
@@ -91,7 +92,7 @@ class CallingApplier(Applier):
 
     def _is_older(self, refusal: StreamRecord) -> bool:
         """Refusals have no version, so those from before the start are known by their time."""
-        return self.subscription.start_position > 0 and refusal.created_at < self.subscription.started_at
+        return self.subscription.start_position > BEGINNING and refusal.created_at < self.subscription.started_at
 
     def _handled_refusals(self, works: Sequence[Work]) -> set[checkpoints.RefusalKey]:
         keys = [(work.aggregate_root_id, command_id) for work in works for command_id in work.refusals]
@@ -103,7 +104,7 @@ class CallingApplier(Applier):
         missing = [id for id in ids if id not in known]
         if missing:
             start = self.subscription.start_position
-            before = self.store.heads_before(missing, start) if start else {}
+            before = self.store.heads_before(missing, start) if start > BEGINNING else {}
             known.update({id: before.get(id, 0) for id in missing})
         return known
 

@@ -11,8 +11,7 @@ from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import behind, parts_of
 from enode_django.eventstore.base import EventStore
-
-EVERYTHING = 2**63 - 1
+from enode_django.eventstore.positions import BEGINNING, END
 
 
 def replay(
@@ -32,7 +31,7 @@ def replay(
         follower = Follower(Runner(applier_of(replayed), once), policy=RAISE, notify=lambda notices: None)
         follower.runner.applier.subscribe()
         caught_up[subscriber.name] = 0
-        for part in parts_of(store, 0, EVERYTHING):
+        for part in parts_of(store, BEGINNING, END):
             works = behind(follower, part.settled)
             follower.catch_up(works)
             caught_up[subscriber.name] += len(works)

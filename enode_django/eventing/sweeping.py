@@ -19,44 +19,30 @@ from enode_django.eventing.follower import Follower, RetryPolicy
 from enode_django.eventing.notices import SendNotices
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Work, follows_refusal
-from enode_django.eventstore.base import EventStore, Settled
+from enode_django.eventstore.base import EventStore, Part, Settled
+from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.exceptions import QueueError
 
 logger = logging.getLogger("enode_django.subscribers")
 
 FIRST_QUEUE = 0
 ROWS_AT_ONCE = 10_000
-UNLIMITED = 2**31 - 1
-"""Of one transaction: its rows cannot be parted."""
 LOOK_AGAIN = 0.5
 """Seconds between looks at whether the queue is worked off."""
 RESTORED = (
-    "%s has compared the store up to position %d, but that is at %d: was it restored from a dump? nothing is compared "
-    "until it is past that position"
+    "%s has compared the store up to position %s, but that is at %s after a restore: everything is compared again"
 )
 FORGET_REFUSALS = "1 day"
 """A handled refusal is remembered for so long: until the sweep has passed it."""
 
 
-class Part(NamedTuple):
-    """What was stored between two positions; ``until`` is the second."""
-
-    until: int
-    settled: Settled
-
-
-def parts_of(store: EventStore, after: int, before: int) -> Iterator[Part]:
+def parts_of(store: EventStore, after: Position, before: Position) -> Iterator[Part]:
     """What was stored at positions from ``after`` on and below ``before``, in parts of a bearable size. Blocks on the
     store with each part."""
-    step = max(1, before - after)
     while after < before:
-        until = min(before, after + step)
-        settled = store.settled(after, until, limit=ROWS_AT_ONCE if step > 1 else UNLIMITED)
-        if settled is None:
-            step = max(1, (until - after) // 2)
-            continue
-        yield Part(until, settled)
-        after, step = until, step * 2
+        part = store.settled(after, before, limit=ROWS_AT_ONCE)
+        yield part
+        after = part.until
 
 
 def behind(follower: Follower, settled: Settled) -> Collection[Work]:
@@ -77,7 +63,7 @@ def behind(follower: Follower, settled: Settled) -> Collection[Work]:
 class _Goal(NamedTuple):
     """What is stored below ``position`` was announced, if at all, below the offsets ``ends``."""
 
-    position: int
+    position: Position
     ends: Mapping[int, int]
 
 
@@ -115,10 +101,11 @@ class Sweeper:
             if not self._is_worked_off(self._goal.ends):
                 self.next_step = self._clock() + LOOK_AGAIN
                 return
-            swept = self._follower.runner.applier.subscribe().swept_position
-            if swept > self._goal.position:
-                logger.error(RESTORED, self._follower.subscriber.name, swept, self._goal.position)
-            self._parts = parts_of(self._store, swept, self._goal.position)
+            begin = self._begin()
+            if begin is None:
+                self._goal = None
+                return
+            self._parts = parts_of(self._store, begin, self._goal.position)
         if self._part is None:
             self._part = self._next_part(self._parts)
         if self._part is None:
@@ -127,6 +114,18 @@ class Sweeper:
             self._part = None
         else:
             self.next_step = self._clock() + LOOK_AGAIN
+
+    def _begin(self) -> Position | None:
+        """From where to compare; None if that is to be asked again, because the store had not noticed a restore."""
+        swept, position = self._follower.runner.applier.subscribe().swept_position, self._store.position()
+        if swept.generation == position.generation and swept <= position:
+            return swept
+        if swept > BEGINNING:
+            logger.warning(RESTORED, self._follower.subscriber.name, swept, position)
+        if swept.generation < position.generation:
+            return BEGINNING
+        self._store.begin_generation(position.generation)
+        return None
 
     def _next_part(self, parts: Iterator[Part]) -> Part | None:
         try:

@@ -16,6 +16,8 @@ from datetime import datetime
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from enode_django.eventstore.positions import Position
+
 
 class StreamRecord(NamedTuple):
     """One row of the store. ``created_at`` is aware, in UTC; ``events`` and ``metadata`` are opaque to a store."""
@@ -80,6 +82,25 @@ class Settled(NamedTuple):
         return cls(heads, refusals)
 
 
+class Part(NamedTuple):
+    """What was stored from some position on and below ``until``."""
+
+    until: Position
+    settled: Settled
+
+
+class FeedEntry(NamedTuple):
+    position: Position
+    record: StreamRecord
+
+
+class FeedPage(NamedTuple):
+    """``position`` is where to go on from: that of the last entry, or a later one that nothing lies before."""
+
+    entries: Sequence[FeedEntry]
+    position: Position
+
+
 class EventStore(Protocol):
     """All methods block. They may be called from any thread; one call's records are written by one connection.
 
@@ -114,24 +135,40 @@ class EventStore(Protocol):
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
         """The newest stored version per aggregate; an id without any is left out."""
 
-    def heads_before(self, aggregate_root_ids: Iterable[str], position: int) -> Mapping[str, int]:
+    def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
         """Per aggregate the highest version stored below this position; an id without any is left out."""
 
-    def position(self) -> int:
+    def position(self) -> Position:
         """Where the store has come to: every row stored at a position below it is settled, and no other will appear.
 
         Every row has a position, not below what this method gave before the row was sent. A row that is stored, but
         may still vanish, has none below it: what the caller's own open transaction stored, for example. It never goes
-        back, and comes to lie above a row soon after that is durable; other open transactions hold it back.
+        back, and comes to lie above a row soon after that is durable; other open transactions hold it back. Its
+        sequence is 0. Rows that one call stored share a transaction id.
         """
 
-    def settled(self, after: int, before: int, *, limit: int) -> Settled | None:
-        """What was stored at positions p with after <= p < before; None if that are more than ``limit`` rows.
+    def feed(self, after: Position, *, limit: int) -> FeedPage:
+        """The settled rows above a position, refusals too, in the order of their positions, at most ``limit``.
 
-        ``before`` is at most what `position` gave, so that the same question has the same answer for ever (except for
-        pruned refusals), and ranges laid end to end show every row once. Costs no more than ``limit`` rows do, and
-        so a range that is too large can be halved until it fits; all rows of one transaction share a position.
+        Fewer than ``limit`` are all that is settled by now. Who goes on from each page's position sees every row once,
+        whatever writers do meanwhile, and in the same order as everybody else; pruned refusals are left out. A version
+        comes after the one before it, unless it was stored in a transaction that had written something before the
+        other one was committed. A position ahead of the store, such as a lagging replica is given, is returned with
+        no rows. Costs no more than a few times ``limit`` rows do. Raises `ValueError` for a limit below 1.
         """
+
+    def settled(self, after: Position, before: Position, *, limit: int) -> Part:
+        """What was stored at positions p with after <= p < before, or a first part of it that ends between two
+        transactions; the sequences of ``after`` and ``before`` do not matter.
+
+        A part has at most ``limit`` rows, unless they are of one transaction. If ``before`` is at most what
+        `position` gave, the same range has the same rows for ever (except for pruned refusals), and ranges laid end
+        to end show every row once.
+        """
+
+    def begin_generation(self, last: int) -> None:
+        """Begin a new generation of positions, if ``last`` is the newest one: what is stored from now on comes after
+        every position given so far. For a store that was set back in a way that it cannot notice itself."""
 
     def end_sessions(self, owner: str) -> int:
         """End the database sessions that a worker named ``owner`` holds; returns how many there were."""

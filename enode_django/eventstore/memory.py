@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 
-from enode_django.eventstore.base import Appended, CommandKey, Outcome, Settled, StreamRecord
+from enode_django.eventstore.base import (
+    Appended,
+    CommandKey,
+    FeedEntry,
+    FeedPage,
+    Outcome,
+    Part,
+    Settled,
+    StreamRecord,
+)
 from enode_django.eventstore.limits import unstorable
+from enode_django.eventstore.positions import Position, check_limit
 
 _STORED = Appended(Outcome.STORED)
 _DEPENDENT = Appended(Outcome.DEPENDENT)
@@ -21,8 +33,11 @@ class MemoryEventStore:
         self._lock = threading.Lock()
         self._commands: dict[CommandKey, StreamRecord] = {}
         self._streams: dict[str, dict[int, StreamRecord]] = {}
-        self._positions: dict[CommandKey, int] = {}
-        self._journal: list[StreamRecord | None] = []  # each row at its position; None where a refusal was pruned
+        self._positions: dict[CommandKey, Position] = {}
+        self._journal: list[Position] = []
+        self._keys: list[CommandKey | None] = []  # of the rows in the journal; None where a refusal was pruned
+        # Each store begins a generation, because positions of an earlier process' store may be remembered elsewhere.
+        self._position = Position(int(time.time()), 1)
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
         refused: set[str] = set()
@@ -33,6 +48,7 @@ class MemoryEventStore:
                 if appended is not _STORED:
                     refused.add(record.aggregate_root_id)
                 results.append(appended)
+            self._position = self._position._replace(transaction_id=self._position.transaction_id + 1)
         return results
 
     def _append(self, record: StreamRecord) -> Appended:
@@ -47,8 +63,9 @@ class MemoryEventStore:
                 return Appended(Outcome.CONFLICT)
             streams[record.version] = record
         self._commands[record.command_key] = record
-        self._positions[record.command_key] = len(self._journal)
-        self._journal.append(record)
+        self._journal.append(self._position._replace(sequence=len(self._journal) + 1))
+        self._positions[record.command_key] = self._journal[-1]
+        self._keys.append(record.command_key)
         return _STORED
 
     def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> Iterator[StreamRecord]:
@@ -85,7 +102,7 @@ class MemoryEventStore:
                 root_id: max(self._streams[root_id]) for root_id in aggregate_root_ids if self._streams.get(root_id)
             }
 
-    def heads_before(self, aggregate_root_ids: Iterable[str], position: int) -> Mapping[str, int]:
+    def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
         heads: dict[str, int] = {}
         with self._lock:
             for root_id in aggregate_root_ids:
@@ -94,14 +111,38 @@ class MemoryEventStore:
                         heads[root_id] = max(version, heads.get(root_id, version))
         return heads
 
-    def position(self) -> int:
+    def position(self) -> Position:
         with self._lock:
-            return len(self._journal)
+            return self._position
 
-    def settled(self, after: int, before: int, *, limit: int) -> Settled | None:
+    def feed(self, after: Position, *, limit: int) -> FeedPage:
+        check_limit(limit)
         with self._lock:
-            rows = [row for row in self._journal[max(after, 0) : max(before, 0)] if row is not None]
-        return Settled.of(rows) if len(rows) <= limit else None
+            begin = bisect_right(self._journal, after)
+            entries = list(islice(self._entries(begin, len(self._journal)), limit))
+            position = entries[-1].position if len(entries) == limit else max(after, self._position)
+        return FeedPage(entries, position)
+
+    def settled(self, after: Position, before: Position, *, limit: int) -> Part:
+        with self._lock:
+            begin, end = (bisect_left(self._journal, position.transaction) for position in (after, before))
+            if end - begin > limit:
+                before = self._journal[begin + limit].transaction
+                if before == self._journal[begin].transaction:
+                    before = before._replace(transaction_id=before.transaction_id + 1)
+                end = bisect_left(self._journal, before)
+            return Part(before, Settled.of(record for _, record in self._entries(begin, end)))
+
+    def _entries(self, begin: int, end: int) -> Iterator[FeedEntry]:
+        for place in range(begin, end):
+            key = self._keys[place]
+            if key is not None:
+                yield FeedEntry(self._journal[place], self._commands[key])
+
+    def begin_generation(self, last: int) -> None:
+        with self._lock:
+            if self._position.generation == last:
+                self._position = Position(max(last + 1, int(time.time())), 1)
 
     def end_sessions(self, owner: str) -> int:
         """There are no sessions: what a call has not written when it returns is never written."""
@@ -113,5 +154,5 @@ class MemoryEventStore:
             refusals.sort(key=lambda refusal: refusal.created_at)
             for refusal in refusals[:limit]:
                 del self._commands[refusal.command_key]
-                self._journal[self._positions.pop(refusal.command_key)] = None
+                self._keys[self._positions.pop(refusal.command_key).sequence - 1] = None
             return len(refusals[:limit])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -15,12 +16,14 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.databases import discard_if_lost, end_sessions, healthy_connection, in_transaction
-from enode_django.eventstore import sqlstates, statements
-from enode_django.eventstore.base import Appended, CommandKey, Outcome, Settled, StreamRecord
+from enode_django.eventstore import generations, sqlstates, statements
+from enode_django.eventstore.base import Appended, CommandKey, FeedPage, Outcome, Part, StreamRecord
 from enode_django.eventstore.copy_format import chunks
+from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.limits import holds
+from enode_django.eventstore.positions import Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
-from enode_django.eventstore.rows import execute, find, record_of, without_sequential_scans
+from enode_django.eventstore.rows import execute, find, record_of, run
 from enode_django.exceptions import StoreUnavailable
 
 _STORED = Appended(Outcome.STORED)
@@ -41,11 +44,14 @@ class PostgresEventStore:
 
     def __init__(self, alias: str = "default") -> None:
         self.alias = alias
+        self._feed = Feed()
+        self._session = threading.local()
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
         if not records:
             return []
         with self._connected() as connection:
+            self._look_where_we_are(connection)
             if not doubtful and _copied(connection, records):
                 return [_STORED] * len(records)
             return SlowAppend(connection, records).run()
@@ -86,18 +92,30 @@ class PostgresEventStore:
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
         return dict(self._ask(statements.HEADS, (list(filter(holds, aggregate_root_ids)),)))
 
-    def heads_before(self, aggregate_root_ids: Iterable[str], position: int) -> Mapping[str, int]:
-        return dict(self._ask(statements.HEADS_BEFORE, (list(filter(holds, aggregate_root_ids)), position)))
+    def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
+        root_ids = list(filter(holds, aggregate_root_ids))
+        with self._connected() as connection:
+            below, until = sequences_before(generations.state(connection).generations, position)
+            parameters = (root_ids, below, until, position.transaction_id)
+            return dict(execute(connection, statements.HEADS_BEFORE, parameters))
 
-    def position(self) -> int:
+    def position(self) -> Position:
         """The oldest transaction that is open anywhere on the server; each row has the id of its transaction."""
-        ((position,),) = self._ask(statements.POSITION, ())
-        return int(position)
+        with self._connected() as connection:
+            return generations.state(connection).position
 
-    def settled(self, after: int, before: int, *, limit: int) -> Settled | None:
-        with self._connected() as connection, without_sequential_scans(connection):
-            rows = execute(connection, statements.SETTLED, (after, before, limit + 1))
-        return Settled.of(map(record_of, rows)) if len(rows) <= limit else None
+    def feed(self, after: Position, *, limit: int) -> FeedPage:
+        check_limit(limit)
+        with self._connected() as connection:
+            return self._feed.page(connection, generations.state(connection), after, limit)
+
+    def settled(self, after: Position, before: Position, *, limit: int) -> Part:
+        with self._connected() as connection:
+            return self._feed.settled(connection, generations.state(connection), after, before, limit)
+
+    def begin_generation(self, last: int) -> None:
+        with self._connected() as connection:
+            generations.begin_generation(connection, last)
 
     def end_sessions(self, owner: str) -> int:
         """As the port says; ``owner`` is the sessions' ``application_name``. Blocks up to 5 seconds for each to end."""
@@ -105,8 +123,15 @@ class PostgresEventStore:
             return end_sessions(self.alias, owner)
 
     def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:
-        with self._connected() as connection, psycopg.Cursor[Any](connection.connection) as cursor:
-            return cursor.execute(statements.PRUNE_REFUSALS, (before, limit), prepare=False).rowcount
+        with self._connected() as connection:
+            return run(connection, statements.PRUNE_REFUSALS, (before, limit))
+
+    def _look_where_we_are(self, connection: BaseDatabaseWrapper) -> None:
+        """Before a session writes for the first time: what it stores in a restored database must be of a new
+        generation. A restore ends all sessions."""
+        if getattr(self._session, "known", None) is not connection.connection:
+            generations.state(connection)
+            self._session.known = connection.connection
 
     def _ask(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
         with self._connected() as connection:

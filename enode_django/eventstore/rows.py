@@ -15,8 +15,9 @@ from enode_django.eventstore import statements
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.eventstore.limits import holds
 
-_GET_SEQUENTIAL_SCANS = "SELECT current_setting('enable_seqscan')"
-_SET_SEQUENTIAL_SCANS = "SELECT set_config('enable_seqscan', %s, true)"
+_PLANNING = {"enable_seqscan": "off", "max_parallel_workers_per_gather": "0", "jit": "off"}
+_GET_PLANNING = "SELECT " + ", ".join(f"current_setting('{name}')" for name in _PLANNING)
+_SET_PLANNING = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in _PLANNING)
 
 
 def execute(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -25,18 +26,24 @@ def execute(connection: BaseDatabaseWrapper, statement: str, parameters: Sequenc
         return cursor.execute(statement, parameters, prepare=False, binary=True).fetchall()
 
 
+def run(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object] = ()) -> int:
+    """The same for a statement that gives no rows; returns how many it changed."""
+    with psycopg.Cursor[Any](connection.connection) as cursor:
+        return cursor.execute(statement, parameters, prepare=False).rowcount
+
+
 @contextlib.contextmanager
-def without_sequential_scans(connection: BaseDatabaseWrapper) -> Iterator[None]:
+def by_index(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """A transaction that takes the index whatever the planner thinks of the table; on return all is as it was.
 
     With a limit the planner would rather read the table from its beginning, believing that rows of any transaction
-    lie everywhere in it.
+    lie everywhere in it; and what it takes for expensive it would compile and share out, at the price of a page.
     """
     with transaction.atomic(using=connection.alias):
-        ((before,),) = execute(connection, _GET_SEQUENTIAL_SCANS, ())
-        execute(connection, _SET_SEQUENTIAL_SCANS, ("off",))
+        (before,) = execute(connection, _GET_PLANNING, ())
+        execute(connection, _SET_PLANNING, tuple(_PLANNING.values()))
         yield
-        execute(connection, _SET_SEQUENTIAL_SCANS, (before,))
+        execute(connection, _SET_PLANNING, before)
 
 
 def record_of(row: tuple[Any, ...]) -> StreamRecord:

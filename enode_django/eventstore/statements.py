@@ -6,6 +6,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.copy_format import COLUMNS
 
 TABLE = "enode_django_eventstream"
+GENERATIONS = "enode_django_storegeneration"
 
 _RECORD = ", ".join(StreamRecord._fields)
 
@@ -73,25 +74,102 @@ HEADS = f"""
     ) AS head
 """
 
+# As the index enode_stream_position has it: BRIN knows no order of xid8.
+_TRANSACTION = "transaction_id::text::bigint"
+
 # The walk from the newest version back ends at the first one that is old enough.
 HEADS_BEFORE = f"""
     SELECT wanted.root, head.version FROM unnest(%b::text[]) AS wanted (root)
     CROSS JOIN LATERAL (
         SELECT version FROM {TABLE}
-        WHERE aggregate_root_id = wanted.root AND version IS NOT NULL AND transaction_id < %s::bigint::text::xid8
+        WHERE aggregate_root_id = wanted.root AND version IS NOT NULL
+          AND (sequence <= %s OR (sequence <= %s AND {_TRANSACTION} < %s::bigint))
         ORDER BY version DESC LIMIT 1
     ) AS head
 """
 
-POSITION = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+# Another cluster, or another life of it, which begins when a standby is promoted or a backup recovered to a point in
+# time. NULL on a standby: it cannot write what follows from it.
+_CLUSTER = """
+    CASE WHEN pg_is_in_recovery() THEN NULL
+         ELSE (SELECT system_identifier FROM pg_control_system())::text || '/'
+              || left(pg_walfile_name(pg_current_wal_lsn()), 8) END
+"""
 
-# As the index enode_stream_position has it: BRIN knows no order of xid8.
-_POSITION_OF_ROW = "transaction_id::text::bigint"
+STATE = f"""
+    SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, {_CLUSTER},
+           (SELECT cluster FROM {GENERATIONS} ORDER BY generation DESC LIMIT 1),
+           ARRAY(SELECT generation FROM {GENERATIONS} ORDER BY generation),
+           ARRAY(SELECT after_sequence FROM {GENERATIONS} ORDER BY generation)
+"""
+
+RECORD_CLUSTER = f"""
+    INSERT INTO {GENERATIONS} (generation, after_sequence, cluster, begun_at)
+    VALUES (0, 0, {_CLUSTER}, statement_timestamp()) ON CONFLICT DO NOTHING
+"""
+
+# Of transactions that this cluster has not seen yet.
+HAS_ROWS_FROM_ELSEWHERE = f"""
+    SELECT EXISTS(
+        SELECT FROM {TABLE} WHERE {_TRANSACTION} >= (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)
+    )
+"""
+
+# Waits for the writers, and lets them wait, so that every row is known to come before or after.
+LOCK_OUT_WRITERS = f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE"
+
+# The time makes it a number that no other life of the database can have given.
+BEGIN_GENERATION = f"""
+    INSERT INTO {GENERATIONS} (generation, after_sequence, cluster, begun_at)
+    SELECT greatest(newest.generation + 1, extract(epoch FROM clock_timestamp())::bigint),
+           greatest((SELECT max(sequence) FROM {TABLE}),
+                    pg_sequence_last_value(pg_get_serial_sequence('{TABLE}', 'sequence')::regclass), 0),
+           {_CLUSTER}, statement_timestamp()
+    FROM (SELECT coalesce(max(generation), 0) AS generation FROM {GENERATIONS}) AS newest
+    WHERE newest.generation = %s
+"""
+
+# Nothing is added to the sequence but that the planner cannot take its index, which would lead it through the table.
+_STRETCH = f"""
+    {_TRANSACTION} >= %s::bigint AND {_TRANSACTION} < %s::bigint AND sequence + 0 > %s AND sequence + 0 <= %s
+"""
 
 SETTLED = f"""
     SELECT aggregate_root_id, version, command_id, aggregate_root_type, command_type, created_at,
            CASE WHEN version IS NULL THEN events ELSE '' END, CASE WHEN version IS NULL THEN metadata ELSE '' END
-    FROM {TABLE} WHERE {_POSITION_OF_ROW} >= %s::bigint AND {_POSITION_OF_ROW} < %s::bigint LIMIT %s
+    FROM {TABLE} WHERE {_STRETCH} LIMIT %s
+"""
+
+# The rows' places are sorted, not the rows. Where there are more than can be sorted in one go, there is one row, with
+# their number and nothing else.
+FEED = f"""
+    WITH candidate AS MATERIALIZED (
+        SELECT {_TRANSACTION} AS transaction, sequence FROM {TABLE}
+        WHERE {_STRETCH} AND ({_TRANSACTION} > %s::bigint OR sequence + 0 > %s) LIMIT %s
+    )
+    SELECT candidates.number, place.transaction, place.sequence, stream.*
+    FROM (SELECT count(*) AS number FROM candidate) AS candidates
+    LEFT JOIN LATERAL (SELECT * FROM candidate ORDER BY transaction, sequence LIMIT %s) AS place
+        ON candidates.number <= %s
+    LEFT JOIN LATERAL (SELECT {_RECORD} FROM {TABLE} WHERE sequence = place.sequence LIMIT 1) AS stream ON true
+    ORDER BY place.transaction, place.sequence
+"""
+
+FEED_WITHIN = f"""
+    SELECT sequence, {_RECORD} FROM {TABLE}
+    WHERE sequence > %s AND sequence <= %s AND {_TRANSACTION} = %s::bigint ORDER BY sequence LIMIT %s
+"""
+
+# Snapshots wait for transactions of all databases of the server that have an id, and only those with one write.
+HOLDING_BACK = """
+    SELECT statement_timestamp() - xact_start, pid, query, application_name, state, coalesce(datname, '')
+    FROM pg_stat_activity
+    WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() AND xact_start < statement_timestamp() - %s::interval
+    UNION ALL
+    SELECT statement_timestamp() - prepared, NULL, 'PREPARE TRANSACTION ' || quote_literal(gid), '', 'prepared',
+           database
+    FROM pg_prepared_xacts WHERE prepared < statement_timestamp() - %s::interval
+    ORDER BY 1 DESC
 """
 
 PRUNE_REFUSALS = f"""

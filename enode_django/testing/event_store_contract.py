@@ -22,7 +22,7 @@ import pytest
 
 from enode_django.eventstore.base import Appended, EventStore, StreamRecord
 from enode_django.exceptions import StoreUnavailable
-from enode_django.testing.event_store_position_contract import EventStorePositionContract
+from enode_django.testing.event_store_feed_contract import EventStoreFeedContract
 from enode_django.testing.event_store_read_contract import (
     CONFLICT,
     DEPENDENT,
@@ -274,7 +274,7 @@ class EventStoreAppendContract(EventStoreReadContract):
             raise errors[0]
 
 
-class EventStoreContract(EventStoreAppendContract, EventStorePositionContract):
+class EventStoreContract(EventStoreAppendContract, EventStoreFeedContract):
     """All of it."""
 
 

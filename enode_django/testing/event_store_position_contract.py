@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 
-from enode_django.eventstore.base import EventStore, Settled
+from enode_django.eventstore.base import EventStore, Settled, StreamRecord
+from enode_django.eventstore.positions import BEGINNING, END, Position
 from enode_django.testing.event_store_read_contract import (
     START,
     STORED,
@@ -19,6 +20,20 @@ from enode_django.testing.event_store_read_contract import (
 
 SECONDS = 20.0
 ENOUGH = 1_000
+
+
+def settled_between(store: EventStore, after: Position, before: Position, limit: int = ENOUGH) -> Settled:
+    """All parts of a range as one."""
+    heads: dict[str, tuple[str, int]] = {}
+    refusals: list[StreamRecord] = []
+    while after < before:
+        until, part = store.settled(after, before, limit=limit)
+        assert after < until <= before, "a part has to lead on"
+        for root_id, head in part.heads.items():
+            heads[root_id] = max(head, heads.get(root_id, head), key=lambda one: one[1])
+        refusals += part.refusals
+        after = until
+    return Settled(heads, refusals)
 
 
 class EventStorePositionContract(EventStoreReadContract):
@@ -45,30 +60,53 @@ class EventStorePositionContract(EventStoreReadContract):
         self.when_settled(store, middle, "ab")
         end = store.position()
 
-        first = store.settled(begin, middle, limit=ENOUGH)
+        first = settled_between(store, begin, middle)
         assert first == Settled({"a": ("bank.BankAccount", 2)}, refusals[:1])
-        second = store.settled(middle, end, limit=ENOUGH)
+        second = settled_between(store, middle, end)
         assert second == Settled({"a": ("bank.BankAccount", 3), "b": ("bank.BankAccount", 1)}, refusals[1:])
-        whole = store.settled(begin, end, limit=ENOUGH)
-        assert whole is not None
+        whole = settled_between(store, begin, end)
         assert whole.heads == second.heads
         assert sorted(whole.refusals) == sorted(refusals)
 
     def test_an_empty_range_shows_nothing(self, store: EventStore) -> None:
         store.append([stream("a", 1), refusal("a")])
-        self.when_settled(store, 0, "a")
+        self.when_settled(store, BEGINNING, "a")
         position = store.position()
-        for after, before in ((position, position), (position, 0), (0, 0)):
-            assert store.settled(after, before, limit=0) == Settled({}, [])
+        for after, before in ((position, position), (position, BEGINNING), (BEGINNING, BEGINNING)):
+            assert store.settled(after, before, limit=1) == (before, Settled({}, []))
 
-    def test_more_rows_than_the_limit_are_not_shown(self, store: EventStore) -> None:
-        before = store.position()
-        store.append([*history("a", 3), refusal("a"), stream("b", 1)])
-        shown = self.when_settled(store, before, "ab")
+    def test_more_rows_than_the_limit_are_shown_in_parts(self, store: EventStore) -> None:
+        begin = store.position()
+        for number in range(5):
+            store.append([stream("a", number + 1), refusal("a"), stream(f"b{number}", 1)])
+        whole = self.when_settled(store, begin, ["b4"])
         position = store.position()
-        assert store.settled(before, position, limit=5) == shown
-        assert store.settled(before, position, limit=4) is None
-        assert store.settled(before, position, limit=0) is None
+        assert len(whole.heads) == 6
+        for limit in (15, 14, 6, 3):
+            parts = self._parts(store, begin, position, limit)
+            assert all(len(part.refusals) * 3 <= limit for part in parts)
+            assert len(parts) >= 15 // limit
+            assert settled_between(store, begin, position, limit).heads == whole.heads
+            assert sorted(settled_between(store, begin, position, limit).refusals) == sorted(whole.refusals)
+
+    def test_rows_of_one_transaction_are_not_parted(self, store: EventStore) -> None:
+        begin = store.position()
+        store.append([*history("a", 3), refusal("a"), stream("b", 1)])
+        whole = self.when_settled(store, begin, "ab")
+        parts = self._parts(store, begin, store.position(), 1)
+        assert [part for part in parts if part != Settled({}, [])] == [whole]
+
+    @staticmethod
+    def _parts(store: EventStore, after: Position, before: Position, limit: int) -> list[Settled]:
+        parts = []
+        while after < before:
+            after, part = store.settled(after, before, limit=limit)
+            parts.append(part)
+        return parts
+
+    def test_the_whole_store_lies_below_the_end(self, store: EventStore) -> None:
+        store.append([*history("a", 3), refusal("a")])
+        assert settled_between(store, BEGINNING, END).heads == {"a": ("bank.BankAccount", 3)}
 
     def test_the_type_is_that_of_the_highest_version(self, store: EventStore) -> None:
         before = store.position()
@@ -82,19 +120,19 @@ class EventStorePositionContract(EventStoreReadContract):
         shown = self.when_settled(store, before, "a")
         assert len(shown.refusals) == 2
         store.prune_refusals(START + timedelta(days=1))
-        assert store.settled(before, store.position(), limit=2) == Settled(shown.heads, [kept])
+        assert settled_between(store, before, store.position()) == Settled(shown.heads, [kept])
 
     def test_a_record_sent_again_keeps_its_position(self, store: EventStore) -> None:
         record = stream("a", 1)
         store.append([record])
-        self.when_settled(store, 0, "a")
+        self.when_settled(store, BEGINNING, "a")
         position = store.position()
         store.append([record, stream("b", 1)], doubtful=True)
         assert set(self.when_settled(store, position, "b").heads) == {"b"}
 
     def test_heads_before_a_position_leave_out_what_came_later(self, store: EventStore) -> None:
         store.append([*history("a", 2), stream("b", 1), refusal("d")])
-        self.when_settled(store, 0, "ab")
+        self.when_settled(store, BEGINNING, "ab")
         position = store.position()
         later = [stream("a", 3), stream("a", 4), stream("c", 1)]
         store.append(later)
@@ -102,26 +140,46 @@ class EventStorePositionContract(EventStoreReadContract):
         ids = ["a", "b", "c", "d", "unknown", "a\0", "a"]
         assert store.heads_before(ids, position) == {"a": 2, "b": 1}
         assert store.heads_before(ids, store.position()) == {"a": 4, "b": 1, "c": 1}
-        assert store.heads_before(ids, 0) == {}
+        assert store.heads_before(ids, BEGINNING) == {}
+        assert store.heads_before(ids, END) == {"a": 4, "b": 1, "c": 1}
         assert store.heads_before([], position) == {}
 
     def test_a_command_decided_anew_has_a_new_position(self, store: EventStore) -> None:
         store.append([refusal("a", "k"), stream("b", 1)])
-        self.when_settled(store, 0, "b")
+        self.when_settled(store, BEGINNING, "b")
         position = store.position()
         store.prune_refusals(START + timedelta(days=1))
         assert outcomes(store.append([stream("a", 1, "k")])) == [STORED]
         assert self.when_settled(store, position, "a") == Settled({"a": ("bank.BankAccount", 1)}, [])
 
+    def test_what_is_stored_in_a_new_generation_comes_after_every_earlier_position(self, store: EventStore) -> None:
+        store.append([*history("a", 2), stream("b", 1)])
+        self.when_settled(store, BEGINNING, "ab")
+        before = store.position()
+        ahead = before._replace(transaction_id=before.transaction_id + 1_000_000)
+        store.begin_generation(before.generation)
+        store.begin_generation(before.generation)  # has begun already
+        after = store.position()
+        assert ahead < after
+        store.append([stream("a", 3), stream("c", 1)])
+        assert set(self.when_settled(store, after, "ac").heads) == {"a", "c"}
+        assert settled_between(store, ahead, store.position()).heads == {
+            "a": ("bank.BankAccount", 3),
+            "c": ("bank.BankAccount", 1),
+        }
+        assert store.heads_before(["a", "b", "c"], ahead) == {"a": 2, "b": 1}
+        assert store.heads_before(["a", "b", "c"], after) == {"a": 2, "b": 1}
+        assert set(settled_between(store, BEGINNING, store.position()).heads) == {"a", "b", "c"}
+
     @staticmethod
-    def when_settled(store: EventStore, after: int, root_ids: Iterable[str]) -> Settled:
+    def when_settled(store: EventStore, after: Position, root_ids: Iterable[str]) -> Settled:
         """What is settled from ``after`` on, as soon as these aggregates are among it: the position may be held back
         for a moment by somebody else."""
         wanted = set(root_ids)
         deadline = time.monotonic() + SECONDS
         while True:
-            settled = store.settled(after, store.position(), limit=ENOUGH)
-            if settled is not None and wanted <= set(settled.heads):
+            settled = settled_between(store, after, store.position())
+            if wanted <= set(settled.heads):
                 return settled
             assert time.monotonic() < deadline, "what was stored does not settle"
             time.sleep(0.005)

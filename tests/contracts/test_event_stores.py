@@ -5,8 +5,10 @@ from django.db import connections
 
 from enode_django.eventstore.base import EventStore, Settled
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.positions import BEGINNING, END
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.testing.event_store_contract import EventStoreAppendContract, EventStoreContract
+from enode_django.testing.event_store_position_contract import settled_between
 from enode_django.testing.event_store_read_contract import history, refusal
 
 
@@ -44,6 +46,6 @@ class TestPostgresEventStoreInsideAnAtomicBlock(EventStoreAppendContract):
         for record in history("a", 2):
             store.append([record, refusal("a")])
             assert before <= store.position()
-            assert store.settled(0, store.position(), limit=100) == Settled({}, [])
+            assert settled_between(store, BEGINNING, store.position()) == Settled({}, [])
             assert store.heads_before("a", store.position()) == {}
-        assert store.heads_before("a", 2**62) == {"a": 2}
+        assert store.heads_before("a", END) == {"a": 2}

@@ -14,6 +14,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.models import HandledRefusal
 from enode_django.runtime import make_applier
 from tests.following.domain import (
@@ -53,8 +54,8 @@ class Sweep:
         )
         self.follower.begin()
 
-    def swept(self) -> int:
-        return checkpoints.subscribe("default", self.name, 0).swept_position
+    def swept(self) -> Position:
+        return checkpoints.subscribe("default", self.name, BEGINNING).swept_position
 
     def run(self, rounds: int = 60) -> None:
         """As many rounds as a whole sweep takes."""
@@ -84,7 +85,7 @@ def test_a_lost_tail_is_fetched_from_the_store(harness: Harness, subscriber: Sub
     sweep = Sweep(harness, subscriber)
     sweep.run()
     assert sweep.follower.runner.applier.positions(["c", "d"]) == {"c": 2, "d": 1}
-    assert sweep.swept() > 0
+    assert sweep.swept() > BEGINNING
 
 
 def test_the_next_sweep_looks_at_what_is_new_only(harness: Harness, behaviour: Behaviour) -> None:
@@ -147,7 +148,7 @@ def test_aggregates_that_are_not_followed_are_left_alone(harness: Harness, subsc
     sweep = Sweep(harness, subscriber)
     sweep.run()
     assert harness.checkpoint(subscriber.name, "guest") is None
-    assert sweep.swept() > 0
+    assert sweep.swept() > BEGINNING
 
 
 def test_refusals_that_were_never_announced_are_handled_once(harness: Harness) -> None:
@@ -179,10 +180,10 @@ def test_the_sweep_does_not_pass_an_aggregate_that_is_set_aside(harness: Harness
     sweep.follower.retry_due()
     sweep.follower.tick(ALL)
     assert sweep.follower.next_retry is not None
-    assert sweep.swept() == 0
+    assert sweep.swept() == BEGINNING
     sweep.run()
     assert behaviour.calls == ["c/1/0"]
-    assert sweep.swept() > 0
+    assert sweep.swept() > BEGINNING
 
 
 def test_what_is_parked_does_not_stop_the_sweep(harness: Harness, behaviour: Behaviour) -> None:
@@ -193,7 +194,7 @@ def test_what_is_parked_does_not_stop_the_sweep(harness: Harness, behaviour: Beh
     sweep.run()
     assert behaviour.calls == ["d/1/0"]
     assert len(harness.parked("following.entries")) == 1
-    assert sweep.swept() > 0
+    assert sweep.swept() > BEGINNING
 
 
 def test_a_process_manager_that_starts_now_sweeps_only_what_came_later(harness: Harness, behaviour: Behaviour) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
-import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -17,10 +14,13 @@ from django.db import connection, transaction
 from enode_django.databases import end_sessions
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import Settled
+from enode_django.eventstore.positions import BEGINNING, END, Position
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.eventstore.rows import without_sequential_scans
+from enode_django.eventstore.rows import by_index
+from enode_django.testing.event_store_position_contract import settled_between
 from enode_django.testing.event_store_read_contract import history, refusal, stream
-from tests.integration.store_sessions import Call, bare_session, database_alias, insert, wait_until
+from tests.integration.store_sessions import bare_session, database_alias, insert, wait_until
+from tests.integration.store_writers import Writers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,16 +33,18 @@ def store() -> PostgresEventStore:
     return PostgresEventStore()
 
 
-def rows_below(store: PostgresEventStore, position: int, after: int = 0) -> Settled:
-    settled = store.settled(after, position, limit=ENOUGH)
-    assert settled is not None
-    return settled
+def rows_below(store: PostgresEventStore, position: Position, after: Position = BEGINNING) -> Settled:
+    return settled_between(store, after, position, ENOUGH)
 
 
-def wait_until_settled(store: PostgresEventStore, *root_ids: str) -> int:
+def wait_until_settled(store: PostgresEventStore, *root_ids: str) -> Position:
     """A position above what is stored of these aggregates."""
     wait_until(lambda: set(root_ids) <= set(rows_below(store, store.position()).heads))
     return store.position()
+
+
+def following(position: Position) -> Position:
+    return Position(position.generation, position.transaction_id + 1)
 
 
 # What other sessions hold open
@@ -90,7 +92,7 @@ def test_a_savepoint_has_the_position_of_its_transaction(store: PostgresEventSto
         assert store.position() == held
         slow.commit()
     wait_until_settled(store, "slow")
-    assert rows_below(store, held + 1).heads == {"slow": ("bank.BankAccount", 2)}
+    assert rows_below(store, following(held)).heads == {"slow": ("bank.BankAccount", 2)}
 
 
 def test_versions_that_were_open_at_a_position_are_not_before_it(store: PostgresEventStore) -> None:
@@ -102,60 +104,15 @@ def test_versions_that_were_open_at_a_position_are_not_before_it(store: Postgres
         assert store.heads_before(["a"], position) == {"a": 2}
         slow.commit()
     assert store.heads_before(["a"], position) == {"a": 2}
-    assert store.heads_before(["a"], wait_until_settled(store, "a") + 1) == {"a": 3}
-
-
-class _Writers:
-    """Sessions at the same time, each with open transactions one after the other; some are rolled back."""
-
-    def __init__(self, seed: int, writers: int, transactions: int) -> None:
-        self._transactions = transactions
-        self._lock = threading.Lock()
-        self.committed: Counter[str] = Counter()
-        self.rolled_back = 0
-        self._unfinished = writers
-        self._calls = [Call(partial(self._write, seed, number)) for number in range(writers)]
-
-    @property
-    def are_busy(self) -> bool:
-        return self._unfinished > 0
-
-    def join(self) -> None:
-        for call in self._calls:
-            call.result()
-
-    def _write(self, seed: int, number: int) -> None:
-        try:
-            self._write_all(random.Random(seed * 100 + number), number)
-        finally:
-            with self._lock:
-                self._unfinished -= 1
-
-    def _write_all(self, chance: random.Random, number: int) -> None:
-        with bare_session() as session:
-            for turn in range(self._transactions):
-                root_ids = [f"{number}-{turn}-{row}" for row in range(chance.randint(1, 4))]
-                for root_id in root_ids:
-                    insert(session, refusal(root_id, root_id) if chance.random() < 0.2 else stream(root_id, 1, root_id))
-                    session.execute("SELECT pg_sleep(%s)", [chance.random() * 0.004])
-                self._end(session, root_ids, commit=chance.random() < 0.7)
-
-    def _end(self, session: psycopg.Connection[Any], root_ids: Sequence[str], *, commit: bool) -> None:
-        if commit:
-            session.commit()
-        else:
-            session.rollback()
-        with self._lock:
-            self.rolled_back += not commit
-            self.committed.update(root_ids if commit else [])
+    assert store.heads_before(["a"], following(wait_until_settled(store, "a"))) == {"a": 3}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_reader_that_advances_sees_each_committed_row_once(store: PostgresEventStore, seed: int) -> None:
     seen: Counter[str] = Counter()
-    ranges: list[tuple[int, int, Settled]] = []
+    ranges: list[tuple[Position, Position, Settled]] = []
     swept = store.position()
-    writers = _Writers(seed, writers=4, transactions=40)
+    writers = Writers(seed, writers=4, transactions=40)
 
     def advance() -> None:
         nonlocal swept
@@ -208,9 +165,9 @@ def _large_table(transactional_db: None) -> Iterator[None]:
 
 
 def _plan(after: int, before: int, limit: int) -> Any:
-    with without_sequential_scans(connection), psycopg.Cursor[Any](connection.connection) as cursor:
+    with by_index(connection), psycopg.Cursor[Any](connection.connection) as cursor:
         explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statements.SETTLED}"
-        row = cursor.execute(explain, (after, before, limit), prepare=False).fetchone()
+        row = cursor.execute(explain, (after, before, 0, ALL, limit), prepare=False).fetchone()
     plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
     return plan[0]["Plan"]
 
@@ -233,21 +190,24 @@ def test_a_range_is_found_by_the_index_and_costs_what_lies_in_it(store: Postgres
         assert "enode_stream_position" in json.dumps(plan)
         assert "Seq Scan" not in json.dumps(plan)
         assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < pages / 3
-    assert len(rows_below(store, 2_950, after=2_900).heads) == 5_000
-    assert store.settled(2_900, 2_950, limit=4_999) is None
-    assert store.settled(0, ALL, limit=5_000) is None
-    assert store.heads_before(["root-5000"], 1_050) == {}
-    assert store.heads_before(["root-5000"], 1_051) == {"root-5000": 1}
+    after, before = Position(0, 2_900), Position(0, 2_950)
+    assert len(rows_below(store, before, after).heads) == 5_000
+    part = store.settled(after, before, limit=4_999)
+    assert part.until < before
+    assert 0 < len(part.settled.heads) < 5_000
+    assert len(settled_between(store, BEGINNING, END, 5_000).heads) == ROWS
+    assert store.heads_before(["root-5000"], Position(0, 1_050)) == {}
+    assert store.heads_before(["root-5000"], Position(0, 1_051)) == {"root-5000": 1}
 
 
 def test_finding_a_range_leaves_the_settings_of_the_session_alone(store: PostgresEventStore) -> None:
     with connection.cursor() as cursor:
         for chosen in ("on", "off"):
             cursor.execute(f"SET enable_seqscan = {chosen}")
-            store.settled(0, store.position(), limit=1)
+            store.settled(BEGINNING, store.position(), limit=1)
             assert _sequential_scans(cursor) == chosen
             with transaction.atomic():
-                store.settled(0, store.position(), limit=1)
+                store.settled(BEGINNING, store.position(), limit=1)
                 assert _sequential_scans(cursor) == chosen
         cursor.execute("RESET enable_seqscan")
 

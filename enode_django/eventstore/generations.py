@@ -1,0 +1,69 @@
+"""Which generation of positions a Postgres store is in, and whether another has to begin.
+
+A restore sets the ids of transactions back, while the restored rows keep theirs. So each generation is recorded with
+the cluster that it belongs to. Whoever finds the store in another cluster, or in another life of it, begins the next
+one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from enode_django.databases import in_transaction
+from enode_django.eventstore import statements
+from enode_django.eventstore.positions import FIRST, Begun, Position
+from enode_django.eventstore.rows import by_index, execute, run
+
+logger = logging.getLogger("enode_django.eventstore")
+
+BEGUN = "the event store in database %r was restored or moved (%s before, %s now): a new generation of positions begins"
+
+
+class State(NamedTuple):
+    """``generations`` are all there are, the oldest first; ``oldest_open`` is a transaction's id."""
+
+    oldest_open: int
+    generations: list[Begun]
+
+    @property
+    def position(self) -> Position:
+        return Position(self.generations[-1].generation, self.oldest_open)
+
+
+def state(connection: BaseDatabaseWrapper) -> State:
+    """Where the store has come to; begins a new generation first if the database is another one.
+
+    That waits for the transactions that are writing to the store, once after a restore. Else nothing is locked.
+    """
+    ((oldest_open, cluster, recorded, generations, sequences),) = execute(connection, statements.STATE, ())
+    known = list(map(Begun, generations, sequences))
+    if cluster is not None and cluster != recorded:
+        last = known[-1].generation if known else FIRST.generation
+        if recorded is not None or _has_rows_from_elsewhere(connection):
+            logger.warning(BEGUN, connection.alias, recorded or "another cluster", cluster)
+            begin_generation(connection, last)
+            return state(connection)
+        # In somebody's transaction it would make others wait, and might be rolled back.
+        if not in_transaction(connection):
+            run(connection, statements.RECORD_CLUSTER)
+    return State(oldest_open, known if known and known[0] == FIRST else [FIRST, *known])
+
+
+def _has_rows_from_elsewhere(connection: BaseDatabaseWrapper) -> bool:
+    """Never in somebody's transaction, whose own rows would look like it."""
+    if in_transaction(connection):
+        return False
+    with by_index(connection):
+        ((has_rows,),) = execute(connection, statements.HAS_ROWS_FROM_ELSEWHERE, ())
+    return bool(has_rows)
+
+
+def begin_generation(connection: BaseDatabaseWrapper, last: int) -> None:
+    """Unless one after ``last`` has begun."""
+    with transaction.atomic(using=connection.alias):
+        run(connection, statements.LOCK_OUT_WRITERS)
+        run(connection, statements.BEGIN_GENERATION, (last,))
