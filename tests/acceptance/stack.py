@@ -237,6 +237,11 @@ class Stack:
         done = self.is_quiet() and is_fed() and all(self.is_through(name, topic) for name in self.subscribers)
         return done and ends() == before
 
+    def wait_subscribed(self) -> None:
+        """Wait until every subscriber has begun: those that begin at *now* do not hear of what was stored before."""
+        begun = "SELECT subscriber FROM enode_django_subscription"
+        wait_until(lambda: {*self.subscribers} == {name for (name,) in self.query(begun)}, "subscribers have begun")
+
     def wait_swept(self) -> None:
         """Wait until every subscriber has compared its checkpoints with what is stored by now."""
         ((position,),) = self.query("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")

@@ -60,6 +60,7 @@ HARM = {
 
 def test_each_problem_is_found(stack: Stack) -> None:
     stack.start_ready(1, role="all")
+    stack.wait_subscribed()
     accounts = [f"a{number}" for number in range(10)]
     stack.client.send([OpenAccount(aggregate_root_id=account, owner="somebody") for account in accounts])
     stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(10)) for account in accounts])
