@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
@@ -57,6 +58,13 @@ def test_it_leaves_out_other_apps_and_the_events_of_tests(undeclared: None) -> N
     names = json.loads(run())["events"].keys()
     assert "bank.Deposited" in names
     assert not {"bank.OfATest", "bank.OfNoApp"} & names
+
+
+@pytest.mark.parametrize("packages", ["site-packages", "dist-packages"])
+def test_it_leaves_out_what_was_installed_unless_that_is_named(monkeypatch: pytest.MonkeyPatch, packages: str) -> None:
+    monkeypatch.setattr(apps.get_app_config("notes"), "path", f"lib/{packages}/notes")
+    assert {one["app"] for one in json.loads(run())["events"].values()} == {"bank"}
+    assert {one["app"] for one in json.loads(run("--app", "notes"))["events"].values()} == {"notes"}
 
 
 def test_app_narrows_what_is_printed_written_and_checked(tmp_path: Path, file: Path) -> None:

@@ -164,6 +164,13 @@ def test_recorded_schemas_are_no_problem_afterwards_and_older_versions_are_kept(
     assert [problem.is_news for problem in compare(third, [current(2, AMOUNT, steps=[1])])] == [True, False]
 
 
+def test_of_two_classes_that_become_one_the_versions_of_its_own_name_are_kept() -> None:
+    before = {NAME: recorded({1: AMOUNT}), "bank.Old": recorded({1: {"sum": "int"}}, name="bank.Old")}
+    result = record(before, [current(2, AMOUNT, aliases=("bank.Old",))])
+    assert result[NAME].versions == {1: AMOUNT, 2: AMOUNT}
+    assert list(result) == [NAME]
+
+
 def test_only_the_chosen_apps_are_compared_and_recorded() -> None:
     other = CurrentSchema(name="notes.Noted", app="notes", schema_version=1, fields={})
     gone = RecordedSchema(name="notes.Gone", app="notes", versions={1: {}})

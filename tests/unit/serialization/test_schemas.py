@@ -114,6 +114,7 @@ READS: list[tuple[Any, Any, bool]] = [
     (list[int | None], list[int], True),
     (list[int], list[int | None], False),
     (list[int] | None, list[int], True),
+    (list[int | None] | None, list[int] | None, True),
     (set[int], list[int], False),
     (tuple[int | None, str], tuple[int, str], True),
     (tuple[int, str], tuple[int, str, str], False),

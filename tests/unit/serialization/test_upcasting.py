@@ -142,6 +142,17 @@ def test_step_without_an_upcaster_lets_the_fields_pass(undeclared: None) -> None
     assert restore_event(StoredEvent("upcasting.Gapped", 3, {"n": 1})) == Gapped(n=1)
 
 
+def test_upcaster_that_is_defined_late_counts_from_then_on(undeclared: None) -> None:
+    class Late(DomainEvent):
+        type_name = "upcasting.Late"
+        schema_version = 2
+        n: int
+
+    assert restore_event(StoredEvent("upcasting.Late", 1, {"n": 1})) == Late(n=1)
+    upcasts(Late, from_version=1)(lambda fields: {"n": fields["n"] + 1})
+    assert restore_event(StoredEvent("upcasting.Late", 1, {"n": 1})) == Late(n=2)
+
+
 def test_subclass_inherits_the_upcasters_with_the_version_and_without_it_none() -> None:
     assert restore_event(StoredEvent("upcasting.MovedFar", 1, {"x": "1", "y": "2"})) == MovedFar(at=[1, 2])
     assert list(upcasters.of(MovedFar)) == [1, 2]
@@ -218,7 +229,7 @@ def test_upcaster_that_returns_no_dict_is_named(undeclared: None, returned: Any)
 
 @pytest.mark.parametrize("version", [0, -1, None, "2", 2.5])
 def test_strange_schema_version_is_malformed(version: Any) -> None:
-    with pytest.raises(MalformedMessage, match="schema version"):
+    with pytest.raises(MalformedMessage, match=r"schema version .*, which is none"):
         restore_event(StoredEvent("upcasting.Moved", version, {"at": [1]}))
 
 
