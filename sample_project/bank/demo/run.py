@@ -72,6 +72,7 @@ class Demo:
                 self._open_accounts(progress)
                 self._load(producers, progress)
             self._teller.ask(ASKED_WHEN_IDLE)
+            self._let_subscribers_catch_up()
             report = self._stop_processors()
             self._show(report)
             self._verify()
@@ -143,6 +144,13 @@ class Demo:
                 bars.show(lookout)
             bars.show(lookout)
             self._paces = lookout.paces()
+
+    def _let_subscribers_catch_up(self) -> None:
+        """An answer does not wait for them, and what is published when the processors stop is left for the next ones."""
+        with contextlib.closing(make_transport()) as transport:
+            lookout = Lookout(transport)
+            for _ in self._until(lookout, lookout.is_quiet):
+                pass
 
     def _until(self, lookout: Lookout, done: Callable[[], bool]) -> Iterator[None]:
         """Raises `DemoFailed` when nothing moves."""
