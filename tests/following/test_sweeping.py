@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
 
 from enode_django.concurrency.backoff import once
 from enode_django.equeue.messages import Commit
@@ -15,7 +16,7 @@ from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventstore.positions import BEGINNING, Position
-from enode_django.models import HandledRefusal
+from enode_django.models import HandledRefusal, StoreGeneration, Subscription
 from enode_django.runtime import make_applier
 from tests.following.domain import (
     Added,
@@ -203,4 +204,72 @@ def test_a_process_manager_that_starts_now_sweeps_only_what_came_later(harness: 
     harness.stored("new", Added(amount=2))
     harness.stored("old", Added(amount=3), after=1)
     sweep.run()
+    assert sorted(call for call in behaviour.calls if call != "second") == ["new/1/0", "old/2/0"]
+
+
+# After a restore
+
+
+def restore() -> None:
+    """The cluster is another one, as far as the store can tell, and no session has survived."""
+    StoreGeneration.objects.update(cluster="another/1")
+    connection.close()
+
+
+def test_after_a_restore_everything_is_compared_again(harness: Harness, behaviour: Behaviour) -> None:
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    harness.stored("c", Added(amount=1), Added(amount=2))
+    sweep.run()
+    ahead = 2**40
+    Subscription.objects.update(swept_position=ahead)
+    checkpoints.forget("default", sweep.name, ["c"])
+    restore()
+    harness.stored("c", Added(amount=3), after=2)
+    harness.clock.now += 30.0
+    sweep.run(200)
+    assert behaviour.calls == ["c/1/0", "c/2/0", "c/1/0", "c/2/0", "c/3/0"]
+    assert sweep.swept() > Position(0, ahead)
+    assert sweep.swept().generation == harness.store.position().generation > 0
+    harness.clock.now += 30.0
+    sweep.run(200)
+    assert len(behaviour.calls) == 5
+
+
+def test_a_store_that_was_set_back_unnoticed_is_compared_again(harness: Harness, behaviour: Behaviour) -> None:
+    """A copy of its files was put in place: the cluster is the same, and only the subscriber knows better."""
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    harness.store.position()
+    Subscription.objects.update(swept_position=2**40)
+    harness.stored("c", Added(amount=1))
+    sweep.run(200)
+    assert behaviour.calls == ["c/1/0"]
+    assert sweep.swept() > Position(0, 2**40)
+    assert StoreGeneration.objects.count() == 2
+    harness.stored("c", Added(amount=2), after=1)
+    harness.clock.now += 30.0
+    sweep.run(200)
+    assert behaviour.calls == ["c/1/0", "c/2/0"]
+    assert StoreGeneration.objects.count() == 2
+
+
+def test_a_goal_behind_what_another_worker_swept_is_no_restore(harness: Harness, behaviour: Behaviour) -> None:
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    (record,) = harness.stored("c", Added(amount=1))
+    sweep.transport.send("events", {0: [encode_published(record)]})
+    sweep.run(2)  # has a goal, and waits for the queue
+    harness.stored("d", Added(amount=1))
+    checkpoints.save_swept("default", sweep.name, harness.store.position())
+    sweep.transport.commit(sweep.name, "events", {0: Commit(sweep.lease.epoch, 1)})
+    sweep.run()
+    assert StoreGeneration.objects.filter(generation__gt=0).count() == 0
+
+
+def test_who_began_now_takes_nothing_new_as_handled_after_a_restore(harness: Harness, behaviour: Behaviour) -> None:
+    harness.stored("old", Added(amount=1))
+    Sweep(harness, handler_group(start="now"))
+    Subscription.objects.update(start_position=2**40, swept_position=2**40)
+    restore()
+    harness.stored("new", Added(amount=2))
+    harness.stored("old", Added(amount=3), after=1)
+    Sweep(harness, handler_group(start="now")).run(200)
     assert sorted(call for call in behaviour.calls if call != "second") == ["new/1/0", "old/2/0"]
