@@ -146,7 +146,7 @@ class Demo:
             self._paces = lookout.paces()
 
     def _let_subscribers_catch_up(self) -> None:
-        """An answer does not wait for them, and what is published when the processors stop is left for the next ones."""
+        """An answer does not wait for them, and what they have not pulled when they stop is left for the next ones."""
         with contextlib.closing(make_transport()) as transport:
             lookout = Lookout(transport)
             for _ in self._until(lookout, lookout.is_quiet):
