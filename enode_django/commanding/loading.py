@@ -153,7 +153,9 @@ class AggregateLoader:
                 try:
                     return History(aggregate_root_id, streams, snapshot).rebuild()
                 except UnusableSnapshot as error:
-                    self._snapshots.reject(snapshot.stored, error)
+                    aggregate = replay_records(self.store.load(aggregate_root_id, until=until))
+                    self._snapshots.reject(snapshot.stored, error)  # the streams alone do better
+                    return aggregate
         return replay_records(self.store.load(aggregate_root_id, until=until))
 
     def try_to_load(
@@ -200,7 +202,7 @@ class AggregateLoader:
         return {id: History(id, streams.get(id, ()), portion.snapshots.get(id)) for id in portion.ids}
 
     def reject(self, history: History, error: UnusableSnapshot) -> None:
-        """To be called for what `History.rebuild` raised; the aggregate can be loaded ``from_nothing`` then."""
+        """To be called for what `History.rebuild` raised, if the aggregate could be loaded ``from_nothing``."""
         if self._snapshots is not None and history.snapshot is not None:
             self._snapshots.reject(history.snapshot.stored, error)
 

@@ -194,8 +194,9 @@ class CommandProcessor:
         try:
             return history.rebuild()
         except UnusableSnapshot as error:
+            aggregate = self._load(history.aggregate_root_id, from_nothing=True)
             self._loader.reject(history, error)
-            return self._load(history.aggregate_root_id, from_nothing=True)
+            return aggregate
 
     def _load_foreign(self, id: str) -> AggregateRoot | None:
         noted = self._note[0]
