@@ -136,7 +136,8 @@ class EventStore(Protocol):
         """The newest stored version per aggregate; an id without any is left out."""
 
     def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
-        """Per aggregate the highest version stored below this position; an id without any is left out."""
+        """Per aggregate the highest version stored below this position, whose sequence does not matter; an id without
+        any is left out."""
 
     def position(self) -> Position:
         """Where the store has come to: every row stored at a position below it is settled, and no other will appear.

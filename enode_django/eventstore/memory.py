@@ -107,7 +107,7 @@ class MemoryEventStore:
         with self._lock:
             for root_id in aggregate_root_ids:
                 for version, record in self._streams.get(root_id, {}).items():
-                    if self._positions[record.command_key] < position:
+                    if self._positions[record.command_key] < position.transaction:
                         heads[root_id] = max(version, heads.get(root_id, version))
         return heads
 
