@@ -86,7 +86,9 @@ def options_of(parser: ArgumentParser) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("command", ["runprocessors", "parked", "forgetsubscriber", "eventschemas", "bankdemo"])
+@pytest.mark.parametrize(
+    "command", ["runprocessors", "parked", "buildsnapshots", "forgetsubscriber", "eventschemas", "bankdemo"]
+)
 def test_every_option_of_a_command_is_documented_in_its_section(command: str) -> None:
     sections = (REFERENCE / "commands.md").read_text(encoding="utf-8").split("\n## ")
     (section,) = (section for section in sections if section.startswith(f"{command}\n"))
