@@ -128,10 +128,12 @@ class PostgresEventStore:
 
     def _look_where_we_are(self, connection: BaseDatabaseWrapper) -> None:
         """Before a session writes for the first time: what it stores in a restored database must be of a new
-        generation. A restore ends all sessions."""
+        generation. A restore ends all sessions. In somebody's transaction it is done each time, since what was found
+        out may be rolled back."""
         if getattr(self._session, "known", None) is not connection.connection:
             generations.state(connection)
-            self._session.known = connection.connection
+            if not in_transaction(connection):
+                self._session.known = connection.connection
 
     def _ask(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
         with self._connected() as connection:

@@ -62,10 +62,12 @@ def test_a_row_that_is_committed_late_is_not_skipped(store: PostgresEventStore) 
     assert roots(later) == ["slow", "quick"]
 
 
+@pytest.mark.parametrize("begin_at", [(), (150, 100, 50)], ids=["one generation", "four generations"])
 @pytest.mark.parametrize("limit", [1, 7, 1_000])
 def test_readers_beside_eight_writers_see_each_committed_row_once_in_one_order(
-    store: PostgresEventStore, limit: int
+    store: PostgresEventStore, limit: int, begin_at: tuple[int, ...]
 ) -> None:
+    """``begin_at``: after how many rows a new generation begins."""
     seen: list[FeedEntry] = []
     at = BEGINNING
     pages_with_rows = 0
@@ -80,6 +82,9 @@ def test_readers_beside_eight_writers_see_each_committed_row_once_in_one_order(
 
     while writers.are_busy:
         advance()
+        if begin_at and writers.committed.total() > begin_at[-1]:
+            begin_at = begin_at[:-1]
+            store.begin_generation(store.position().generation)
     writers.join()
 
     def has_caught_up() -> bool:
@@ -88,6 +93,7 @@ def test_readers_beside_eight_writers_see_each_committed_row_once_in_one_order(
 
     wait_until(has_caught_up)
     assert Counter(roots(seen)) == writers.committed
+    assert not begin_at
     assert writers.rolled_back > 20
     assert pages_with_rows > 10
     assert [position for position, _ in seen] == sorted(position for position, _ in seen)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from enode_django.eventstore import statements
 from enode_django.eventstore.positions import BEGINNING, END, Position
@@ -125,6 +125,22 @@ def test_another_life_of_the_cluster_begins_a_generation_once(store: PostgresEve
     assert entry.record.version == 3
     assert ahead < entry.position < store.position()
     assert StoreGeneration.objects.count() == 2
+
+
+def test_a_generation_that_is_rolled_back_begins_with_the_next_row(store: PostgresEventStore) -> None:
+    store.append(history("a", 2))
+    settle(store, 2)
+    StoreGeneration.objects.update(cluster="7710275983152289212/00000001")
+    connection.close()
+    with transaction.atomic():
+        store.append([stream("b", 1)])
+        assert StoreGeneration.objects.count() == 2
+        transaction.set_rollback(True)
+    assert StoreGeneration.objects.count() == 1
+    store.append([stream("a", 3)])
+    settle(store, 3)
+    entries, _ = read_on(store, BEGINNING, limit=10)
+    assert [position.generation == 0 for position, _ in entries] == [True, True, False]
 
 
 def test_a_store_that_is_where_it_was_stays_in_its_generation(store: PostgresEventStore) -> None:
