@@ -25,6 +25,8 @@ READING = "tests.acceptance.reading"
 """Nothing but the checkpoints keeps its rows from being there twice."""
 SHUFFLED = "shuffled"
 KILLS = 20
+KILLS_EACH = 5
+"""After more of them a supervisor takes its time before it starts the next worker."""
 WAITING_FOR_LOCKS = "SELECT * FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
@@ -45,13 +47,13 @@ def check(stack: Stack, *options: str, published: bool = True) -> None:
 def test_event_workers_may_be_killed_twenty_times(reading: Stack, seed: int) -> None:
     random_ = random.Random(seed)
     reading.start_ready(1, role="command")
-    events = reading.start(3, role="event", transport=SLOW_REDIS_STREAMS)
     with reading.load(seed, varied=True, pause=0.1):  # what starts again and again needs the processor
-        for kill in range(KILLS):
-            if kill == KILLS // 2:  # a new supervisor has no reason to wait before it starts the next worker
-                events.signal_group(signal.SIGKILL)
-                events = reading.start(3, role="event", transport=SLOW_REDIS_STREAMS)
-            kill_one(events, random_)
+        for _ in range(KILLS // KILLS_EACH):
+            events = reading.start(3, role="event", transport=SLOW_REDIS_STREAMS)
+            for _ in range(KILLS_EACH):
+                kill_one(events, random_)
+            events.signal_group(signal.SIGKILL)
+        reading.start(2, role="event")
     reading.wait_followed()
     check(reading)
 
@@ -120,7 +122,7 @@ def test_postgres_may_restart_and_crash_while_events_are_followed(reading: Stack
     random_ = random.Random(seed)
     processors = reading.start_ready(1, role="command")
     events = reading.start(2, role="event")
-    with reading.load(seed, varied=True):
+    with reading.load(seed, varied=True, pause=0.05):
         for fall in (reading.postgres.stop, reading.postgres.kill):
             wait_until(lambda: len(events.following_event_workers()) == 2, "two event workers that follow")
             last_for(random_.uniform(0.1, 0.5))
