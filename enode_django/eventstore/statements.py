@@ -89,9 +89,9 @@ HEADS_BEFORE = f"""
 """
 
 # Another cluster, or another life of it, which begins when a standby is promoted or a backup recovered to a point in
-# time. NULL on a standby: it cannot write what follows from it.
+# time. NULL on a standby, which cannot write what follows from it, and where these functions are refused.
 _CLUSTER = """
-    CASE WHEN pg_is_in_recovery() THEN NULL
+    CASE WHEN pg_is_in_recovery() OR to_regproc('aurora_version') IS NOT NULL THEN NULL
          ELSE (SELECT system_identifier FROM pg_control_system())::text || '/'
               || left(pg_walfile_name(pg_current_wal_lsn()), 8) END
 """
@@ -124,7 +124,7 @@ BEGIN_GENERATION = f"""
     SELECT greatest(newest.generation + 1, extract(epoch FROM clock_timestamp())::bigint),
            greatest((SELECT max(sequence) FROM {TABLE}),
                     pg_sequence_last_value(pg_get_serial_sequence('{TABLE}', 'sequence')::regclass), 0),
-           {_CLUSTER}, statement_timestamp()
+           coalesce({_CLUSTER}, ''), statement_timestamp()
     FROM (SELECT coalesce(max(generation), 0) AS generation FROM {GENERATIONS}) AS newest
     WHERE newest.generation = %s
 """

@@ -143,6 +143,22 @@ def test_a_generation_that_is_rolled_back_begins_with_the_next_row(store: Postgr
     assert [position.generation == 0 for position, _ in entries] == [True, True, False]
 
 
+def test_a_server_that_does_not_tell_its_life_is_told_of_a_restore(store: PostgresEventStore) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE FUNCTION aurora_version() RETURNS text LANGUAGE sql AS $$ SELECT '17.4' $$")
+        try:
+            store.append([stream("a", 1)])
+            assert store.position().generation == 0
+            assert StoreGeneration.objects.count() == 0
+            store.begin_generation(0)
+            store.append([stream("a", 2)])
+            settle(store, 2)
+        finally:
+            cursor.execute("DROP FUNCTION aurora_version()")
+    entries, _ = read_on(store, BEGINNING, limit=10)
+    assert [position.generation == 0 for position, _ in entries] == [True, False]
+
+
 def test_a_store_that_is_where_it_was_stays_in_its_generation(store: PostgresEventStore) -> None:
     store.append(history("a", 2))
     position = store.position()
