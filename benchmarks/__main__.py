@@ -20,7 +20,7 @@ Benchmark = Callable[[Services, bool], list[figures.Figure]]
 
 def benchmarks() -> dict[str, Benchmark]:
     """In the order they run. They are imported when Django is set up."""
-    from benchmarks import latency, memory, peer, read_side, recovery, throughput
+    from benchmarks import latency, memory, peer, read_side, recovery, rehydrating, throughput
 
     return {
         "throughput": throughput.run,
@@ -32,6 +32,7 @@ def benchmarks() -> dict[str, Benchmark]:
         "projection": read_side.run_projection,
         "ledger": read_side.run_ledger,
         "handled": latency.run_handled,
+        "snapshots": rehydrating.run,
         "memory": memory.run,
     }
 

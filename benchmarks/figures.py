@@ -55,6 +55,13 @@ BARS = (
     Bar("projection / peer's runner", ["projection", "peer projection"], lambda p, peer: p / peer, at_least=10),
     Bar("projection / batch peer", ["projection", "batch peer projection"], lambda p, peer: p / peer, at_least=1),
     Bar("ledger / one by one", ["ledger", "ledger: one by one"], lambda b, one: b / one, at_least=5),
+    Bar(
+        "rehydrating, with snapshots / without",
+        ["rehydrating with snapshots", "rehydrating"],
+        lambda with_them, without: with_them / without,
+        at_least=50,
+    ),
+    Bar("rehydrating / peer", ["rehydrating", "peer rehydrating"], lambda ours, peer: ours / peer, at_least=5),
     Bar("handled p50, ms", ["handled p50"], lambda p50: p50, at_most=12),
     Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
 )

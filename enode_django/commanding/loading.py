@@ -62,9 +62,11 @@ def replay_record(aggregate: AggregateRoot | None, record: StreamRecord) -> Aggr
     except EnodeError:
         raise
     except Exception as error:  # constructors and appliers are application code
-        raise BrokenHistory(
-            f"version {record.version} of {record.aggregate_root_id!r} cannot be applied: {shown(error)}"
-        ) from error
+        raise _not_applicable(record, error) from error
+
+
+def _not_applicable(record: StreamRecord, error: Exception) -> BrokenHistory:
+    return BrokenHistory(f"version {record.version} of {record.aggregate_root_id!r} cannot be applied: {shown(error)}")
 
 
 def _replay(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateRoot:
@@ -106,13 +108,11 @@ class History(NamedTuple):
         _check_joins(self.snapshot, next(records, None))
         aggregate = self.snapshot.rebuild()
         try:
-            for record in records:
-                aggregate = replay_record(aggregate, record)
+            return _replay_after(aggregate, records)
         except (UnknownMessageType, StoreError):
             raise
         except EnodeError as error:
             raise UnusableSnapshot(f"what follows cannot be applied to it: {error}") from error
-        return aggregate
 
 
 def _check_joins(snapshot: ReadSnapshot, last: StreamRecord | None) -> None:
@@ -213,7 +213,27 @@ _ALL = 2**31 - 1
 
 def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:
     """A fresh instance, or None if there are no streams; raises as `replay_record`."""
-    aggregate = None
+    return _replay_after(None, records)
+
+
+def _replay_after(aggregate: AggregateRoot | None, records: Iterable[StreamRecord]) -> AggregateRoot | None:
+    """The aggregate after these streams; raises as `replay_record`. A history is long, so what is the same for all
+    streams is looked at once."""
+    records = iter(records)
     for record in records:
         aggregate = replay_record(aggregate, record)
+        break
+    else:
+        return aggregate
+    stored_type, replay = record.aggregate_root_type, aggregate.replay
+    for record in records:
+        if record.aggregate_root_type != stored_type:
+            replay_record(aggregate, record)
+            continue
+        try:
+            replay(decode_events(record.events, stamp_of(record)), record.version or 0)
+        except EnodeError:
+            raise
+        except Exception as error:
+            raise _not_applicable(record, error) from error
     return aggregate

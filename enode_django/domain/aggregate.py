@@ -135,8 +135,10 @@ class AggregateRoot(Declared):
             raise BrokenHistory(
                 f"aggregate {self._id!r} is at version {self._version}; version {version} does not follow"
             )
+        appliers = self._appliers
         for event in events:
-            getattr(self, self._applier_of(type(event)))(event)
+            kind = type(event)
+            getattr(self, appliers.get(kind) or self._applier_of(kind))(event)
         self._version = version
 
     def snapshot(self) -> Any:

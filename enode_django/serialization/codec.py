@@ -78,21 +78,24 @@ def decode_events(stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
 
     Raises `UnknownMessageType` (also for an event newer than its class here), `InvalidField`, `MalformedMessage`.
     """
-    stream = read_stored(stored)
-    if isinstance(stream, StoredRefusal):
+    if stored[:1] != STREAM:
+        read_stored(stored)  # raises, unless it is a refusal
         return []
+    stream = unpack(stored[1:])
+    if type(stream) is not list or len(stream) != 2 or type(stream[0]) is not list:
+        raise MalformedMessage(f"an events value of {len(stored)} bytes has another shape than ours")
     events = []
-    for index, stored_event in enumerate(stream.events):
-        event = restore_event(stored_event)
+    for index, stored_event in enumerate(stream[0]):
+        event = restore_event(stored_event)  # as msgpack has it: a named tuple would cost as much as half the unpacking
         event.stamp(stamp, index)
         events.append(event)
     return events
 
 
-def restore_event(stored: StoredEvent) -> DomainEvent:
+def restore_event(stored: StoredEvent | Sequence[Any]) -> DomainEvent:
     """Not stamped yet; raises as `decode_events`."""
-    name, schema_version, fields = stored
     try:
+        name, schema_version, fields = stored
         cls = types.class_of(DomainEvent, name)
         if schema_version != cls.schema_version:
             fields = upcasters.upcast(cls, name, schema_version, fields)
@@ -100,7 +103,7 @@ def restore_event(stored: StoredEvent) -> DomainEvent:
     except EnodeError:
         raise
     except Exception as error:
-        raise MalformedMessage(f"an event {shown(name)} cannot be made of {shown(fields)}: {error}") from error
+        raise MalformedMessage(f"an event cannot be made of {shown(stored)}: {error}") from error
 
 
 def decode_refusal(refusal: StoredRefusal) -> DomainException:

@@ -1,0 +1,44 @@
+"""``python -m benchmarks.peer_rehydrating ACCOUNTS EVENTS ROUNDS ENVIRONMENT`` prints seconds, a JSON list.
+
+Fair to it: no cache, as ours has none there, so nothing is copied, and the cycle collector looks as seldom as in our
+workers.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+
+from benchmarks.peer_process import AMOUNT, Account, Bank
+
+
+def main(accounts: str, events: str, rounds: str, environment: str) -> None:
+    settings = {key: value for key, value in json.loads(environment).items() if "AGGREGATE_CACHE" not in key}
+    bank = Bank(env=settings)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 10)
+    ids = []
+    for number in range(int(accounts)):
+        account = Account(f"owner {number}")
+        ids.append(account.id)
+        for version in range(2, int(events) + 1):
+            account.deposit(AMOUNT)
+            if version % 1_000 == 0:
+                bank.save(account)
+        bank.save(account)
+    bank.repository.get(ids[0])
+    seconds: list[float] = []
+    for _ in range(int(rounds)):
+        started = time.perf_counter()
+        loaded: list[Account] = [bank.repository.get(id) for id in ids]
+        seconds.append(time.perf_counter() - started)
+        assert {account.version for account in loaded} == {int(events)}
+    print(json.dumps(seconds))
+    bank.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
