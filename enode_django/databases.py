@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -19,16 +20,32 @@ _END_SESSION_WAIT_MS = 5_000
 _APPLICATION_NAME_BYTES = 63
 
 
+class StatementsWait(ABC):
+    """Holds statements back until the next one in a connection: to be put into its ``execute_wrappers``."""
+
+    @abstractmethod
+    def send(self) -> None:
+        """Execute them, in any way but by Django's cursors."""
+
+    def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        self.send()
+        return execute(sql, params, many, context)
+
+
 def healthy_connection(alias: str = "default") -> BaseDatabaseWrapper:
     """The calling thread's connection, open; one that is known to be lost is replaced first.
 
     Asks the socket, not the server, so it costs no round trip, and a server that vanished without a word goes
     unnoticed: the next statement fails, and the call after that gets a new connection. Inside an atomic block the
-    connection is returned as it is. Raises what Django raises when no connection can be made. Blocks to connect.
+    connection is returned as it is, after `StatementsWait` has sent what waits in it: the driver's cursors go past
+    Django's. Raises what Django raises when no connection can be made, and what sending raises. Blocks.
     """
     connection = connections[alias]
     discard_if_lost(connection)
     connection.ensure_connection()
+    for wrapper in connection.execute_wrappers:
+        if isinstance(wrapper, StatementsWait):
+            wrapper.send()
     return connection
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from django.db import connections, transaction
 
 from enode_django.databases import let_hooks_fail_alone
 from enode_django.eventing import checkpoints, parking
+from enode_django.eventing.deferring import DeferredInserts
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber
@@ -219,12 +220,17 @@ class _RowChanges:
 class TransactionApplier(Applier):
     """For a `Projection`: checkpoints are locked, any ORM code runs, and checkpoints move in the same transaction.
 
-    Handlers run without savepoints first, which cost more than what most of them do. When one raises, all is rolled
-    back and run again with a savepoint for each aggregate, so that only the guilty one's part is lost.
+    Handlers run without savepoints first, which cost more than what most of them do, and what they create is inserted
+    together. When one raises, or an insert fails, all is rolled back and run again with a savepoint for each aggregate,
+    so that only the guilty one's part is lost.
     """
 
     subscriber: Projection
     at_once = 1_000
+
+    def __init__(self, subscriber: Projection, store: EventStore) -> None:
+        super().__init__(subscriber, store)
+        self._inserts = DeferredInserts(subscriber.models if subscriber.defers_inserts else (), self.alias)
 
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
         if len(works) > 1:
@@ -240,21 +246,32 @@ class TransactionApplier(Applier):
             parked = self._parked(ids, even_parked)
             portion = bearable(works, positions, portion, self.at_once)
             streams = self._next_streams(works, positions, parked, portion)
-            for work in works:
-                id = work.aggregate_root_id
-                if id in parked:
-                    progress[id] = Progress(positions[id], parked=parked[id])
-                    continue
-                failure = self._call(streams[id], isolated)
-                if failure is not None:
-                    progress[id] = Progress(positions[id], failure)
-                    continue
-                version = (streams[id][-1].version or 0) if streams[id] else positions[id]
-                progress[id] = reached(work, version, streams[id], portion)
+            with nullcontext() if isolated else self._inserts_wait():
+                for work in works:
+                    id = work.aggregate_root_id
+                    if id in parked:
+                        progress[id] = Progress(positions[id], parked=parked[id])
+                        continue
+                    failure = self._call(streams[id], isolated)
+                    if failure is not None:
+                        progress[id] = Progress(positions[id], failure)
+                        continue
+                    version = (streams[id][-1].version or 0) if streams[id] else positions[id]
+                    progress[id] = reached(work, version, streams[id], portion)
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             checkpoints.save(self.alias, self.name, moved)
             let_hooks_fail_alone(self.alias)
         return progress
+
+    @contextmanager
+    def _inserts_wait(self) -> Iterator[None]:
+        try:
+            with self._inserts.wait():
+                yield
+        except Exception as error:
+            if isinstance(error, _HandlerFailed) or is_transient(error):
+                raise
+            raise _HandlerFailed from error
 
     def _call(self, streams: Sequence[StreamRecord], isolated: bool) -> Failure | None:
         record: StreamRecord | None = None

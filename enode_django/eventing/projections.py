@@ -50,11 +50,13 @@ class ModelProjection(Subscriber, Generic[Row]):
 class Projection(Subscriber):
     """Any ORM code. Handlers are ``(self, event) -> None`` and may touch the rows of the event's aggregate only.
 
-    ``models`` names every model that the handlers write; they must lie in one database.
+    ``models`` names every model that the handlers write; they must lie in one database. ``defers_inserts``: rows that
+    handlers create one by one may be sent together, before the next statement of any kind.
     """
 
     abstract: ClassVar[bool] = True
     models: ClassVar[Sequence[type[models.Model]]]
+    defers_inserts: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from datetime import date, timedelta
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.timezone import is_aware
 
 _ARRAYS = {
     "varchar": "text",  # a cast to varchar(100)[] would cut off what is too long, where an insert refuses it
@@ -43,16 +45,26 @@ _AS_THEY_ARE: dict[type[models.Field[Any, Any]], type] = {
     models.SmallIntegerField: int,
     models.IntegerField: int,
     models.BigIntegerField: int,
+    models.AutoField: int,
+    models.BigAutoField: int,
     models.PositiveSmallIntegerField: int,
     models.PositiveIntegerField: int,
     models.PositiveBigIntegerField: int,
     models.FloatField: float,
     models.BooleanField: bool,
+    models.DecimalField: Decimal,
     models.DateField: date,
+    models.DateTimeField: datetime,
     models.DurationField: timedelta,
     models.UUIDField: uuid.UUID,
 }
 """Values of exactly this type need no preparing, which would cost more than all the rest."""
+
+_ONLY_IF: dict[type[models.Field[Any, Any]], Callable[[Any], bool]] = {
+    models.DecimalField: Decimal.is_finite,
+    models.DateTimeField: is_aware,
+}
+"""Of other such values preparing makes an error, or a time in the default time zone."""
 
 
 class Column:
@@ -70,6 +82,7 @@ class Column:
         self.has_db_default = field.has_db_default()
         self.created_only = bool(getattr(field, "auto_now_add", False))
         self._as_it_is = _AS_THEY_ARE.get(type(field))
+        self._only_if = _ONLY_IF.get(type(field))
         self._get = attrgetter(field.attname) if type(field).pre_save is models.Field.pre_save else None
 
     def raw(self, rows: Sequence[models.Model]) -> Iterator[Any]:
@@ -81,8 +94,19 @@ class Column:
 
     def values(self, rows: Sequence[models.Model], connection: BaseDatabaseWrapper) -> list[Any]:
         """As an array takes them."""
-        prepare, as_it_is = self._prepare, self._as_it_is
-        return [value if type(value) is as_it_is else prepare(value, connection) for value in self.raw(rows)]
+        prepare, as_it_is, only_if = self._prepare, self._as_it_is, self._only_if
+        if only_if is None:
+            return [value if type(value) is as_it_is else prepare(value, connection) for value in self.raw(rows)]
+        return [
+            value if type(value) is as_it_is and only_if(value) else prepare(value, connection)
+            for value in self.raw(rows)
+        ]
+
+    def value(self, given: Any, connection: BaseDatabaseWrapper) -> Any:
+        """As an array takes it; an expression stays what it is."""
+        if type(given) is self._as_it_is and (self._only_if is None or self._only_if(given)):
+            return given
+        return given if hasattr(given, "resolve_expression") else self._prepare(given, connection)
 
     def _prepare(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         prepared = self.field.get_db_prep_save(value, connection=connection)
