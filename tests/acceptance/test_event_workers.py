@@ -52,13 +52,9 @@ def expected(stack: Stack) -> tuple[dict[str, tuple[int, Decimal, int]], list[tu
 
 def check_projections(stack: Stack) -> None:
     """Wait until all is handled, then compare every row."""
-    ends = stack.transport.end_offsets(EVENTS)
+    wait_until(stack.is_quiet, "all commands are finished, their events published")
     for name in SUBSCRIBERS:
-        wait_until(
-            lambda name=name: stack.transport.committed(name, EVENTS) == ends,  # type: ignore[misc]
-            f"{name} is done with its queues",
-            30,
-        )
+        wait_until(lambda name=name: stack.is_through(name), f"{name} is done with its queues", 30)  # type: ignore[misc]
     rows, movements = expected(stack)
     found = stack.query("SELECT aggregate_root_id, version, balance, changes FROM reading_balance")
     assert {row[0]: row[1:] for row in found} == rows
