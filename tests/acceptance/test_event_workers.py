@@ -135,6 +135,9 @@ def test_queues_of_a_silent_event_worker_go_to_another_which_ends_its_sessions(r
     events = reading.start(role="event", apps=APP)
     open_accounts(reading, 5)
     check_projections(reading)
+    wait_until(lambda: len(events.living_event_workers()) == 2, "two event workers")
+    for name in events.living_event_workers():
+        events.wait_for(rf"INFO {name} .*acquired events/[\d, ]+ for {BALANCES}")
     name, pid = next(iter(events.living_event_workers().items()))
     os.kill(pid, signal.SIGSTOP)
     open_accounts(reading, 10)
