@@ -88,6 +88,8 @@ def _is_alias(type_name: str, cls: type[AggregateRoot]) -> bool:
 
 PORTION = 10_000
 """Streams that are read at once: what a mailbox loads must not depend on how long histories are."""
+LONG = 1_000
+"""A history with more streams is read by itself, in the order of the index: then nothing has to be sorted."""
 
 
 class History(NamedTuple):
@@ -125,10 +127,11 @@ def _check_joins(snapshot: ReadSnapshot, last: StreamRecord | None) -> None:
 
 
 class Portion(NamedTuple):
-    """Ids whose histories are read in one query, and the snapshots that shorten them."""
+    """Ids whose histories are read at once, and the snapshots that shorten them; or one id whose history is long."""
 
     ids: list[str]
     snapshots: dict[str, ReadSnapshot]
+    is_long: bool = False
 
 
 class AggregateLoader:
@@ -169,37 +172,45 @@ class AggregateLoader:
             return unknown
 
     def sorted_by_size(self, aggregate_root_ids: Iterable[str]) -> tuple[list[Portion], list[str]]:
-        """Portions that can be loaded in one query each, and ids whose history must be streamed."""
+        """Portions that can be loaded at once each, and ids whose history must be streamed."""
         ids = list(aggregate_root_ids)
         heads = self.store.heads(ids)
         snapshots = self._snapshots.find_for(heads) if self._snapshots is not None else {}
         portions = [Portion([], {})]
-        large = []
+        alone: list[Portion] = []
+        large: list[str] = []
         total = 0
         for id in ids:
             snapshot = snapshots.get(id)
             size = heads.get(id, 0) - (snapshot.version - 1 if snapshot else 0)
+            known = {id: snapshot} if snapshot is not None else {}
             if size > PORTION:
                 large.append(id)
-                continue
-            if total + size > PORTION:
-                portions.append(Portion([], {}))
-                total = 0
-            portions[-1].ids.append(id)
-            if snapshot is not None:
-                portions[-1].snapshots[id] = snapshot
-            total += max(size, 1)
-        return portions, large
+            elif size > LONG:
+                alone.append(Portion([id], known, is_long=True))
+            else:
+                if total + size > PORTION:
+                    portions.append(Portion([], {}))
+                    total = 0
+                portions[-1].ids.append(id)
+                portions[-1].snapshots.update(known)
+                total += max(size, 1)
+        return [portion for portion in portions + alone if portion.ids], large
 
     def histories_of(self, portion: Portion) -> Mapping[str, History]:
-        """Of all ids of the portion, in one query; one without streams has an empty history."""
+        """Of all ids of the portion, in one query if none is long; one without streams has an empty history."""
         if portion.snapshots:
             ranges = dict.fromkeys(portion.ids, (0, _NO_END))
             ranges.update({id: (snapshot.version - 1, _NO_END) for id, snapshot in portion.snapshots.items()})
             streams = self.store.load_ranges(ranges, limit=_ALL)
         else:
-            streams = self.store.load_many(portion.ids)
+            streams = self._load_all(portion)
         return {id: History(id, streams.get(id, ()), portion.snapshots.get(id)) for id in portion.ids}
+
+    def _load_all(self, portion: Portion) -> Mapping[str, Sequence[StreamRecord]]:
+        if portion.is_long:
+            return {id: list(self.store.load(id)) for id in portion.ids}
+        return self.store.load_many(portion.ids)
 
     def reject(self, history: History, error: UnusableSnapshot) -> None:
         """To be called for what `History.rebuild` raised, if the aggregate could be loaded ``from_nothing``."""

@@ -248,7 +248,12 @@ class Schema:
 
     def decode(self, plain: Mapping[str, Any]) -> dict[str, Any]:
         """Fields from plain values: unknown ones are left out, missing ones get their default."""
-        values = {}
+        values: dict[str, Any] = {}
+        self.decode_into(values, plain)
+        return values
+
+    def decode_into(self, values: dict[str, Any], plain: Mapping[str, Any]) -> None:
+        """As `decode`, into a dictionary that is there."""
         for name, exact, decode in self._decoders:
             try:
                 value = plain[name]
@@ -261,7 +266,6 @@ class Schema:
                     except InvalidField as error:
                         raise self._invalid(name, error) from error
             values[name] = value
-        return values
 
     def _default(self, name: str) -> Any:
         default = self.defaults[name]

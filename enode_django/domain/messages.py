@@ -34,7 +34,7 @@ class Message(Declared):
         """A message from plain field values; raises `InvalidField`. ``__post_init__`` does not run: what was accepted
         once stays readable when the rules of making change."""
         message = object.__new__(cls)
-        message.__dict__.update((cls._schema or cls.schema()).decode(plain))
+        (cls._schema or cls.schema()).decode_into(message.__dict__, plain)
         return message
 
     def to_plain(self) -> dict[str, Any]:

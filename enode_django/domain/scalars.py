@@ -62,6 +62,8 @@ def _check_float(value: Any) -> float:
 
 
 def _check_decimal(value: Any) -> Decimal:
+    if type(value) is Decimal and not value.is_nan():
+        return value
     if not isinstance(value, Decimal):
         if type(value) in (int, float, str):
             raise InvalidField(

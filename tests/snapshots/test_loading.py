@@ -320,6 +320,20 @@ def test_what_is_long_is_streamed_also_behind_a_snapshot(
     assert load_in_batch(store, snapshots).total == total(1, 50)  # type: ignore[union-attr]
 
 
+def test_long_histories_stand_alone(
+    store: Watched, snapshots: WatchedSnapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "LONG", 20)
+    for name, length in (("a", 5), ("b", 30), ("c", 5), ("d", 30)):
+        store_history(store, name, length)
+    snapshots.save([snapshot_at(store, "d", 25)])
+    loader = AggregateLoader(store, snapshots)
+    portions, large = loader.sorted_by_size("abcd")
+    assert ([portion.ids for portion in portions], large) == ([["a", "c", "d"], ["b"]], [])
+    totals = {id: one.rebuild().total for portion in portions for id, one in loader.histories_of(portion).items()}  # type: ignore[union-attr]
+    assert totals == {"a": total(1, 5), "b": total(1, 30), "c": total(1, 5), "d": total(1, 30)}
+
+
 def test_up_to_an_older_version_the_snapshot_is_left_out(store: Watched, snapshots: WatchedSnapshots) -> None:
     store_history(store, "a", 30)
     snapshots.save([snapshot_at(store, "a", 20)])
