@@ -68,9 +68,11 @@ class WaitingInserts(StatementsWait):
                 if value is None:
                     return None
             else:
-                value = _kept(column.value(given, self._connection))
-                if type(value) not in _UNCHANGEABLE and type(value) is not Jsonb:
-                    return None
+                value = column.value(given, self._connection)
+                if type(value) not in _UNCHANGEABLE:
+                    value = _kept(value)
+                    if value is None:
+                        return None
             values.append(value)
         rows = self._rows.setdefault(table, [])
         rows.append(values)
@@ -147,9 +149,10 @@ _do_insert.instead_of = DO_INSERT  # type: ignore[attr-defined]
 
 
 def _kept(value: Any) -> Any:
-    """Of the types that go into one array together, and not to be changed by a handler that goes on with the row."""
+    """Of a type that goes into an array with others, and beyond the reach of a handler that goes on changing what it
+    has put into the row; None if that cannot be."""
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int) and type(value) is not bool:
+    if isinstance(value, int):
         return int(value)
-    return copy.deepcopy(value) if type(value) is Jsonb else value
+    return copy.deepcopy(value) if type(value) is Jsonb else None

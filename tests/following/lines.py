@@ -32,12 +32,20 @@ class Line(models.Model):
         constraints = [models.UniqueConstraint(fields=["account", "version"], name="following_line_version")]
 
 
+class Shelf(models.Model):
+    number = models.IntegerField(primary_key=True)
+
+    class Meta:
+        app_label = "following"
+
+
 class Part(models.Model):
     """Of a line, and maybe of another part."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     line = models.ForeignKey(Line, models.CASCADE)
     whole = models.ForeignKey("self", models.CASCADE, null=True)
+    shelf = models.ForeignKey(Shelf, models.CASCADE, null=True)
 
     class Meta:
         app_label = "following"
@@ -133,7 +141,7 @@ class Small(models.Model):
         app_label = "following"
 
 
-WAITING = (Line, Part, Named)
+WAITING = (Line, Shelf, Part, Named)
 NOT_WAITING = (
     Defaulted,
     Generated,
