@@ -18,21 +18,24 @@ _CHECKPOINT = "enode_django_checkpoint"
 _SUBSCRIPTION = "enode_django_subscription"
 _REFUSAL = "enode_django_handledrefusal"
 
-_READ = f"SELECT aggregate_root_id, version FROM {_CHECKPOINT} WHERE subscriber = %s AND aggregate_root_id = ANY(%s)"
+# Arrays are binary, since as text they take twice as long to write.
+_READ = f"""
+    SELECT aggregate_root_id, version FROM {_CHECKPOINT} WHERE subscriber = %s AND aggregate_root_id = ANY(%b::text[])
+"""
 _LOCK = f"{_READ} ORDER BY aggregate_root_id FOR UPDATE"
 _MAKE = f"""
     INSERT INTO {_CHECKPOINT} (subscriber, aggregate_root_id, version)
-    SELECT %s, missing.id, 0 FROM unnest(%s::text[]) AS missing (id) ORDER BY missing.id
+    SELECT %s, missing.id, 0 FROM unnest(%b::text[]) AS missing (id) ORDER BY missing.id
     ON CONFLICT DO NOTHING
 """
 _SAVE = f"""
     INSERT INTO {_CHECKPOINT} AS known (subscriber, aggregate_root_id, version)
-    SELECT %s, reached.id, reached.version FROM unnest(%s::text[], %s::bigint[]) AS reached (id, version)
+    SELECT %s, reached.id, reached.version FROM unnest(%b::text[], %b::bigint[]) AS reached (id, version)
     ORDER BY reached.id
     ON CONFLICT (subscriber, aggregate_root_id) DO UPDATE SET version = EXCLUDED.version
     WHERE known.version < EXCLUDED.version
 """
-_FORGET = f"DELETE FROM {_CHECKPOINT} WHERE subscriber = %s AND aggregate_root_id = ANY(%s)"
+_FORGET = f"DELETE FROM {_CHECKPOINT} WHERE subscriber = %s AND aggregate_root_id = ANY(%b::text[])"
 
 _SUBSCRIBE = f"""
     INSERT INTO {_SUBSCRIPTION}
@@ -48,7 +51,7 @@ _SWEPT = f"""
     WHERE subscriber = %s AND (swept_generation, swept_position) < (%s, %s)
 """
 
-_KEYS = "unnest(%s::text[], %s::text[]) AS key (root, command)"
+_KEYS = "unnest(%b::text[], %b::text[]) AS key (root, command)"
 _REFUSALS_HANDLED = f"""
     SELECT aggregate_root_id, command_id FROM {_REFUSAL} JOIN {_KEYS}
     ON aggregate_root_id = key.root AND command_id = key.command WHERE subscriber = %s

@@ -20,7 +20,7 @@ _TABLE = "enode_django_parkedevent"
 
 _PARKED = f"""
     SELECT aggregate_root_id, error_type FROM {_TABLE}
-    WHERE subscriber = %s AND aggregate_root_id = ANY(%s) ORDER BY aggregate_root_id, attempts = 0, id
+    WHERE subscriber = %s AND aggregate_root_id = ANY(%b::text[]) ORDER BY aggregate_root_id, attempts = 0, id
     FOR KEY SHARE
 """
 _COLUMNS = """subscriber, aggregate_root_type, aggregate_root_id, version, command_id, error_type, error, attempts,

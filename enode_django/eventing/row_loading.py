@@ -27,7 +27,7 @@ class RowLoading(Generic[Row]):
         id = quoted(model._meta.pk, connection)
         self.statement = (
             f"SELECT {', '.join(selected)} FROM {connection.ops.quote_name(table)} "
-            f'WHERE {id} = ANY(%s) ORDER BY {id} COLLATE "C" FOR UPDATE'
+            f'WHERE {id} = ANY(%b::text[]) ORDER BY {id} COLLATE "C" FOR UPDATE'
         )
         self._model = model
         self._alias = alias

@@ -51,9 +51,9 @@ class RowTable(Generic[Row]):
 
     def _write_statements(self) -> None:
         table, id, version = self._table, self._id, self._version
-        self._versions = f"SELECT {id}, {version} FROM {table} WHERE {id} = ANY(%s)"
+        self._versions = f"SELECT {id}, {version} FROM {table} WHERE {id} = ANY(%b::text[])"
         self._delete = (
-            f"DELETE FROM {table} AS known USING unnest(%s::text[], %s::bigint[]) AS gone (id, version) "
+            f"DELETE FROM {table} AS known USING unnest(%b::text[], %b::bigint[]) AS gone (id, version) "
             f"WHERE known.{id} = gone.id AND known.{version} < gone.version"
         )
         self._insert = f"INSERT INTO {table} AS known ({', '.join(column.name for column in self._columns)})"
