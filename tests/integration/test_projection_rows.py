@@ -167,6 +167,27 @@ def test_what_saving_refuses_is_refused_with_the_same_error(model: type[Kinds], 
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("amount", ["NaN", "sNaN", "-Infinity"])
+def test_amounts_that_are_no_numbers_are_refused_as_saving_refuses_them(amount: str) -> None:
+    row = Plain(aggregate_root_id="a", version=1, amount=Decimal(amount))
+    with pytest.raises(ValidationError), transaction.atomic():
+        row.save(force_insert=True)
+    with pytest.raises(ValidationError), transaction.atomic():
+        table(Plain).store([row])
+
+
+@pytest.mark.django_db
+def test_moments_without_a_zone_are_stored_as_saving_stores_them(settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    moment = datetime(2026, 1, 1, 12)
+    with pytest.warns(RuntimeWarning, match="naive datetime"):
+        put(Plain, "saved", 1, moment=moment)
+    with pytest.warns(RuntimeWarning, match="naive datetime"), transaction.atomic():
+        table(Plain).store([Plain(aggregate_root_id="stored", version=1, moment=moment)])
+    assert written(Plain, "saved").moment == written(Plain, "stored").moment == datetime(2026, 1, 1, 11, tzinfo=UTC)
+
+
+@pytest.mark.django_db
 def test_a_value_that_is_too_long_is_not_cut_off_but_refused_as_data() -> None:
     with pytest.raises(DataError) as raised, transaction.atomic():
         table(Plain).store([Plain(aggregate_root_id="a", version=1, name="eleven char")])
