@@ -475,6 +475,18 @@ def test_a_table_without_a_sequence_of_its_own_is_inserted_into_row_by_row(run: 
         execute("default", "DROP SEQUENCE following_foreign", ())
 
 
+def test_a_user_who_may_not_draw_ids_inserts_at_once(harness: Harness, line_tables: None) -> None:
+    with transaction.atomic():
+        execute("default", "CREATE ROLE following_guest", ())
+        execute("default", "GRANT SELECT, INSERT ON following_line TO following_guest", ())
+        execute("default", "SET LOCAL ROLE following_guest", ())
+        with DeferredInserts([Line], "default").wait():
+            made = [Line.objects.create(account="a", version=version) for version in range(3)]
+            assert [line.pk for line in made] == [made[0].pk + version for version in range(3)]
+        assert statements(Line) == 3
+        transaction.set_rollback(True)
+
+
 def waits(alias: str = "default") -> bool:
     """Whether there is a row that the database has not been sent."""
     (known,) = connections[alias].connection.execute("SELECT count(*) FROM following_named").fetchone()
