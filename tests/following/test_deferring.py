@@ -22,6 +22,8 @@ from enode_django.eventing import deferring
 from enode_django.eventing.deferring import ROWS_MAX, DeferredInserts, is_hook_known
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.rows import RowTable
+from enode_django.eventing.work import Work
+from enode_django.runtime import make_applier
 from tests.following import lines
 from tests.following.domain import Added, CounterRow
 from tests.following.harness import Harness
@@ -223,6 +225,20 @@ def test_only_the_aggregate_that_breaks_a_constraint_fails_with_its_own_error(ru
     assert "in a_line" in failed["b"], "it is not its own traceback"
     assert accounts() == ["a", "b", "c"]
     assert len(set(Line.objects.values_list("pk", flat=True))) == 3
+
+
+def test_the_others_of_the_batch_go_on_in_the_same_call(harness: Harness, run: Run) -> None:
+    Line.objects.create(account="b")
+    works = []
+    for id in ("a", "b", "c"):
+        works.append(Work(id, "following.Counter"))
+        for record in harness.stored(id, Added(amount=5)):
+            works[-1].add(record)
+    subscriber: Any = subscribers.instance(Lines)
+    subscriber.script = a_line
+    progress = make_applier(subscriber, harness.store, lambda commands: None).apply(works, 10)
+    assert {id: one.version for id, one in progress.items()} == {"a": 1, "b": 0, "c": 1}
+    assert [id for id, one in progress.items() if one.failure] == ["b"]
 
 
 def test_a_value_that_does_not_fit_fails_its_own_aggregate(run: Run) -> None:
