@@ -24,7 +24,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     for subscriber in [*named, *groups]:
         messages += _databases(subscriber)
     for group in groups:
-        messages += _agreement(group)
+        messages += [*_agreement(group), *_ambiguity(group)]
     return messages
 
 
@@ -103,6 +103,17 @@ def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:
         hint="Give all of them the same start and replays, or those that differ another group.",
         id="enode_django.E017",
     )
+
+
+def _ambiguity(group: EventHandlerGroup) -> Iterator[CheckMessage]:
+    for name in group.ambiguous:
+        functions = [handler.function for handler in group.handlers if handler.name == name]
+        places = sorted({f"{function.__module__}.{function.__qualname__}" for function in functions})
+        yield Error(
+            f"Several event handlers of {_description(group)} are named {name!r}: {', '.join(places)}.",
+            hint="Give each a name of its own.",
+            id="enode_django.E020",
+        )
 
 
 def _description(subscriber: Subscriber) -> str:

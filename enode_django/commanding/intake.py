@@ -138,12 +138,12 @@ class Intake:
         return rest
 
     def _take(self, one: _Pulled, received: Received, attempts: int = 0) -> None:
-        answered = self._remembered.find(one.window, (one.wire.id, one.wire.aggregate_root_id))
-        if answered is not None:
-            received.finished.append(Finished(self._envelope(one, None), None, answered))
-            return
-        position = position_of(one.window.queue, one.offset)
-        if position in self.condemned:
+        if self._remembered.are_any:
+            answered = self._remembered.find(one.window, (one.wire.id, one.wire.aggregate_root_id))
+            if answered is not None:
+                received.finished.append(Finished(self._envelope(one, None), None, answered))
+                return
+        if self.condemned and position_of(one.window.queue, one.offset) in self.condemned:
             error: EnodeError = CommandKilledWorker(
                 f"the worker that handled {one.wire.type_name} {one.wire.id!r} died or hung, again and again"
             )
@@ -158,7 +158,9 @@ class Intake:
             except EnodeError as invalid:
                 error = invalid
             else:
-                received.commands.append(self._envelope(one, command, suspect=position in self.suspects))
+                envelope = self._envelope(one, command)
+                envelope.suspect = envelope.position in self.suspects
+                received.commands.append(envelope)
                 return
         logger.error("%s: %s", _place(one.window, one.offset), error)
         received.commands.append(self._envelope(one, None, failed=error, body=one.body))

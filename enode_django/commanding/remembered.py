@@ -27,6 +27,8 @@ class RememberedAnswers:
     """
 
     def __init__(self, limit: int, load: Callable[[OffsetWindow], Sequence[bytes]]) -> None:
+        self.are_any = False
+        """Whether any queue has some: hardly any command is asked for then."""
         self._limit = limit
         self._load = load
         self._leases: dict[int, _OfLease] = {}
@@ -37,6 +39,7 @@ class RememberedAnswers:
         if lease is None or lease.window is not window:
             receipts = self._load(window)[-self._limit :] if self._limit else ()
             lease = _OfLease(window, _by_command(receipts))
+            self.are_any = self.are_any or bool(receipts)
             others = {queue: other for queue, other in self._leases.items() if not other.window.closed}
             self._leases = {**others, window.queue: lease}
         return lease.answers
@@ -58,6 +61,7 @@ class RememberedAnswers:
             return
         body = encode_receipt(answer)
         window.keep(offset, body)
+        self.are_any = True
         lease.answers[key] = body
         if len(lease.answers) > self._limit:
             del lease.answers[next(iter(lease.answers))]

@@ -14,8 +14,11 @@ class MailboxRouter:
     def __init__(self, command_mailboxes: int, event_mailboxes: int) -> None:
         self.command_mailboxes = command_mailboxes
         self.event_mailboxes = event_mailboxes
+        self._has_choice = command_mailboxes > 1 or event_mailboxes > 1
 
     def mailboxes(self, aggregate_root_id: str) -> tuple[int, int]:
         """(command mailbox, event mailbox), each counted from 0."""
+        if not self._has_choice:
+            return 0, 0
         hashed = mmh3.hash(aggregate_root_id, MAILBOX_SEED, signed=False)
         return (hashed & 0xFFFF) % self.command_mailboxes, (hashed >> 16) % self.event_mailboxes

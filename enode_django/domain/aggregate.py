@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from enode_django.domain.declarations import Declared
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.origin import NO_ORIGIN, handled_command
+from enode_django.domain.signatures import check_method
 from enode_django.exceptions import ApplierNotFound, BrokenHistory, DefinitionError, InvalidField, shown
 from enode_django.ids import check_id
 
@@ -224,4 +225,6 @@ def _collect_appliers(cls: type[AggregateRoot]) -> dict[type[DomainEvent], str]:
                     raise DefinitionError(
                         f"{cls.__qualname__} has two methods for {event.__qualname__}: {other}() and {name}(); keep one"
                     )
+    for name in set(appliers.values()):
+        check_method(cls, name, "event")
     return appliers

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from enode_django.domain.messages import Command
+from enode_django.domain.signatures import check_handler
 from enode_django.exceptions import DefinitionError, DuplicateHandler, HandlerNotFound
 
 Handler = Callable[[Any, Any], None]
@@ -73,8 +73,7 @@ def command_handler(*commands: type[Command]) -> Callable[[AnyHandler], AnyHandl
             raise DefinitionError(f"command_handler() takes classes of commands, got {command!r}")
 
     def register(handler: AnyHandler) -> AnyHandler:
-        if inspect.iscoroutinefunction(handler):
-            raise DefinitionError(f"{handler.__qualname__} is async; a command handler is a plain function")
+        check_handler(handler, "command", "context")
         for command in commands:
             command_handlers.add(command, handler)
         return handler

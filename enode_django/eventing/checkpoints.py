@@ -132,6 +132,11 @@ def prune_refusals(alias: str, subscriber: str, age: str) -> None:
     _run(alias, _REFUSALS_PRUNE, (subscriber, age))
 
 
+def subscribed(alias: str) -> list[str]:
+    """The names of all subscribers that ever began in this database."""
+    return [name for (name,) in _fetch(alias, f"SELECT subscriber FROM {_SUBSCRIPTION}", ())]
+
+
 def forget_subscriber(alias: str, subscriber: str) -> int:
     """Delete everything that is remembered of a subscriber; returns how many rows that were."""
     with transaction.atomic(using=alias):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
+from enode_django.domain.signatures import check_handler
 from enode_django.eventing.subscribers import BEGINNING, NOW, Followed, Handler, Subscriber
 from enode_django.exceptions import DefinitionError
 
@@ -24,6 +25,14 @@ class EventHandler(NamedTuple):
     function: Callable[[Any], None]
     start: str
     replays: bool = False
+
+    def is_again(self, other: EventHandler) -> bool:
+        """Whether ``other`` is this one, from the same place of a module that was loaded again."""
+        return (self.followed, self.name, _place(self.function)) == (other.followed, other.name, _place(other.function))
+
+
+def _place(function: Callable[[Any], None]) -> tuple[str, str]:
+    return (getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(function)))
 
 
 class EventHandlerGroup(Subscriber):
@@ -44,7 +53,7 @@ class EventHandlerGroup(Subscriber):
 
     def add(self, handler: EventHandler) -> None:
         """A handler that a reloaded module defines again stands for the one before."""
-        self.handlers = [h for h in self.handlers if (h.followed, h.name) != (handler.followed, handler.name)]
+        self.handlers = [known for known in self.handlers if not known.is_again(handler)]
         self.handlers.append(handler)
         self.start = handler.start
         self._handlers_by_name.clear()
@@ -62,6 +71,12 @@ class EventHandlerGroup(Subscriber):
     def for_replay(self) -> EventHandlerGroup | None:
         """All or none of its handlers: they have one checkpoint."""
         return self if all(handler.replays for handler in self.handlers) else None
+
+    @property
+    def ambiguous(self) -> Sequence[str]:
+        """Names that several functions have for one class."""
+        names = Counter((handler.followed, handler.name) for handler in self.handlers)
+        return sorted({name for (_, name), count in names.items() if count > 1})
 
     @property
     def is_at_one(self) -> bool:
@@ -102,8 +117,7 @@ def event_handler(
         raise DefinitionError(f'event_handler() got start={start!r}; use "now" or "beginning"')
 
     def register(function: Function) -> Function:
-        if inspect.iscoroutinefunction(function):
-            raise DefinitionError(f"{function.__qualname__} is async; an event handler is a plain function")
+        check_handler(function, "event")
         handlers = _groups.setdefault(group, EventHandlerGroup(group))
         for cls in followed:
             handlers.add(EventHandler(cls, name, priority, function, start, replays))

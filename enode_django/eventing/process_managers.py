@@ -27,6 +27,7 @@ class ProcessManager(Subscriber):
     start = NOW
     replays = False
     handles_refusals = True
+    _may_yield: ClassVar[bool] = True
 
 
 def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscriber: str) -> Iterator[Command]:

@@ -22,6 +22,7 @@ class ModelProjection(Subscriber, Generic[Row]):
     """
 
     abstract: ClassVar[bool] = True
+    _arguments: ClassVar[tuple[str, ...]] = ("row", "event")
     model: ClassVar[type[models.Model]]
 
     def __init_subclass__(cls, **options: Any) -> None:

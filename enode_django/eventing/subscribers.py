@@ -6,7 +6,6 @@ and the key of its checkpoints, so renaming one makes it a new one.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar, TypeVar
@@ -17,6 +16,7 @@ from django.db import router
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
+from enode_django.domain.signatures import check_method
 from enode_django.exceptions import DefinitionError, TypeNameError, UnknownMessageType
 from enode_django.serialization.registry import types
 
@@ -43,8 +43,6 @@ def handles(*followed: Followed) -> Callable[[Method], Method]:
             raise DefinitionError(f"handles() takes classes of events or domain exceptions, got {cls!r}")
 
     def mark(method: Method) -> Method:
-        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
-            raise DefinitionError(f"{method.__qualname__} is async; a handler is a plain function")
         method._enode_handles = followed  # type: ignore[attr-defined]
         return method
 
@@ -63,10 +61,14 @@ class Subscriber:
     replays: bool = True
     handles_refusals: ClassVar[bool] = False
     _methods: ClassVar[dict[Followed, str]] = {}
+    _arguments: ClassVar[tuple[str, ...]] = ("event",)
+    _may_yield: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls._methods = _collect_methods(cls)
+        for name in set(cls._methods.values()):
+            check_method(cls, name, *cls._arguments, may_yield=cls._may_yield)
         if cls.start not in (NOW, BEGINNING):
             raise DefinitionError(f'{cls.__qualname__} has start = {cls.start!r}; use "now" or "beginning"')
         if not cls.handles_refusals:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
+import psycopg
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from enode_django.conf import conf
-from enode_django.eventing.checkpoints import forget_subscriber
+from enode_django.eventing.checkpoints import forget_subscriber, subscribed
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database
 from enode_django.exceptions import EnodeError
-from enode_django.runtime import make_transport
+from enode_django.runtime import make_transport, running_subscribers
 
 
 class Command(BaseCommand):
@@ -24,15 +25,28 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="the stable name of the subscriber")
-        parser.add_argument("--database", help="where its checkpoints are; by default where those without rows are")
+        parser.add_argument(
+            "--database",
+            choices=tuple(connections),
+            help="where its checkpoints are; by default where those without rows are",
+        )
 
     def handle(self, *, name: str, database: str | None, **options: Any) -> None:
-        if any(subscriber.name == name for subscriber in subscribers.all()):
+        declared = {subscriber.name for subscriber in (*subscribers.all(), *running_subscribers())}
+        if name in declared:
             raise CommandError(f"{name} is still declared: it would begin anew; remove it from the code first")
+        alias = database or checkpoint_database()
         try:
-            deleted = forget_subscriber(database or checkpoint_database(), name)
             with closing(make_transport()) as transport:
                 transport.retire_group(name, conf().EVENT_TOPIC)
-        except (EnodeError, DatabaseError) as error:
-            raise CommandError(str(error)) from error
+            known = subscribed(alias)
+            deleted = forget_subscriber(alias, name)
+        except (EnodeError, DatabaseError, psycopg.Error) as error:
+            raise CommandError(f"{error}; was manage.py migrate run?") from error
+        if not deleted and name not in known:
+            others = ", ".join(sorted(set(known) - declared)) or "none"
+            raise CommandError(
+                f"the database {alias!r} remembers nothing of a subscriber {name!r}; of those it remembers these are "
+                f"not declared any more: {others}"
+            )
         self.stdout.write(f"forgot {name}: {deleted} rows, and its consumer group")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
@@ -94,8 +95,10 @@ def _bus_closed() -> Iterator[None]:
 def _errors_shown() -> Iterator[None]:
     try:
         yield
-    except (EnodeError, DatabaseError) as error:
+    except EnodeError as error:
         raise CommandError(str(error)) from error
+    except (DatabaseError, psycopg.Error) as error:
+        raise CommandError(f"{error}; was manage.py migrate run?") from error
 
 
 def _parked(subscriber: str, aggregates: Sequence[str]) -> list[Parked]:

@@ -272,3 +272,24 @@ def test_every_private_name_of_the_base_classes_is_guarded() -> None:
 
 class AggregateRootOfNothing(AggregateRoot):
     type_name = "unit.AggregateRootOfNothing"
+
+
+def test_an_applier_that_cannot_take_an_event_is_refused() -> None:
+    with pytest.raises(DefinitionError, match=r"cannot take \(self, event\)"):
+
+        class Wrong(AggregateRoot):
+            type_name = "unit.Wrong"
+
+            @applies(Grown)
+            def _grown(self) -> None: ...
+
+
+def test_a_command_handler_that_cannot_be_called_or_would_do_nothing_is_refused() -> None:
+    with pytest.raises(DefinitionError, match=r"cannot take \(command, context\)"):
+        command_handler(Command)(lambda command: None)  # type: ignore[arg-type,misc]
+
+    def generator(command: Command, context: object) -> object:
+        yield command
+
+    with pytest.raises(DefinitionError, match="yields, so that calling it does nothing"):
+        command_handler(Command)(generator)

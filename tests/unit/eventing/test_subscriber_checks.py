@@ -175,3 +175,16 @@ def test_a_subscriber_that_can_have_no_name_is_found_beside_the_others() -> None
     ids = dict(found())
     assert ids.keys() == {"enode_django.E014", "enode_django.W018"}
     assert "Unnamed belongs to no installed app" in ids["enode_django.W018"]
+
+
+def test_handlers_of_a_group_with_one_name_are_found() -> None:
+    @event_handler(Checked, name="checked.same", group="checked.twins")
+    def one(event: Checked) -> None: ...
+
+    @event_handler(Checked, name="checked.same", group="checked.twins")
+    def other(event: Checked) -> None: ...
+
+    ((id, text),) = found()
+    assert id == "enode_django.E020"
+    assert "'checked.same'" in text
+    assert ".other" in text

@@ -1,0 +1,33 @@
+"""Looking at handlers when they are defined: a mistake would else show when the first message comes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from enode_django.exceptions import DefinitionError
+
+
+def check_handler(function: Callable[..., Any], *arguments: str, may_yield: bool = False) -> None:
+    """Raises `DefinitionError` for a function that cannot be called with these arguments, by place, or whose body would
+    not run when it is called: an async one, and a generator unless it ``may_yield``."""
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise DefinitionError(f"{name} is async; a handler is a plain function")
+    if inspect.isgeneratorfunction(function) and not may_yield:
+        raise DefinitionError(f"{name} yields, so that calling it does nothing; only process managers yield commands")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # written in C, or an object that does not tell
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise DefinitionError(f"{name}{signature} cannot take ({', '.join(arguments)}): {error}") from error
+
+
+def check_method(cls: type, name: str, *arguments: str, may_yield: bool = False) -> None:
+    """As `check_handler`, for a method that is called on an instance with these arguments."""
+    own = () if isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod) else ("self",)
+    check_handler(getattr(cls, name), *own, *arguments, may_yield=may_yield)
