@@ -42,8 +42,9 @@ class CallingApplier(Applier):
 
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
-        positions = self.positions(ids)
+        # In this order: whoever lets an aggregate go on has saved how far it is before, and nothing is locked here.
         parked = self._parked(ids, even_parked)
+        positions = self.positions(ids)
         alone = len(works) == 1 and portion == 1
         portion = bearable(works, positions, portion, self.at_once)
         streams = self._next_streams(works, positions, parked, portion)

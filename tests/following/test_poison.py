@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import django.db
@@ -318,3 +318,27 @@ def test_an_unknown_type_waits_for_a_deploy_before_it_is_parked(harness: Harness
         harness.clock.now += pause
         follower.retry_due()
     assert len(harness.parked(subscriber.name)) == 1
+
+
+def test_a_worker_that_looked_before_a_retry_does_not_handle_again_what_the_retry_has_handled(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an old event would be the last one that an event handler sees."""
+    behaviour.failing["c"] = 1
+    group = handler_group()
+    records = harness.stored("c", *(Added(amount=n) for n in range(1, 5)))
+    worker = harness.follower(group, attempts=1)
+    harness.deliver(worker, records[:1])
+    applier = worker.runner.applier
+    positions, retried = applier.positions, []
+
+    def look_and_be_slow(ids: Sequence[str]) -> Mapping[str, int]:
+        found = positions(ids)
+        if not retried:
+            retried.append(retry_parked(harness.follower(group), "c"))
+        return found
+
+    monkeypatch.setattr(applier, "positions", look_and_be_slow)
+    harness.deliver(worker, records[1:3])
+    assert retried == [None]
+    assert [call for call in behaviour.calls if call != "second"] == [f"c/{n}/0" for n in range(1, 5)]
