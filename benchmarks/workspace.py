@@ -20,6 +20,7 @@ import redis
 from enode_django.conf import REDIS_STREAMS
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.statements import TABLE
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -55,7 +56,7 @@ class Workspace:
             **enode,
         }
         self.transport = RedisStreamsTransport(redis_url, prefix=self.prefix)
-        self.producer = Producer(self.transport, queues=QUEUES)
+        self.producer = Producer(self.transport, queues=QUEUES, selector=select_queue)
 
     @property
     def environment(self) -> dict[str, str]:

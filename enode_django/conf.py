@@ -39,15 +39,17 @@ class Conf:
     """For topics that do not exist yet; an upper bound on how many workers can share them."""
     CONSUMER_GROUP: str = "processors"
     COMMAND_MAILBOXES: int = 1
-    """More help handlers that wait for something; Python runs one thread at a time, so processes use the cores."""
+    """For each shard. More help handlers that wait for something; Python runs one thread at a time, so it takes
+    processes to use the cores."""
     EVENT_MAILBOXES: int = 1
+    """For each shard."""
     COPY_MAX_BATCH: int = 1000
     PULL_MAX_BATCH: int = 500
     """Of one queue."""
     EVENT_PULL_MAX_BATCH: int = 1000
     """Of one queue, for one subscriber."""
     MAX_UNFINISHED: int = 20_000
-    """Commands pulled and not published yet; above it the worker stops pulling."""
+    """Commands pulled and not published yet; above its share of it a shard's queues pause."""
     RECENT_COMMANDS: int = 50_000
     REMEMBERED_ANSWERS: int = 10_000
     """Of each queue: answers that left no row in the event store (0: none)."""
@@ -103,6 +105,11 @@ class Conf:
     @property
     def event_databases(self) -> list[str]:
         return list(self.EVENT_STORE.get("DATABASES", ["default"]))
+
+    @property
+    def command_mailboxes(self) -> int:
+        """Of all shards."""
+        return len(self.event_databases) * self.COMMAND_MAILBOXES
 
     @property
     def snapshots_enabled(self) -> bool:

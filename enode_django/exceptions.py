@@ -35,11 +35,13 @@ EnodeError
 │   └── UnusableSnapshot             a stored snapshot that cannot be used: the streams are, from the first on
 ├── StoreError
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
+│       └── ShardMapOutdated         a shard owns other buckets than the writer knew: it asks again
 ├── QueueError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
 │   ├── UnknownTopic
 │   └── QueueHeld                    retriable: another owner holds a valid lease
 └── ConfigurationError               a setting that cannot be used
+    └── ShardMismatch                the databases of the settings are not the shards of one event store
 
 ``retriable`` says whether the same call may succeed later without anybody changing anything. No retry ever looks at
 an error's text.
@@ -210,6 +212,10 @@ class StoreUnavailable(StoreError):
     retriable = True
 
 
+class ShardMapOutdated(StoreUnavailable):
+    pass
+
+
 class QueueError(EnodeError):
     pass
 
@@ -234,4 +240,8 @@ class QueueHeld(QueueError):
 
 
 class ConfigurationError(EnodeError):
+    pass
+
+
+class ShardMismatch(ConfigurationError):
     pass

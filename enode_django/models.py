@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models.functions import Cast, Now
@@ -88,6 +89,29 @@ class StoreGeneration(models.Model):
         return f"generation {self.generation} since {self.begun_at}"
 
 
+class Shard(models.Model):
+    """Which buckets of aggregates this database of the event store has: one row. ``number`` tells it from its siblings,
+    ``epoch`` is raised whenever its buckets change.
+
+    Written by an event store's driver, in the database of its streams.
+    """
+
+    id = models.SmallIntegerField("id", primary_key=True, default=1, editable=False)
+    number = models.IntegerField("number")
+    epoch = models.BigIntegerField("epoch")
+    buckets = ArrayField(models.SmallIntegerField(), verbose_name="buckets")
+    recorded_at = models.DateTimeField("recorded at")
+
+    class Meta:
+        verbose_name = "shard"
+        verbose_name_plural = "shards"
+        default_permissions = ("view",)
+        constraints = [models.CheckConstraint(condition=models.Q(id=1), name="enode_shard_one_row")]
+
+    def __str__(self) -> str:
+        return f"shard {self.number} with {len(self.buckets)} buckets"
+
+
 class ReadModel(models.Model):
     """The base of a `ModelProjection`'s rows: one for each aggregate. ``version`` says how far the row has come."""
 
@@ -116,9 +140,11 @@ class Checkpoint(models.Model):
 
 
 class Subscription(models.Model):
-    """Where a subscriber began, and how far it has compared the event store with its checkpoints."""
+    """Where a subscriber began in a shard of the event store, and how far it has compared that with its checkpoints."""
 
-    subscriber = models.CharField("subscriber", max_length=255, primary_key=True, db_collation="C")
+    pk = models.CompositePrimaryKey("subscriber", "shard")
+    subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
+    shard = models.IntegerField("shard", help_text="Its number.")
     started_at = models.DateTimeField("started at")
     start_generation = models.BigIntegerField("start generation", db_default=0)
     start_position = models.BigIntegerField("start position", help_text="What is stored below it is not handled.")
@@ -131,7 +157,7 @@ class Subscription(models.Model):
         default_permissions = ("view",)
 
     def __str__(self) -> str:
-        return f"{self.subscriber} since {self.started_at}"
+        return f"{self.subscriber} in shard {self.shard} since {self.started_at}"
 
 
 class ParkedEvent(models.Model):

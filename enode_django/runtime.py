@@ -29,10 +29,14 @@ from enode_django.eventing.snapshotting import SnapshotApplier, SnapshotSubscrib
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.eventstore.shard_map import ShardMap
+from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import ConfigurationError
 from enode_django.snapshots import policy
 from enode_django.snapshots.postgres import PostgresSnapshotStore
+from enode_django.snapshots.sharding import ShardedSnapshotStore
 from enode_django.snapshots.store import SnapshotStore
 
 
@@ -59,17 +63,25 @@ def _check_options(backend: Any, path: str, options: Mapping[str, Any]) -> None:
 
 
 def make_store() -> EventStore:
-    """The event store of the settings; raises `ConfigurationError`."""
+    """The event store of the settings; raises `ConfigurationError`. It connects when it is first used."""
     current = conf()
-    store: EventStore = _import(current.event_store_backend, 'EVENT_STORE["BACKEND"]')(current.event_databases[0])
-    return store
+    backend = _import(current.event_store_backend, 'EVENT_STORE["BACKEND"]')
+    aliases = current.event_databases
+    if len(aliases) == 1:
+        store: EventStore = backend(aliases[0])
+        return store
+    shard_map = ShardMap(aliases)
+    return ShardedEventStore([backend(alias, shard_map) for alias in aliases], shard_map)
 
 
 def make_snapshots(store: EventStore) -> SnapshotStore | None:
     """The snapshots of what is in ``store``; None if the settings, or all aggregate classes, do without any."""
-    if not conf().snapshots_enabled or not isinstance(store, PostgresEventStore) or policy.lowest() is None:
+    if not conf().snapshots_enabled or policy.lowest() is None:
         return None
-    return PostgresSnapshotStore(store.alias)
+    shards = [PostgresSnapshotStore(shard.alias) for shard in store.shards if isinstance(shard, PostgresEventStore)]
+    if len(shards) < len(store.shards):
+        return None
+    return shards[0] if len(shards) == 1 else ShardedSnapshotStore(shards, store.place_of)
 
 
 def running_subscribers() -> Sequence[Subscriber]:
@@ -79,7 +91,8 @@ def running_subscribers() -> Sequence[Subscriber]:
 
 
 def make_producer(transport: Transport) -> Producer:
-    return Producer(transport, queues=conf().QUEUES_PER_TOPIC)
+    """Of commands and events: an aggregate's queue follows from its bucket, as its shard does."""
+    return Producer(transport, queues=conf().QUEUES_PER_TOPIC, selector=select_queue)
 
 
 def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) -> Applier:

@@ -1,4 +1,4 @@
-"""From pulled bytes to envelopes: decoding, what was stored before a takeover, and what cannot be decoded (yet)."""
+"""From pulled bytes to envelopes: decoding, what was answered before, and what cannot be decoded (yet)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from enode_django.commanding.entries import Entry, EntryKind, Envelope, Finished, position_of
+from enode_django.commanding.entries import Envelope, Finished, position_of
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import failure
 from enode_django.commanding.routing import MailboxRouter
-from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import CommandKilledWorker, EnodeError, MessageError, UnknownMessageType
 from enode_django.serialization.codec import WireCommand, decode_command, restore_command
 from enode_django.serialization.plain import unpack
@@ -23,12 +21,14 @@ logger = logging.getLogger("enode_django.commands")
 
 
 class Received(NamedTuple):
-    """``commands`` go to command mailboxes, ``stored`` to event mailboxes, ``finished`` (broken, or answered before) to
-    the publisher; in order."""
+    """``commands`` go to command mailboxes, ``finished`` (broken, or answered before) to the publisher; in order.
+
+    ``is_backlog`` says that some of the commands stood in their queue when it was taken over: they may be stored.
+    """
 
     commands: list[Envelope]
-    stored: list[Entry]
     finished: list[Finished]
+    is_backlog: bool = False
 
 
 class _Pulled(NamedTuple):
@@ -50,8 +50,8 @@ class _Delayed:
 
 
 class Intake:
-    """All methods are called by the pulling thread; they block on the store for what stood in a queue at a takeover,
-    and on the transport for what it remembers of a queue that was acquired.
+    """All methods are called by the pulling thread; they block on the transport for what it remembers of a queue that
+    was acquired, and never on the store: one shard that is away must not keep the others' commands in the queue.
 
     ``delays`` are the seconds after which a command of an unknown type is looked at again (a rolling deploy may bring
     a worker that knows it); after the last it fails. ``suspects`` and ``condemned`` are positions of commands that
@@ -60,18 +60,14 @@ class Intake:
 
     def __init__(
         self,
-        store: EventStore,
         router: MailboxRouter,
         remembered: RememberedAnswers,
         *,
-        persist: Persist,
         delays: Sequence[float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
         self._router = router
         self._remembered = remembered
-        self._persist = persist
         self._delays = delays
         self._clock = clock
         self._delayed: dict[str, _Delayed] = {}
@@ -84,7 +80,7 @@ class Intake:
         return sum(len(delayed.waiting) for delayed in list(self._delayed.values()))
 
     def receive(self, window: OffsetWindow, offsets: Sequence[int], bodies: Sequence[bytes]) -> Received:
-        received = Received([], [], [])
+        received = Received([], [], bool(offsets) and offsets[0] < window.backlog_end)
         self._remembered.of(window)
         pulled = []
         for offset, body in zip(offsets, bodies, strict=True):
@@ -92,8 +88,6 @@ class Intake:
                 pulled.append(_Pulled(window, offset, body, decode_command(body)))
             except EnodeError as error:
                 received.finished.append(self._broken(window, offset, body, error))
-        if offsets and offsets[0] < window.backlog_end:
-            pulled = self._take_stored(pulled, received)
         for one in pulled:
             delayed = self._delayed.get(one.wire.aggregate_root_id)
             if delayed is not None:
@@ -104,7 +98,7 @@ class Intake:
 
     def retry(self) -> Received:
         """What waited for a type that is known by now, or has waited long enough."""
-        received = Received([], [], [])
+        received = Received([], [], is_backlog=True)  # they may have been delayed since the takeover
         if self._delayed:
             now = self._clock()
             for id in [id for id, delayed in self._delayed.items() if delayed.due <= now]:
@@ -122,20 +116,6 @@ class Intake:
                 again.waiting.extend(delayed.waiting)
                 return
             delayed.attempts = 0
-
-    def _take_stored(self, pulled: list[_Pulled], received: Received) -> list[_Pulled]:
-        """Commands that were in the queue when it was taken over may be stored already: finish those from the store."""
-        keys = [(one.wire.id, one.wire.aggregate_root_id) for one in pulled if one.offset < one.window.backlog_end]
-        found = self._persist(lambda: self._store.find(keys)) if keys else {}
-        rest = []
-        for one in pulled:
-            record = found.get((one.wire.id, one.wire.aggregate_root_id))
-            if record is None:
-                rest.append(one)
-            else:
-                envelope = self._envelope(one, None)
-                received.stored.append(Entry(EntryKind.STORED, one.wire.aggregate_root_id, 0, envelope, None, record))
-        return rest
 
     def _take(self, one: _Pulled, received: Received, attempts: int = 0) -> None:
         if self._remembered.are_any:

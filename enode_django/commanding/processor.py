@@ -84,6 +84,21 @@ class CommandProcessor:
         """How many aggregates are in memory."""
         return len(self._cache)
 
+    def take_stored(self, envelopes: Sequence[Envelope]) -> tuple[list[Entry], list[Envelope]]:
+        """Of commands that stood in a queue when it was taken over: entries of those that are stored already, and those
+        that are left to `handle`. What is found is to be published first: it may be what the others follow."""
+        keys = [(envelope.id, envelope.aggregate_root_id) for envelope in envelopes if _is_backlog(envelope)]
+        found = self._persist(lambda: self._loader.store.find(keys)) if keys else {}
+        entries: list[Entry] = []
+        left: list[Envelope] = []
+        for envelope in envelopes:
+            record = found.get((envelope.id, envelope.aggregate_root_id))
+            if record is None:
+                left.append(envelope)
+            else:
+                entries.append(Entry(EntryKind.STORED, envelope.aggregate_root_id, 0, envelope, None, record))
+        return entries, left
+
     def handle(self, envelopes: Sequence[Envelope]) -> list[Entry]:
         """Handle commands in order; returns one entry for each, what it says being encoded already."""
         self._load_missing(envelopes)
@@ -310,6 +325,10 @@ class CommandProcessor:
         result: CommandResult | None = None,
     ) -> Entry:
         return Entry(kind, envelope.aggregate_root_id, slot.epoch, envelope, rests_on, record, result)
+
+
+def _is_backlog(envelope: Envelope) -> bool:
+    return envelope.window is not None and envelope.offset < envelope.window.backlog_end
 
 
 def _is_lost(entry: Entry) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mmh3
 
 MAILBOX_SEED = 0x3A11B0
@@ -9,16 +11,34 @@ MAILBOX_SEED = 0x3A11B0
 
 
 class MailboxRouter:
-    """One hash, two choices, from different bits: aggregates of one command mailbox spread over the event mailboxes."""
+    """Each shard has so many command mailboxes and so many event mailboxes of its own: one that waits for its shard
+    keeps nobody from the others. ``place_of`` says which of the ``shards`` has an aggregate.
 
-    def __init__(self, command_mailboxes: int, event_mailboxes: int) -> None:
-        self.command_mailboxes = command_mailboxes
-        self.event_mailboxes = event_mailboxes
-        self._has_choice = command_mailboxes > 1 or event_mailboxes > 1
+    One hash, two choices, from different bits: aggregates of one command mailbox spread over the event mailboxes.
+    """
+
+    def __init__(
+        self,
+        command_mailboxes: int,
+        event_mailboxes: int,
+        shards: int = 1,
+        place_of: Callable[[str], int] = lambda aggregate_root_id: 0,
+    ) -> None:
+        self._per_shard = (command_mailboxes, event_mailboxes)
+        self._place_of = place_of
+        self.command_mailboxes = shards * command_mailboxes
+        self.event_mailboxes = shards * event_mailboxes
+        self._has_choice = self.command_mailboxes > 1 or self.event_mailboxes > 1
 
     def mailboxes(self, aggregate_root_id: str) -> tuple[int, int]:
-        """(command mailbox, event mailbox), each counted from 0."""
+        """(command mailbox, event mailbox), each counted from 0, those of the first shard first."""
         if not self._has_choice:
             return 0, 0
         hashed = mmh3.hash(aggregate_root_id, MAILBOX_SEED, signed=False)
-        return (hashed & 0xFFFF) % self.command_mailboxes, (hashed >> 16) % self.event_mailboxes
+        place = self._place_of(aggregate_root_id)
+        commands, events = self._per_shard
+        return place * commands + (hashed & 0xFFFF) % commands, place * events + (hashed >> 16) % events
+
+    def shard_of(self, command_mailbox: int) -> int:
+        """The place of the shard whose aggregates are handled in this mailbox."""
+        return command_mailbox // self._per_shard[0]

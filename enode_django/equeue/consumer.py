@@ -82,6 +82,11 @@ class QueueConsumer:
         return frozenset(self._windows)
 
     @property
+    def open_windows(self) -> list[OffsetWindow]:
+        """Those that messages may come from or are unfinished in."""
+        return [window for window in self._all_windows() if not window.closed]
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is owned and nothing is left to drain."""
         return not self._windows and not self._draining
@@ -89,7 +94,7 @@ class QueueConsumer:
     @property
     def unfinished(self) -> int:
         """How many messages were pulled and are not finished, in all windows that are open."""
-        return sum(window.unfinished for window in self._all_windows() if not window.closed)
+        return sum(window.unfinished for window in self.open_windows)
 
     def _all_windows(self) -> list[OffsetWindow]:
         return [*self._windows.values(), *self._draining]
@@ -158,13 +163,18 @@ class QueueConsumer:
             held.seconds,
         )
 
-    def pull(self, limit: int, wait: float) -> list[PulledMessages]:
-        """New messages of the owned queues; blocks up to ``wait`` seconds. Called by the pulling thread.
+    def pull(self, limit: int, wait: float, *, without: Collection[int] = ()) -> list[PulledMessages]:
+        """New messages of the owned queues, ``without`` some; blocks up to ``wait`` seconds. Called by the pulling
+        thread.
 
         A queue whose window holds ``max_held`` messages is left out until its first unfinished one is finished.
         """
         windows = {queue: window for queue, window in self._windows.items() if not window.closed}
-        offsets = {queue: window.next_offset for queue, window in windows.items() if window.held < self._max_held}
+        offsets = {
+            queue: window.next_offset
+            for queue, window in windows.items()
+            if window.held < self._max_held and queue not in without
+        }
         if not offsets:
             time.sleep(min(wait, NOTHING_TO_PULL))
             return []
@@ -177,7 +187,7 @@ class QueueConsumer:
 
     def renew(self) -> None:
         """Prolong all leases; the windows of queues that were lost are closed."""
-        open_windows = {window.queue: window for window in self._all_windows() if not window.closed}
+        open_windows = {window.queue: window for window in self.open_windows}
         if not open_windows:
             return
         started = self._clock()
@@ -235,7 +245,7 @@ class QueueConsumer:
     def abandon(self) -> None:
         """Commit what is finished and give every queue back at once; what is unfinished comes again elsewhere."""
         self.commit()
-        windows = [window for window in self._all_windows() if not window.closed]
+        windows = self.open_windows
         for window in windows:
             window.close()
         self._transport.release(self._group, self._topic, self._owner, {w.queue: w.epoch for w in windows})

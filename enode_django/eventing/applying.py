@@ -18,7 +18,7 @@ from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber
 from enode_django.eventing.work import Failure, Progress, Work, bearable, contiguous, followed_events
-from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
 from enode_django.exceptions import EnodeError, UnknownMessageType
@@ -41,10 +41,14 @@ class Applier(ABC):
         self.store = store
         self.attempted: dict[str, tuple[int | None, str]] = {}
 
-    def subscribe(self) -> checkpoints.Subscription:
-        """Where the subscriber began: a new one begins here and now, or with the first event."""
-        start = self.store.position() if self.subscriber.start == NOW else BEGINNING
-        return checkpoints.subscribe(self.alias, self.name, start)
+    def subscribe(self, shard: Shard) -> checkpoints.Subscription:
+        """Where the subscriber began in that shard: a new one begins here and now, or with the first event."""
+        known = checkpoints.subscription(self.alias, self.name, shard.number)
+        while known is None:
+            start = shard.position() if self.subscriber.start == NOW else BEGINNING
+            checkpoints.subscribe(self.alias, self.name, shard.number, start)
+            known = checkpoints.subscription(self.alias, self.name, shard.number)
+        return known
 
     @abstractmethod
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:

@@ -14,7 +14,7 @@ from enode_django.eventing.applying import Applier, failure_of, is_transient, re
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.work import Followed, Progress, Work, bearable, followed_events, followed_refusal
-from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.positions import BEGINNING
 
 SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
@@ -32,13 +32,13 @@ class CallingApplier(Applier):
         super().__init__(subscriber, store)
         self._send = send
         self.at_once = 1_000 if isinstance(subscriber, ProcessManager) else SIDE_EFFECTS_AT_ONCE
-        self._known: checkpoints.Subscription | None = None
+        self._known: dict[int, checkpoints.Subscription] = {}
 
-    @property
-    def subscription(self) -> checkpoints.Subscription:
-        if self._known is None:
-            self._known = self.subscribe()
-        return self._known
+    def _subscription(self, place: int) -> checkpoints.Subscription:
+        """In the shard at this place."""
+        if place not in self._known:
+            self._known[place] = self.subscribe(self.store.shards[place])
+        return self._known[place]
 
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
@@ -93,7 +93,8 @@ class CallingApplier(Applier):
 
     def _is_older(self, refusal: StreamRecord) -> bool:
         """Refusals have no version, so those from before the start are known by their time."""
-        return self.subscription.start_position > BEGINNING and refusal.created_at < self.subscription.started_at
+        began = self._subscription(self.store.place_of(refusal.aggregate_root_id))
+        return began.start_position > BEGINNING and refusal.created_at < began.started_at
 
     def _handled_refusals(self, works: Sequence[Work]) -> set[checkpoints.RefusalKey]:
         keys = [(work.aggregate_root_id, command_id) for work in works for command_id in work.refusals]
@@ -103,11 +104,17 @@ class CallingApplier(Applier):
         """Where there is no checkpoint: what was stored before this subscriber began counts as handled."""
         known = checkpoints.read(self.alias, self.name, ids)
         missing = [id for id in ids if id not in known]
-        if missing:
-            start = self.subscription.start_position
-            before = self.store.heads_before(missing, start) if start > BEGINNING else {}
-            known.update({id: before.get(id, 0) for id in missing})
+        before = self._heads_at_the_start(missing)
+        known.update({id: before.get(id, 0) for id in missing})
         return known
+
+    def _heads_at_the_start(self, ids: Sequence[str]) -> Mapping[str, int]:
+        heads: dict[str, int] = {}
+        for place, some in by_place(self.store, ids).items():
+            start = self._subscription(place).start_position
+            if start > BEGINNING:
+                heads.update(self.store.shards[place].heads_before(some, start))
+        return heads
 
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         checkpoints.save(self.alias, self.name, {aggregate_root_id: version})

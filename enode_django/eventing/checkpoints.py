@@ -39,16 +39,16 @@ _FORGET = f"DELETE FROM {_CHECKPOINT} WHERE subscriber = %s AND aggregate_root_i
 
 _SUBSCRIBE = f"""
     INSERT INTO {_SUBSCRIPTION}
-        (subscriber, started_at, start_generation, start_position, swept_generation, swept_position)
-    VALUES (%s, statement_timestamp(), %s, %s, %s, %s) ON CONFLICT DO NOTHING
+        (subscriber, shard, started_at, start_generation, start_position, swept_generation, swept_position)
+    VALUES (%s, %s, statement_timestamp(), %s, %s, %s, %s) ON CONFLICT DO NOTHING
 """
 _SUBSCRIBED = f"""
     SELECT started_at, start_generation, start_position, swept_generation, swept_position
-    FROM {_SUBSCRIPTION} WHERE subscriber = %s
+    FROM {_SUBSCRIPTION} WHERE subscriber = %s AND shard = %s
 """
 _SWEPT = f"""
     UPDATE {_SUBSCRIPTION} SET swept_generation = %s, swept_position = %s
-    WHERE subscriber = %s AND (swept_generation, swept_position) < (%s, %s)
+    WHERE subscriber = %s AND shard = %s AND (swept_generation, swept_position) < (%s, %s)
 """
 
 _KEYS = "unnest(%b::text[], %b::text[]) AS key (root, command)"
@@ -69,7 +69,7 @@ RefusalKey = tuple[str, str]
 
 
 class Subscription(NamedTuple):
-    """``start_position`` and ``swept_position`` are positions of the event store; ``started_at`` is aware."""
+    """In one shard: ``start_position`` and ``swept_position`` are its positions; ``started_at`` is aware."""
 
     started_at: datetime
     start_position: Position
@@ -102,17 +102,22 @@ def forget(alias: str, subscriber: str, ids: Sequence[str]) -> None:
         _run(alias, _FORGET, (subscriber, ids))
 
 
-def subscribe(alias: str, subscriber: str, position: Position) -> Subscription:
-    """Where the subscriber began; one that is new begins at ``position``, before its transaction."""
-    place = (position.generation, position.transaction_id)
-    _run(alias, _SUBSCRIBE, (subscriber, *place, *place))
-    ((started_at, *places),) = _fetch(alias, _SUBSCRIBED, (subscriber,))
-    return Subscription(started_at, Position(*places[:2]), Position(*places[2:]))
+def subscription(alias: str, subscriber: str, shard: int) -> Subscription | None:
+    """Where the subscriber began in that shard; None if it has not."""
+    for started_at, *places in _fetch(alias, _SUBSCRIBED, (subscriber, shard)):
+        return Subscription(started_at, Position(*places[:2]), Position(*places[2:]))
+    return None
 
 
-def save_swept(alias: str, subscriber: str, position: Position) -> None:
+def subscribe(alias: str, subscriber: str, shard: int, position: Position) -> None:
+    """Let the subscriber begin at ``position``, before its transaction, if it has not begun."""
     place = (position.generation, position.transaction_id)
-    _run(alias, _SWEPT, (*place, subscriber, *place))
+    _run(alias, _SUBSCRIBE, (subscriber, shard, *place, *place))
+
+
+def save_swept(alias: str, subscriber: str, shard: int, position: Position) -> None:
+    place = (position.generation, position.transaction_id)
+    _run(alias, _SWEPT, (*place, subscriber, shard, *place))
 
 
 def handled_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> set[RefusalKey]:
@@ -134,7 +139,7 @@ def prune_refusals(alias: str, subscriber: str, age: str) -> None:
 
 def subscribed(alias: str) -> list[str]:
     """The names of all subscribers that ever began in this database."""
-    return [name for (name,) in _fetch(alias, f"SELECT subscriber FROM {_SUBSCRIPTION}", ())]
+    return [name for (name,) in _fetch(alias, f"SELECT DISTINCT subscriber FROM {_SUBSCRIPTION}", ())]
 
 
 def forget_subscriber(alias: str, subscriber: str) -> int:

@@ -29,10 +29,11 @@ def replay(
         if replayed is None:
             continue
         follower = Follower(Runner(applier_of(replayed), once), policy=RAISE, notify=lambda notices: None)
-        follower.runner.applier.subscribe()
         caught_up[subscriber.name] = 0
-        for part in parts_of(store, BEGINNING, END):
-            works = behind(follower, part.settled)
-            follower.catch_up(works)
-            caught_up[subscriber.name] += len(works)
+        for shard in store.shards:
+            follower.runner.applier.subscribe(shard)
+            for part in parts_of(shard, BEGINNING, END):
+                works = behind(follower, part.settled)
+                follower.catch_up(works)
+                caught_up[subscriber.name] += len(works)
     return caught_up

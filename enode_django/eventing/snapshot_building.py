@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from enode_django.commanding.loading import AggregateLoader
@@ -40,7 +40,7 @@ def build(store: EventStore, snapshots: SnapshotStore, classes: Classes = None, 
     What is told may have been told before: an aggregate is met in each part of the store that it has streams in.
     """
     maker = SnapshotMaker(store, snapshots)
-    for part in parts_of(store, BEGINNING, END):
+    for part in chain.from_iterable(parts_of(shard, BEGINNING, END) for shard in store.shards):
         wanted = {id: name for id, (name, _) in part.settled.heads.items() if _is_wanted(name, classes)}
         due = _due(store, maker, wanted)
         while some := list(islice(due, AT_ONCE)):

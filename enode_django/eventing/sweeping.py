@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ from enode_django.eventing.follower import Follower, RetryPolicy
 from enode_django.eventing.notices import SendNotices
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Work, follows_refusal
-from enode_django.eventstore.base import EventStore, Part, Settled
+from enode_django.eventstore.base import Part, Settled, Shard
 from enode_django.eventstore.positions import BEGINNING, Position
-from enode_django.exceptions import QueueError
+from enode_django.exceptions import QueueError, StoreUnavailable
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -36,11 +36,11 @@ FORGET_REFUSALS = "1 day"
 """A handled refusal is remembered for so long: until the sweep has passed it."""
 
 
-def parts_of(store: EventStore, after: Position, before: Position) -> Iterator[Part]:
+def parts_of(shard: Shard, after: Position, before: Position) -> Iterator[Part]:
     """What was stored at positions from ``after`` on and below ``before``, in parts of a bearable size. Blocks on the
-    store with each part."""
+    shard with each part."""
     while after < before:
-        part = store.settled(after, before, limit=ROWS_AT_ONCE)
+        part = shard.settled(after, before, limit=ROWS_AT_ONCE)
         yield part
         after = part.until
 
@@ -68,11 +68,12 @@ class _Goal(NamedTuple):
 
 
 class Sweeper:
-    """`tick` is called by the follower's thread, where this worker owns the first queue."""
+    """Of one shard. `tick` is called by the follower's thread, where this worker owns the first queue."""
 
     def __init__(
         self,
         follower: Follower,
+        shard: Shard,
         transport: Transport,
         topic: str,
         *,
@@ -80,7 +81,7 @@ class Sweeper:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._follower = follower
-        self._store = follower.runner.applier.store
+        self._shard = shard
         self._transport = transport
         self._topic = topic
         self._interval = interval
@@ -96,7 +97,7 @@ class Sweeper:
         if self._clock() < self.next_step:
             return
         if self._goal is None:
-            self._goal = _Goal(self._store.position(), self._transport.end_offsets(self._topic))
+            self._goal = _Goal(self._shard.position(), self._transport.end_offsets(self._topic))
         if self._parts is None:
             if not self._is_worked_off(self._goal.ends):
                 self.next_step = self._clock() + LOOK_AGAIN
@@ -105,7 +106,7 @@ class Sweeper:
             if begin is None:
                 self._goal = None
                 return
-            self._parts = parts_of(self._store, begin, self._goal.position)
+            self._parts = parts_of(self._shard, begin, self._goal.position)
         if self._part is None:
             self._part = self._next_part(self._parts)
         if self._part is None:
@@ -117,14 +118,14 @@ class Sweeper:
 
     def _begin(self) -> Position | None:
         """From where to compare; None if that is to be asked again, because the store had not noticed a restore."""
-        swept, position = self._follower.runner.applier.subscribe().swept_position, self._store.position()
+        swept, position = self._follower.runner.applier.subscribe(self._shard).swept_position, self._shard.position()
         if swept.generation == position.generation and swept <= position:
             return swept
         if swept > BEGINNING:
             logger.warning(RESTORED, self._follower.subscriber.name, swept, position)
         if swept.generation < position.generation:
             return BEGINNING
-        self._store.begin_generation(position.generation)
+        self._shard.begin_generation(position.generation)
         return None
 
     def _next_part(self, parts: Iterator[Part]) -> Part | None:
@@ -161,12 +162,13 @@ class Sweeper:
             logger.info("%s catches up with %d aggregates from the store", name, len(works))
             if not self._follower.catch_up(works):
                 return False
-        checkpoints.save_swept(self._follower.runner.alias, name, part.until)
+        checkpoints.save_swept(self._follower.runner.alias, name, self._shard.number, part.until)
         return True
 
 
 class SweepingFollower(Follower):
-    """A follower that also goes over the store on a timer, in the worker that owns the first queue."""
+    """A follower that also goes over the store on a timer, in the worker that owns the first queue; over each shard
+    by itself, so that one which is away keeps nobody from the others."""
 
     def __init__(
         self,
@@ -180,15 +182,25 @@ class SweepingFollower(Follower):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(runner, policy=policy, notify=notify, clock=clock)
-        self._new_sweeper = partial(Sweeper, self, transport, topic, interval=interval, clock=clock)
-        self._sweeper: Sweeper | None = None
+        self._new_sweeper = partial(Sweeper, self, transport=transport, topic=topic, interval=interval, clock=clock)
+        self._shards = runner.applier.store.shards
+        self._sweepers: Sequence[Sweeper] = ()
         self._has_begun = False
 
     def begin(self) -> None:
         """To be called before the first pull: what is new to a subscriber that begins at *now* is decided here."""
         if not self._has_begun:
-            self.runner.persisted(self.runner.applier.subscribe)
+            for shard in self._shards:
+                self.runner.persisted(partial(self._begin, shard))
             self._has_begun = True
+
+    def _begin(self, shard: Shard) -> None:
+        try:
+            self.runner.applier.subscribe(shard)
+        except StoreUnavailable as error:
+            if len(self._shards) == 1:
+                raise
+            logger.warning("%s begins without a shard: %s", self.subscriber.name, error)  # a sweep comes back to it
 
     def retry_due(self) -> None:
         self.begin()
@@ -197,15 +209,24 @@ class SweepingFollower(Follower):
     def tick(self, owned: Collection[int]) -> None:
         """Sweep if it is due; ``owned`` are the queues of this worker."""
         if FIRST_QUEUE not in owned:
-            self._sweeper = None
+            self._sweepers = ()
             return
-        if self._sweeper is None:
-            self._sweeper = self._new_sweeper()
-        self.runner.persisted(self._sweeper.tick)
+        if not self._sweepers:
+            self._sweepers = [self._new_sweeper(shard) for shard in self._shards]
+        for sweeper in self._sweepers:
+            self.runner.persisted(partial(self._sweep, sweeper))
+
+    def _sweep(self, sweeper: Sweeper) -> None:
+        try:
+            sweeper.tick()
+        except StoreUnavailable as error:
+            if len(self._shards) == 1:
+                raise
+            logger.warning("%s cannot sweep: %s", self.subscriber.name, error)
+            sweeper.next_step = self._clock() + LOOK_AGAIN
 
     @property
     def next_retry(self) -> float | None:
         due = super().next_retry
-        if self._sweeper is None:
-            return due
-        return self._sweeper.next_step if due is None else min(due, self._sweeper.next_step)
+        steps = [sweeper.next_step for sweeper in self._sweepers]
+        return min(steps if due is None else [due, *steps], default=None)

@@ -102,11 +102,19 @@ class FeedPage(NamedTuple):
 
 
 class EventStore(Protocol):
-    """All methods block. They may be called from any thread; one call's records are written by one connection.
+    """All methods block. They may be called from any thread; one call's records are written by one connection to each
+    shard.
 
     Each raises `StoreUnavailable` (retriable) when the database cannot be asked; nothing is then known about the
     outcome of an append, and the caller sends the same records again with ``doubtful=True``.
     """
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """The databases that make up the store, each a store of the aggregates in it; itself, if there is one."""
+
+    def place_of(self, aggregate_root_id: str) -> int:
+        """Which of the `shards` has the aggregate."""
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
         """Store records; returns one `Appended` per record, in order.
@@ -135,12 +143,38 @@ class EventStore(Protocol):
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
         """The newest stored version per aggregate; an id without any is left out."""
 
+    def end_sessions(self, owner: str) -> int:
+        """End the database sessions that a worker named ``owner`` holds; returns how many there were."""
+
+    def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:
+        """Delete up to ``limit`` refusals made before this time; returns how many were deleted."""
+
+
+def by_place(store: EventStore, aggregate_root_ids: Iterable[str]) -> Mapping[int, Sequence[str]]:
+    """The ids of each shard, by its place."""
+    places: dict[int, list[str]] = {}
+    for id in aggregate_root_ids:
+        places.setdefault(store.place_of(id), []).append(id)
+    return places
+
+
+class Shard(EventStore, Protocol):
+    """One of the databases: it has positions, which order what is stored in it, and in it alone."""
+
+    @property
+    def name(self) -> str:
+        """For people: the database's alias, say."""
+
+    @property
+    def number(self) -> int:
+        """What tells it from its siblings, for ever."""
+
     def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
         """Per aggregate the highest version stored below this position, whose sequence does not matter; an id without
         any is left out."""
 
     def position(self) -> Position:
-        """Where the store has come to: every row stored at a position below it is settled, and no other will appear.
+        """Where the shard has come to: every row stored at a position below it is settled, and no other will appear.
 
         Every row has a position, not below what this method gave before the row was sent. A row that is stored, but
         may still vanish, has none below it: what the caller's own open transaction stored, for example. It never goes
@@ -154,7 +188,7 @@ class EventStore(Protocol):
         Fewer than ``limit`` are all that is settled by now. Who goes on from each page's position sees every row once,
         whatever writers do meanwhile, and in the same order as everybody else; pruned refusals are left out. A version
         comes after the one before it, unless it was stored in a transaction that had written something before the
-        other one was committed. A position ahead of the store, such as a lagging replica is given, is returned with
+        other one was committed. A position ahead of the shard, such as a lagging replica is given, is returned with
         no rows. Costs no more than a few times ``limit`` rows do. Raises `ValueError` for a limit below 1.
         """
 
@@ -169,10 +203,4 @@ class EventStore(Protocol):
 
     def begin_generation(self, last: int) -> None:
         """Begin a new generation of positions, if ``last`` is the newest one: what is stored from now on comes after
-        every position given so far. For a store that was set back in a way that it cannot notice itself."""
-
-    def end_sessions(self, owner: str) -> int:
-        """End the database sessions that a worker named ``owner`` holds; returns how many there were."""
-
-    def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:
-        """Delete up to ``limit`` refusals made before this time; returns how many were deleted."""
+        every position given so far. For a shard that was set back in a way that it cannot notice itself."""

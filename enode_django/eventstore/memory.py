@@ -39,6 +39,21 @@ class MemoryEventStore:
         # Each store begins a generation, because positions of an earlier process' store may be remembered elsewhere.
         self._position = Position(int(time.time()), 1)
 
+    @property
+    def name(self) -> str:
+        return "memory"
+
+    @property
+    def number(self) -> int:
+        return 0
+
+    @property
+    def shards(self) -> Sequence[MemoryEventStore]:
+        return (self,)
+
+    def place_of(self, aggregate_root_id: str) -> int:
+        return 0
+
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
         refused: set[str] = set()
         results = []

@@ -12,19 +12,20 @@ from operator import itemgetter
 from typing import Any
 
 import psycopg
-from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from enode_django.databases import discard_if_lost, end_sessions, healthy_connection, in_transaction
+from enode_django.databases import end_sessions, in_transaction
 from enode_django.eventstore import generations, sqlstates, statements
 from enode_django.eventstore.base import Appended, CommandKey, FeedPage, Outcome, Part, StreamRecord
+from enode_django.eventstore.buckets import Claim
 from enode_django.eventstore.copy_format import chunks
 from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
-from enode_django.eventstore.rows import execute, find, record_of, run
-from enode_django.exceptions import StoreUnavailable
+from enode_django.eventstore.rows import connected, execute, find, record_of, run
+from enode_django.eventstore.shard_map import ShardMap, owning
+from enode_django.exceptions import ShardMapOutdated
 
 _STORED = Appended(Outcome.STORED)
 _aggregate_root_id = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
@@ -35,26 +36,55 @@ _NO_LIMIT = 2**63 - 1
 
 
 class PostgresEventStore:
-    """The streams in one database of ``DATABASES``, over the calling thread's Django connection.
+    """The streams in one database of ``DATABASES``, over the calling thread's Django connection: one shard, or all.
 
     Inside an atomic block a call works in a savepoint and what it stored is durable when the block has committed;
     outside, when the call returns. A connection found broken is closed, and the next call makes a new one, except
     inside an atomic block, where it is left to the block's owner.
     """
 
-    def __init__(self, alias: str = "default") -> None:
+    def __init__(self, alias: str = "default", shard_map: ShardMap | None = None) -> None:
         self.alias = alias
+        self._map = ShardMap([alias]) if shard_map is None else shard_map
         self._feed = Feed()
         self._session = threading.local()
 
+    @property
+    def name(self) -> str:
+        return self.alias
+
+    @property
+    def number(self) -> int:
+        return self._map.claim_of(self.alias).number
+
+    @property
+    def shards(self) -> Sequence[PostgresEventStore]:
+        return (self,)
+
+    def place_of(self, aggregate_root_id: str) -> int:
+        return 0
+
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
+        """As the port says. Raises `ShardMapOutdated` if this shard owns other buckets than it did when the records were
+        sent to it; nothing is stored then."""
         if not records:
             return []
+        claim = self._map.claim_of(self.alias)
+        try:
+            return self._append(records, claim, doubtful)
+        except ShardMapOutdated:
+            self._map.forget(self.alias)
+            again = self._map.claim_of(self.alias)
+            if again.buckets != claim.buckets:
+                raise
+            return self._append(records, again, doubtful)
+
+    def _append(self, records: Sequence[StreamRecord], claim: Claim, doubtful: bool) -> Sequence[Appended]:
         with self._connected() as connection:
             self._look_where_we_are(connection)
-            if not doubtful and _copied(connection, records):
+            if not doubtful and _copied(connection, records, claim):
                 return [_STORED] * len(records)
-            return SlowAppend(connection, records).run()
+            return SlowAppend(connection, records, claim).run()
 
     def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> Iterator[StreamRecord]:
         """In chunks, each a query of its own, so that neither a long history nor a slow reader costs memory or locks.
@@ -139,15 +169,8 @@ class PostgresEventStore:
         with self._connected() as connection:
             return execute(connection, statement, parameters)
 
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[BaseDatabaseWrapper]:
-        try:
-            yield healthy_connection(self.alias)
-        except sqlstates.DATABASE_ERRORS as error:
-            discard_if_lost(connections[self.alias])
-            if sqlstates.is_unavailable(error):
-                raise StoreUnavailable(f"the event store in database {self.alias!r} is unavailable: {error}") from error
-            raise
+    def _connected(self) -> contextlib.AbstractContextManager[BaseDatabaseWrapper]:
+        return connected(self.alias)
 
 
 def _by_aggregate(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[StreamRecord]]:
@@ -155,12 +178,12 @@ def _by_aggregate(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[StreamRecor
     return {root_id: list(streams) for root_id, streams in groupby(map(record_of, rows), _aggregate_root_id)}
 
 
-def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord]) -> bool:
+def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: Claim) -> bool:
     """Whether all records were written; if the database, or its column widths, refuse any, none is."""
     in_order = sorted(records, key=_aggregate_root_id)
     try:
         cursor = psycopg.Cursor(connection.connection)
-        with _savepoint(connection), cursor.copy(statements.COPY) as copy:
+        with owning(connection, claim), cursor.copy(statements.COPY) as copy:
             for chunk in chunks(in_order, _COPY_CHUNK):
                 copy.write(chunk)
     except psycopg.Error as error:
@@ -171,8 +194,3 @@ def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord]) ->
         return False
     # A trigger of somebody else may drop rows without an error; the slow path finds out which.
     return cursor.rowcount == len(records)
-
-
-def _savepoint(connection: BaseDatabaseWrapper) -> contextlib.AbstractContextManager[None]:
-    """Outside a transaction none is needed: a COPY alone is one."""
-    return transaction.atomic(using=connection.alias) if in_transaction(connection) else contextlib.nullcontext()

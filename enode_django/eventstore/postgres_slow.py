@@ -8,14 +8,16 @@ anything from each aggregate's first refused record on: a later version of a sta
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
-from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.eventstore import sqlstates, statements
 from enode_django.eventstore.base import Appended, CommandKey, Outcome, StreamRecord
+from enode_django.eventstore.buckets import Claim
 from enode_django.eventstore.limits import unstorable
 from enode_django.eventstore.rows import execute, find
+from enode_django.eventstore.shard_map import owning
 
 _STORED = Appended(Outcome.STORED)
 _DEPENDENT = Appended(Outcome.DEPENDENT)
@@ -28,12 +30,17 @@ _UNEXPLAINED = Appended(
 _UNEXPLAINED_RETRIES = 3
 
 
+class _Refused(Exception):
+    """Rolls back what was inserted."""
+
+
 class SlowAppend:
     """One call. Positions are places in the caller's sequence; ``_cuts`` holds each aggregate's first refused one."""
 
-    def __init__(self, connection: BaseDatabaseWrapper, records: Sequence[StreamRecord]) -> None:
+    def __init__(self, connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: Claim) -> None:
         self._connection = connection
         self._records = records
+        self._claim = claim
         self._cuts: dict[str, tuple[int, Appended]] = {}
         self._retries = _UNEXPLAINED_RETRIES
 
@@ -64,11 +71,10 @@ class SlowAppend:
     def _store(self, positions: Sequence[int]) -> None:
         fits = False
         while not fits and (pending := self._uncut(positions)):
-            alias = self._connection.alias
-            with transaction.atomic(using=alias):
+            with suppress(_Refused), owning(self._connection, self._claim):
                 fits = self._insert(pending)
                 if not fits:
-                    transaction.set_rollback(True, using=alias)
+                    raise _Refused
 
     def _insert(self, pending: Sequence[int]) -> bool:
         """Whether the rows now stored are a prefix per aggregate; if not, the cuts say what to leave out next time."""

@@ -8,16 +8,31 @@ from datetime import UTC
 from typing import Any
 
 import psycopg
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from enode_django.eventstore import statements
+from enode_django.databases import discard_if_lost, healthy_connection
+from enode_django.eventstore import sqlstates, statements
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.eventstore.limits import holds
+from enode_django.exceptions import StoreUnavailable
 
 _PLANNING = {"enable_seqscan": "off", "max_parallel_workers_per_gather": "0", "jit": "off"}
 _GET_PLANNING = "SELECT " + ", ".join(f"current_setting('{name}')" for name in _PLANNING)
 _SET_PLANNING = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in _PLANNING)
+
+
+@contextlib.contextmanager
+def connected(alias: str) -> Iterator[BaseDatabaseWrapper]:
+    """The calling thread's connection. What it raises because the database is away becomes `StoreUnavailable`, and a
+    connection that is lost is closed, unless it is in somebody's atomic block."""
+    try:
+        yield healthy_connection(alias)
+    except sqlstates.DATABASE_ERRORS as error:
+        discard_if_lost(connections[alias])
+        if sqlstates.is_unavailable(error):
+            raise StoreUnavailable(f"the event store in database {alias!r} is unavailable: {error}") from error
+        raise
 
 
 def execute(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:

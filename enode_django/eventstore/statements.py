@@ -7,6 +7,7 @@ from enode_django.eventstore.copy_format import COLUMNS
 
 TABLE = "enode_django_eventstream"
 GENERATIONS = "enode_django_storegeneration"
+SHARD = "enode_django_shard"
 
 _RECORD = ", ".join(StreamRecord._fields)
 
@@ -171,6 +172,20 @@ HOLDING_BACK = """
     FROM pg_prepared_xacts WHERE prepared < statement_timestamp() - %s::interval
     ORDER BY 1 DESC
 """
+
+CLAIM = f"SELECT number, epoch, buckets FROM {SHARD}"
+
+HAS_STREAMS = f"SELECT EXISTS(SELECT FROM {TABLE})"
+
+# The row is locked while a batch is written, so that whoever moves buckets waits for those who still write to them.
+OPEN_CLAIM = f"SELECT number, epoch FROM {SHARD} FOR SHARE"
+
+RECORD_CLAIM = f"""
+    INSERT INTO {SHARD} (id, number, epoch, buckets, recorded_at)
+    VALUES (1, %s, %s, %s::smallint[], statement_timestamp()) ON CONFLICT DO NOTHING
+"""
+
+CONFIRM_CLAIM = f"UPDATE {SHARD} SET epoch = %s WHERE epoch < %s"
 
 PRUNE_REFUSALS = f"""
     DELETE FROM {TABLE} WHERE sequence = ANY(ARRAY(

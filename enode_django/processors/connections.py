@@ -11,8 +11,8 @@ from enode_django.eventing.subscribers import Subscriber
 from enode_django.processors.control import Role
 from enode_django.processors.crew import Plan
 
-BESIDE_MAILBOXES = 2
-"""A command worker's puller and pruner use the store, too."""
+BESIDE_MAILBOXES = 1
+"""A command worker's pruner uses the store, too."""
 
 
 class Share(NamedTuple):
@@ -38,10 +38,12 @@ def connections_by_database(
 
 
 def _of_one_worker(conf: Conf, role: Role, subscribers: Sequence[Subscriber]) -> Mapping[str, int]:
-    store = conf.event_databases[0]
+    shards = conf.event_databases
     if role is Role.COMMAND:
-        return {store: conf.COMMAND_MAILBOXES + conf.EVENT_MAILBOXES + BESIDE_MAILBOXES}
+        # A handler may read aggregates of other shards.
+        mailboxes = len(shards) * conf.COMMAND_MAILBOXES + conf.EVENT_MAILBOXES
+        return dict.fromkeys(shards, mailboxes + BESIDE_MAILBOXES)
     each: Counter[str] = Counter()
     for subscriber in subscribers:
-        each.update({store, subscriber.database})
+        each.update({*shards, subscriber.database})
     return each

@@ -99,7 +99,7 @@ class Crew:
         self._queues = range(plan.queues)
         self._supervisor = supervisor
         # Event workers handle no commands, so they have no notes and are never to blame for one.
-        self._mailboxes = conf.COMMAND_MAILBOXES if plan.role is Role.COMMAND else 0
+        self._mailboxes = conf.command_mailboxes if plan.role is Role.COMMAND else 0
         self._title = "worker" if plan.role is Role.COMMAND else "event worker"
         self._workers: dict[int, Worker] = {}
         self._restarts: dict[int, tuple[float, int]] = dict.fromkeys(range(plan.processes), (0.0, 0))

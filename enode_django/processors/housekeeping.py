@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from django.db import close_old_connections
 
 from enode_django.conf import Conf
 from enode_django.equeue.consumer import QueueConsumer
-from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.base import EventStore, Shard
 from enode_django.exceptions import EnodeError
 
 logger = logging.getLogger("enode_django.worker")
@@ -43,7 +44,7 @@ class Housekeeper:
                 except EnodeError as error:
                     if not error.retriable:
                         raise
-                    logger.warning("%s: %s", duty.__name__, error)
+                    logger.warning("%s: %s", getattr(duty, "func", duty).__name__, error)
 
 
 def queue_duties(conf: Conf, consumer: QueueConsumer) -> Sequence[Duty]:
@@ -61,13 +62,13 @@ def store_duties(conf: Conf, consumer: QueueConsumer, store: EventStore) -> Sequ
     """For another thread than that of the `queue_duties`: a lease must not wait for the store."""
     retention = conf.REFUSAL_RETENTION_DAYS
 
-    def prune() -> None:
+    def prune(shard: Shard) -> None:
         # One worker of all does it: the one that owns the first queue.
         if retention is None or 0 not in consumer.owned:
             return
         close_old_connections()
         before = datetime.now(UTC) - timedelta(days=retention)
-        while store.prune_refusals(before):
+        while shard.prune_refusals(before):
             pass
 
-    return [(PRUNE_INTERVAL, prune)]
+    return [(PRUNE_INTERVAL, partial(prune, shard)) for shard in store.shards]

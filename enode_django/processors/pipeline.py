@@ -30,15 +30,15 @@ from enode_django.conf import Conf
 from enode_django.databases import heal_connections
 from enode_django.domain.handlers import command_handlers
 from enode_django.equeue.consumer import QueueConsumer
-from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.publisher import EventPublisher
-from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.base import EventStore, Shard
 from enode_django.exceptions import TransportUnavailable
+from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_duties, store_duties
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
-from enode_django.runtime import make_snapshots
+from enode_django.runtime import make_producer, make_snapshots
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -49,7 +49,10 @@ HANDLE_AT_ONCE = 250
 
 
 class Commands(NamedTuple):
+    """``is_backlog``: some of them may be stored already."""
+
     envelopes: Sequence[Envelope]
+    is_backlog: bool
 
 
 class Outcomes(NamedTuple):
@@ -57,11 +60,14 @@ class Outcomes(NamedTuple):
     recoveries: Sequence[Recovery]
 
 
-class Forget(NamedTuple):
+class Taken(NamedTuple):
+    """A queue was acquired; ``previous_owner`` is set if that one's lease ran out, so that it may be writing still."""
+
     queue: int
+    previous_owner: str | None
 
 
-CommandItem = Commands | Outcomes | Forget
+CommandItem = Commands | Outcomes | Taken
 
 
 def _command_weight(item: CommandItem) -> int:
@@ -87,7 +93,9 @@ class Pipeline:
         self._conf = conf
         self._store = store
         self._statistics = statistics
-        self._router = MailboxRouter(conf.COMMAND_MAILBOXES, conf.EVENT_MAILBOXES)
+        shards = len(store.shards)
+        self._router = MailboxRouter(conf.COMMAND_MAILBOXES, conf.EVENT_MAILBOXES, shards, store.place_of)
+        self._backlogs = ShardBacklogs(shards, conf.MAX_UNFINISHED)
         self.consumer = QueueConsumer(
             transport,
             group=conf.CONSUMER_GROUP,
@@ -100,10 +108,10 @@ class Pipeline:
         remembered = RememberedAnswers(
             conf.REMEMBERED_ANSWERS, lambda window: until_it_works(lambda: self.consumer.receipts(window))
         )
-        self._intake = Intake(store, self._router, remembered, persist=until_it_works, delays=conf.UNKNOWN_TYPE_DELAYS)
+        self._intake = Intake(self._router, remembered, delays=conf.UNKNOWN_TYPE_DELAYS)
         self._publisher = EventPublisher(
             transport,
-            Producer(transport, queues=conf.QUEUES_PER_TOPIC),
+            make_producer(transport),
             remembered,
             event_topic=conf.EVENT_TOPIC,
             command_topic=conf.COMMAND_TOPIC,
@@ -113,10 +121,10 @@ class Pipeline:
         self._keeper = Housekeeper(queue_duties(conf, self.consumer))
         self._pruner = Housekeeper(store_duties(conf, self.consumer, store))
         self._commands: list[Mailbox[CommandItem]] = [
-            Mailbox(f"enode-commands-{n}", _command_weight) for n in range(conf.COMMAND_MAILBOXES)
+            Mailbox(f"enode-commands-{n}", _command_weight) for n in range(self._router.command_mailboxes)
         ]
         self._events: list[Mailbox[Sequence[Entry]]] = [
-            Mailbox(f"enode-events-{n}", len) for n in range(conf.EVENT_MAILBOXES)
+            Mailbox(f"enode-events-{n}", len) for n in range(self._router.event_mailboxes)
         ]
         self._finished: Mailbox[Sequence[Finished]] = Mailbox("enode-publisher", len)
         self._processors = self._make_processors(notes)
@@ -127,9 +135,10 @@ class Pipeline:
 
     def _make_processors(self, notes: Sequence[Note]) -> list[CommandProcessor]:
         conf, suspects = self._conf, threading.Lock()
-        share = max(1, conf.max_aggregates // conf.COMMAND_MAILBOXES)
+        mailboxes = self._router.command_mailboxes
+        share = max(1, conf.max_aggregates // mailboxes)
         # A copy must be known while its first is unfinished: no row and no remembered answer speaks for that yet.
-        recent = max(2 * conf.MAX_UNFINISHED, conf.RECENT_COMMANDS // conf.COMMAND_MAILBOXES)
+        recent = max(2 * conf.MAX_UNFINISHED, conf.RECENT_COMMANDS // mailboxes)
         return [
             CommandProcessor(
                 AggregateLoader(self._store, make_snapshots(self._store)),
@@ -219,53 +228,71 @@ class Pipeline:
     def _pull_once(self) -> None:
         for window, previous_owner in self.consumer.acquire_missing():
             if previous_owner is not None:
-                ended = until_it_works(partial(self._store.end_sessions, previous_owner))
-                logger.warning(
-                    "took %s/%d from %s, ending %d of its sessions", window.topic, window.queue, previous_owner, ended
-                )
+                logger.warning("took %s/%d from %s", window.topic, window.queue, previous_owner)
             for box in self._commands:
-                box.post(Forget(window.queue))
+                box.post(Taken(window.queue, previous_owner))
         self.consumer.release_drained()
         self._route(self._intake.retry())
-        if self.consumer.unfinished >= self._conf.MAX_UNFINISHED:
+        paused = self._paused()
+        if paused and paused >= self.consumer.owned:
             self._room.clear()
-            if self.consumer.unfinished >= self._conf.MAX_UNFINISHED:
+            if self._paused() >= self.consumer.owned:
                 self._room.wait(PULL_WAIT)
             return
-        for window, offsets, bodies in self.consumer.pull(self._conf.PULL_MAX_BATCH, PULL_WAIT):
-            self._route(self._intake.receive(window, offsets, bodies))
+        for window, offsets, bodies in self.consumer.pull(self._conf.PULL_MAX_BATCH, PULL_WAIT, without=paused):
+            self._backlogs.note(window, self._route(self._intake.receive(window, offsets, bodies)))
 
-    def _route(self, received: Received) -> None:
-        # First what is stored: a later stream of the same aggregate must not be published before it.
-        self._post_entries(received.stored)
-        if received.commands:
-            if len(self._commands) == 1:
-                self._commands[0].post(Commands(received.commands))
-            else:
-                shares: list[list[Envelope]] = [[] for _ in self._commands]
-                for envelope in received.commands:
-                    shares[envelope.command_mailbox].append(envelope)
-                for box, share in zip(self._commands, shares, strict=True):
-                    if share:
-                        box.post(Commands(share))
+    def _paused(self) -> frozenset[int]:
+        return self._backlogs.paused(self.consumer.open_windows)
+
+    def _route(self, received: Received) -> Collection[int]:
+        """Returns the places of the shards whose aggregates the commands are for."""
         if received.finished:
             self._finished.post(received.finished)
+        if len(self._commands) == 1:
+            if received.commands:
+                self._commands[0].post(Commands(received.commands, received.is_backlog))
+            return (0,)
+        shares: list[list[Envelope]] = [[] for _ in self._commands]
+        for envelope in received.commands:
+            shares[envelope.command_mailbox].append(envelope)
+        for box, share in zip(self._commands, shares, strict=True):
+            if share:
+                box.post(Commands(share, received.is_backlog))
+        return {self._router.shard_of(number) for number, share in enumerate(shares) if share}
 
     # -- command mailboxes ----------------------------------------------------------------------------------------
 
     def _run_command_mailbox(self, box: Mailbox[CommandItem], processor: CommandProcessor) -> None:
+        shard = self._store.shards[self._router.shard_of(self._commands.index(box))]
         while (items := box.take(HANDLE_AT_ONCE)) is not None:
             heal_connections()
             for item in items:
                 if isinstance(item, Commands):
-                    for start in range(0, len(item.envelopes), HANDLE_AT_ONCE):
-                        self._post_entries(processor.handle(item.envelopes[start : start + HANDLE_AT_ONCE]))
+                    self._handle(item, processor)
                 elif isinstance(item, Outcomes):
                     processor.finish(item.released)
                     for recovery in item.recoveries:
                         self._post_entries(processor.recover(recovery))
                 else:
+                    if item.previous_owner is not None:
+                        self._end_sessions(shard, item.previous_owner)
                     processor.forget(item.queue)
+
+    def _handle(self, commands: Commands, processor: CommandProcessor) -> None:
+        envelopes = commands.envelopes
+        if commands.is_backlog:
+            stored, envelopes = processor.take_stored(envelopes)
+            self._post_entries(stored)
+        for start in range(0, len(envelopes), HANDLE_AT_ONCE):
+            self._post_entries(processor.handle(envelopes[start : start + HANDLE_AT_ONCE]))
+
+    @staticmethod
+    def _end_sessions(shard: Shard, owner: str) -> None:
+        """A worker that was stopped in the middle of a COPY would let its successor wait."""
+        ended = until_it_works(partial(shard.end_sessions, owner))
+        if ended:
+            logger.warning("ended %d sessions of %s in %s", ended, owner, shard.name)
 
     def _post_entries(self, entries: Sequence[Entry]) -> None:
         if not entries:

@@ -8,13 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from enode_django.eventstore.base import EventStore, FeedEntry, StreamRecord
+from enode_django.eventstore.base import FeedEntry, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, END, Position
 from enode_django.testing.event_store_position_contract import SECONDS, EventStorePositionContract
 from enode_django.testing.event_store_read_contract import START, history, refusal, stream
 
 
-def read_on(store: EventStore, after: Position, *, limit: int) -> tuple[list[FeedEntry], Position]:
+def read_on(store: Shard, after: Position, *, limit: int) -> tuple[list[FeedEntry], Position]:
     """Page by page up to what is settled by now, and the position to go on from."""
     entries: list[FeedEntry] = []
     while True:
@@ -28,19 +28,19 @@ def read_on(store: EventStore, after: Position, *, limit: int) -> tuple[list[Fee
 
 
 class EventStoreFeedContract(EventStorePositionContract):
-    def test_the_feed_of_an_empty_store_is_empty(self, store: EventStore) -> None:
+    def test_the_feed_of_an_empty_store_is_empty(self, store: Shard) -> None:
         page = store.feed(BEGINNING, limit=10)
         assert page.entries == []
         assert store.feed(page.position, limit=10).entries == []
 
-    def test_the_feed_has_every_row_as_it_was_stored(self, store: EventStore) -> None:
+    def test_the_feed_has_every_row_as_it_was_stored(self, store: Shard) -> None:
         rows = [*history("a", 3), refusal("a"), stream("b", 1, aggregate_root_type="notes.Note")]
         store.append(rows)
         entries = self.when_fed(store, BEGINNING, rows)
         assert sorted(record.command_id for _, record in entries) == sorted(row.command_id for row in rows)
         assert {record.command_id: record for _, record in entries} == {row.command_id: row for row in rows}
 
-    def test_versions_come_in_their_order_and_later_calls_later(self, store: EventStore) -> None:
+    def test_versions_come_in_their_order_and_later_calls_later(self, store: Shard) -> None:
         first, second = history("b", 3), [*history("a", 2), stream("b", 4)]
         store.append(first)
         store.append(second)
@@ -48,7 +48,7 @@ class EventStoreFeedContract(EventStorePositionContract):
         assert [record.version for _, record in entries if record.aggregate_root_id == "b"] == [1, 2, 3, 4]
         assert {record.aggregate_root_id for _, record in entries[:3]} == {"b"}
 
-    def test_positions_rise_and_stay_with_their_rows(self, store: EventStore) -> None:
+    def test_positions_rise_and_stay_with_their_rows(self, store: Shard) -> None:
         rows = history("a", 5)
         for row in rows:
             store.append([row])
@@ -63,7 +63,7 @@ class EventStoreFeedContract(EventStorePositionContract):
             assert store.feed(Position.parse(str(position)), limit=10).entries == entries[number:]
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-    def test_pages_end_within_what_one_call_stored(self, store: EventStore, limit: int) -> None:
+    def test_pages_end_within_what_one_call_stored(self, store: Shard, limit: int) -> None:
         rows = [*history("a", 7), *history("b", 6)]
         store.append(rows)
         whole = self.when_fed(store, BEGINNING, rows)
@@ -71,7 +71,7 @@ class EventStoreFeedContract(EventStorePositionContract):
         assert entries == whole
         assert len({(position.generation, position.transaction_id) for position, _ in entries}) == 1
 
-    def test_a_short_page_leads_past_what_is_settled(self, store: EventStore) -> None:
+    def test_a_short_page_leads_past_what_is_settled(self, store: Shard) -> None:
         rows = history("a", 3)
         store.append(rows)
         self.when_fed(store, BEGINNING, rows)
@@ -79,16 +79,16 @@ class EventStoreFeedContract(EventStorePositionContract):
         assert store.feed(BEGINNING, limit=10).position >= before
         assert store.feed(BEGINNING, limit=3).position < before
 
-    def test_a_position_ahead_of_the_store_is_given_back(self, store: EventStore) -> None:
+    def test_a_position_ahead_of_the_store_is_given_back(self, store: Shard) -> None:
         store.append([stream("a", 1)])
         assert store.feed(END, limit=10) == ([], END)
 
-    def test_a_page_without_rows_is_refused(self, store: EventStore) -> None:
+    def test_a_page_without_rows_is_refused(self, store: Shard) -> None:
         for limit in (0, -1):
             with pytest.raises(ValueError, match=str(limit)):
                 store.feed(BEGINNING, limit=limit)
 
-    def test_the_feed_leaves_out_what_was_pruned(self, store: EventStore) -> None:
+    def test_the_feed_leaves_out_what_was_pruned(self, store: Shard) -> None:
         kept, pruned = refusal("a", created_at=START + timedelta(days=2)), refusal("a")
         rows = [stream("a", 1), pruned, kept, stream("a", 2)]
         for row in rows:
@@ -98,7 +98,7 @@ class EventStoreFeedContract(EventStorePositionContract):
         assert read_on(store, BEGINNING, limit=1)[0] == [entry for entry in before if entry.record != pruned]
         assert read_on(store, before[1].position, limit=1)[0] == before[2:]
 
-    def test_a_row_sent_again_does_not_come_again(self, store: EventStore) -> None:
+    def test_a_row_sent_again_does_not_come_again(self, store: Shard) -> None:
         rows = [stream("a", 1), stream("b", 1)]
         store.append(rows[:1])
         (seen,) = self.when_fed(store, BEGINNING, rows[:1])
@@ -106,7 +106,7 @@ class EventStoreFeedContract(EventStorePositionContract):
         (new,) = self.when_fed(store, seen.position, rows[1:])
         assert new.record == rows[1]
 
-    def test_the_feed_goes_on_in_a_new_generation(self, store: EventStore) -> None:
+    def test_the_feed_goes_on_in_a_new_generation(self, store: Shard) -> None:
         rows = [*history("a", 3), *history("b", 2)]
         store.append(rows[:3])
         before = self.when_fed(store, BEGINNING, rows[:3])
@@ -119,7 +119,7 @@ class EventStoreFeedContract(EventStorePositionContract):
             assert read_on(store, before[0].position, limit=limit)[0] == before[1:] + after
 
     @staticmethod
-    def when_fed(store: EventStore, after: Position, rows: Iterable[StreamRecord]) -> list[FeedEntry]:
+    def when_fed(store: Shard, after: Position, rows: Iterable[StreamRecord]) -> list[FeedEntry]:
         """The feed from there on, as soon as it has these rows: somebody else may hold it back for a moment."""
         wanted = {row.command_id for row in rows}
         deadline = time.monotonic() + SECONDS

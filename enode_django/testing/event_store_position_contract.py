@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 
-from enode_django.eventstore.base import EventStore, Settled, StreamRecord
+from enode_django.eventstore.base import Settled, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, END, Position
 from enode_django.testing.event_store_read_contract import (
     START,
@@ -22,7 +22,7 @@ SECONDS = 20.0
 ENOUGH = 1_000
 
 
-def settled_between(store: EventStore, after: Position, before: Position, limit: int = ENOUGH) -> Settled:
+def settled_between(store: Shard, after: Position, before: Position, limit: int = ENOUGH) -> Settled:
     """All parts of a range as one."""
     heads: dict[str, tuple[str, int]] = {}
     refusals: list[StreamRecord] = []
@@ -37,20 +37,20 @@ def settled_between(store: EventStore, after: Position, before: Position, limit:
 
 
 class EventStorePositionContract(EventStoreReadContract):
-    def test_what_is_stored_comes_to_lie_below_the_position(self, store: EventStore) -> None:
+    def test_what_is_stored_comes_to_lie_below_the_position(self, store: Shard) -> None:
         before = store.position()
         store.append([*history("a", 3), refusal("a"), stream("b", 1, aggregate_root_type="notes.Note")])
         settled = self.when_settled(store, before, "ab")
         assert settled.heads == {"a": ("bank.BankAccount", 3), "b": ("notes.Note", 1)}
 
-    def test_positions_never_go_back(self, store: EventStore) -> None:
+    def test_positions_never_go_back(self, store: Shard) -> None:
         positions = [store.position()]
         for version in range(1, 20):
             store.append([stream("a", version)])
             positions.append(store.position())
         assert positions == sorted(positions)
 
-    def test_ranges_end_to_end_show_every_row_once(self, store: EventStore) -> None:
+    def test_ranges_end_to_end_show_every_row_once(self, store: Shard) -> None:
         begin = store.position()
         refusals = [refusal("a"), refusal("c")]
         store.append([*history("a", 2), refusals[0]])
@@ -68,14 +68,14 @@ class EventStorePositionContract(EventStoreReadContract):
         assert whole.heads == second.heads
         assert sorted(whole.refusals) == sorted(refusals)
 
-    def test_an_empty_range_shows_nothing(self, store: EventStore) -> None:
+    def test_an_empty_range_shows_nothing(self, store: Shard) -> None:
         store.append([stream("a", 1), refusal("a")])
         self.when_settled(store, BEGINNING, "a")
         position = store.position()
         for after, before in ((position, position), (position, BEGINNING), (BEGINNING, BEGINNING)):
             assert store.settled(after, before, limit=1) == (before, Settled({}, []))
 
-    def test_more_rows_than_the_limit_are_shown_in_parts(self, store: EventStore) -> None:
+    def test_more_rows_than_the_limit_are_shown_in_parts(self, store: Shard) -> None:
         begin = store.position()
         for number in range(5):
             store.append([stream("a", number + 1), refusal("a"), stream(f"b{number}", 1)])
@@ -89,7 +89,7 @@ class EventStorePositionContract(EventStoreReadContract):
             assert settled_between(store, begin, position, limit).heads == whole.heads
             assert sorted(settled_between(store, begin, position, limit).refusals) == sorted(whole.refusals)
 
-    def test_rows_of_one_transaction_are_not_parted(self, store: EventStore) -> None:
+    def test_rows_of_one_transaction_are_not_parted(self, store: Shard) -> None:
         begin = store.position()
         store.append([*history("a", 3), refusal("a"), stream("b", 1)])
         whole = self.when_settled(store, begin, "ab")
@@ -97,23 +97,23 @@ class EventStorePositionContract(EventStoreReadContract):
         assert [part for part in parts if part != Settled({}, [])] == [whole]
 
     @staticmethod
-    def _parts(store: EventStore, after: Position, before: Position, limit: int) -> list[Settled]:
+    def _parts(store: Shard, after: Position, before: Position, limit: int) -> list[Settled]:
         parts = []
         while after < before:
             after, part = store.settled(after, before, limit=limit)
             parts.append(part)
         return parts
 
-    def test_the_whole_store_lies_below_the_end(self, store: EventStore) -> None:
+    def test_the_whole_store_lies_below_the_end(self, store: Shard) -> None:
         store.append([*history("a", 3), refusal("a")])
         assert settled_between(store, BEGINNING, END).heads == {"a": ("bank.BankAccount", 3)}
 
-    def test_the_type_is_that_of_the_highest_version(self, store: EventStore) -> None:
+    def test_the_type_is_that_of_the_highest_version(self, store: Shard) -> None:
         before = store.position()
         store.append([stream("a", 1), stream("a", 2, aggregate_root_type="bank.Renamed")])
         assert self.when_settled(store, before, "a").heads == {"a": ("bank.Renamed", 2)}
 
-    def test_a_pruned_refusal_is_shown_no_more(self, store: EventStore) -> None:
+    def test_a_pruned_refusal_is_shown_no_more(self, store: Shard) -> None:
         before = store.position()
         kept = refusal("a", created_at=START + timedelta(days=2))
         store.append([stream("a", 1), refusal("a"), kept])
@@ -122,7 +122,7 @@ class EventStorePositionContract(EventStoreReadContract):
         store.prune_refusals(START + timedelta(days=1))
         assert settled_between(store, before, store.position()) == Settled(shown.heads, [kept])
 
-    def test_a_record_sent_again_keeps_its_position(self, store: EventStore) -> None:
+    def test_a_record_sent_again_keeps_its_position(self, store: Shard) -> None:
         record = stream("a", 1)
         store.append([record])
         self.when_settled(store, BEGINNING, "a")
@@ -130,7 +130,7 @@ class EventStorePositionContract(EventStoreReadContract):
         store.append([record, stream("b", 1)], doubtful=True)
         assert set(self.when_settled(store, position, "b").heads) == {"b"}
 
-    def test_heads_before_a_position_leave_out_what_came_later(self, store: EventStore) -> None:
+    def test_heads_before_a_position_leave_out_what_came_later(self, store: Shard) -> None:
         store.append([*history("a", 2), stream("b", 1), refusal("d")])
         self.when_settled(store, BEGINNING, "ab")
         position = store.position()
@@ -144,7 +144,7 @@ class EventStorePositionContract(EventStoreReadContract):
         assert store.heads_before(ids, END) == {"a": 4, "b": 1, "c": 1}
         assert store.heads_before([], position) == {}
 
-    def test_a_command_decided_anew_has_a_new_position(self, store: EventStore) -> None:
+    def test_a_command_decided_anew_has_a_new_position(self, store: Shard) -> None:
         store.append([refusal("a", "k"), stream("b", 1)])
         self.when_settled(store, BEGINNING, "b")
         position = store.position()
@@ -152,7 +152,7 @@ class EventStorePositionContract(EventStoreReadContract):
         assert outcomes(store.append([stream("a", 1, "k")])) == [STORED]
         assert self.when_settled(store, position, "a") == Settled({"a": ("bank.BankAccount", 1)}, [])
 
-    def test_what_is_stored_in_a_new_generation_comes_after_every_earlier_position(self, store: EventStore) -> None:
+    def test_what_is_stored_in_a_new_generation_comes_after_every_earlier_position(self, store: Shard) -> None:
         store.append([*history("a", 2), stream("b", 1)])
         self.when_settled(store, BEGINNING, "ab")
         before = store.position()
@@ -172,7 +172,7 @@ class EventStorePositionContract(EventStoreReadContract):
         assert set(settled_between(store, BEGINNING, store.position()).heads) == {"a", "b", "c"}
 
     @staticmethod
-    def when_settled(store: EventStore, after: Position, root_ids: Iterable[str]) -> Settled:
+    def when_settled(store: Shard, after: Position, root_ids: Iterable[str]) -> Settled:
         """What is settled from ``after`` on, as soon as these aggregates are among it: the position may be held back
         for a moment by somebody else."""
         wanted = set(root_ids)

@@ -73,7 +73,8 @@ class InlineCommandBus:
     def _follower(self, subscriber: Subscriber) -> Follower:
         """What a handler raises is raised to the test."""
         runner = Runner(make_applier(subscriber, self._store, self.forward), once)
-        runner.applier.subscribe()
+        for shard in self._store.shards:
+            runner.applier.subscribe(shard)
         return Follower(runner, policy=RAISE, notify=lambda notices: None)
 
     def _run(self) -> None:

@@ -23,6 +23,7 @@ from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.messages import decode_published
 from enode_django.eventing.publisher import dead_letter_topic
 from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.statements import TABLE
 from enode_django.exceptions import UnknownTopic
 from enode_django.runtime import use_bus
@@ -74,7 +75,7 @@ class Stack:
         for queue in range(QUEUES):  # by a group that commits nothing, so that what was published can be looked at
             self.transport.acquire("onlooker", EVENTS, queue, "onlooker", 1)
         self.transport.create_topic(COMMANDS, QUEUES)
-        bus = QueueCommandBus(self.transport, Producer(self.transport, queues=QUEUES), COMMANDS)
+        bus = QueueCommandBus(self.transport, Producer(self.transport, queues=QUEUES, selector=select_queue), COMMANDS)
         self._closing.callback(bus.close)
         self._closing.callback(self._close_processors)
         self._closing.enter_context(use_bus(bus))

@@ -148,7 +148,7 @@ def test_a_new_process_manager_starts_now(harness: Harness, behaviour: Behaviour
 
     late = Late()
     follower = harness.follower(late)
-    follower.runner.applier.subscribe()
+    follower.runner.applier.subscribe(harness.store)
     new = harness.stored("c", Opened(owner="cat"), after=2)
     harness.deliver(follower, [*old, old_refusal, *new, harness.refused("c", TooMuch("no", amount=2))])
     assert [command.aggregate_root_id for command in harness.sent] == ["cat", "late"]
@@ -163,6 +163,6 @@ def test_event_handlers_run_by_priority_and_then_by_name(harness: Harness, behav
 def test_event_handlers_start_now_unless_they_say_otherwise(harness: Harness, behaviour: Behaviour) -> None:
     old = harness.stored("c", Added(amount=1))
     follower = harness.follower(handler_group(start="now"))
-    follower.runner.applier.subscribe()
+    follower.runner.applier.subscribe(harness.store)
     harness.deliver(follower, old + harness.stored("c", Added(amount=2), after=1))
     assert behaviour.calls == ["c/2/0", "second"]

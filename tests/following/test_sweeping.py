@@ -56,7 +56,9 @@ class Sweep:
         self.follower.begin()
 
     def swept(self) -> Position:
-        return checkpoints.subscribe("default", self.name, BEGINNING).swept_position
+        subscription = checkpoints.subscription("default", self.name, 0)
+        assert subscription is not None
+        return subscription.swept_position
 
     def run(self, rounds: int = 60) -> None:
         """As many rounds as a whole sweep takes."""
@@ -258,7 +260,7 @@ def test_a_goal_behind_what_another_worker_swept_is_no_restore(harness: Harness,
     sweep.transport.send("events", {0: [encode_published(record)]})
     sweep.run(2)  # has a goal, and waits for the queue
     harness.stored("d", Added(amount=1))
-    checkpoints.save_swept("default", sweep.name, harness.store.position())
+    checkpoints.save_swept("default", sweep.name, 0, harness.store.position())
     sweep.transport.commit(sweep.name, "events", {0: Commit(sweep.lease.epoch, 1)})
     sweep.run()
     assert StoreGeneration.objects.filter(generation__gt=0).count() == 0

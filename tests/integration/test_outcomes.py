@@ -27,7 +27,6 @@ from enode_django import (
 )
 from enode_django.commanding.results import CommandResult, decode_result
 from enode_django.conf import conf
-from enode_django.equeue.producer import Producer
 from enode_django.eventing.messages import decode_published
 from enode_django.exceptions import CommandFailed, CommandTimeout, DefinitionError, InvalidField, InvalidId
 from enode_django.middleware import EnodeMiddleware
@@ -219,10 +218,10 @@ def test_refusal_is_stored_and_repeated_whatever_has_changed_since(
 
 def send_bytes(key: str, *bodies: bytes) -> None:
     current_bus()
-    from enode_django.runtime import make_transport
+    from enode_django.runtime import make_producer, make_transport
 
     transport = make_transport()
-    Producer(transport).send_batch(conf().COMMAND_TOPIC, [(key, body) for body in bodies])
+    make_producer(transport).send_batch(conf().COMMAND_TOPIC, [(key, body) for body in bodies])
     transport.close()
 
 

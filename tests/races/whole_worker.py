@@ -32,7 +32,7 @@ class WholeWorker:
             transport, group=GROUP, topic=COMMANDS, owner=owner, lease=60, keep_receipts=remember
         )
         remembered = RememberedAnswers(remember, self.consumer.receipts)
-        self.intake = Intake(store, MailboxRouter(1, 1), remembered, persist=once, delays=())
+        self.intake = Intake(MailboxRouter(1, 1), remembered, delays=())
         self.processor = CommandProcessor(
             AggregateLoader(store), handlers, persist=once, max_aggregates=10, max_recent=max_recent, max_bytes=10_000
         )
@@ -59,9 +59,10 @@ class WholeWorker:
         handled = 0
         for window, offsets, bodies in self.consumer.pull(100, 0):
             received = self.intake.receive(window, offsets, bodies)
-            handled += len(received.commands)
             finished += received.finished
-            entries = [*received.stored, *self.processor.handle(received.commands)]
+            stored, left = self.processor.take_stored(received.commands)
+            handled += len(left)
+            entries = [*stored, *self.processor.handle(left)]
             while entries:
                 committed = self.committer.commit(entries)
                 finished += committed.finished

@@ -1,0 +1,132 @@
+"""Which shard has which aggregates. Pure.
+
+An aggregate's id hashes to one of 1,024 buckets, for ever. Each shard has recorded the buckets it owns, in its own
+database: that record is the truth, the settings only name the databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import mmh3
+
+from enode_django.exceptions import ShardMismatch
+
+BUCKETS = 1_024
+BUCKET_SEED = 0xB0CCE7
+"""Part of what is stored: another seed would look for aggregates in other shards. Mailboxes have another one."""
+
+ALL = frozenset(range(BUCKETS))
+
+SET_UP = 1
+"""The first epoch of a shard whose siblings have recorded their buckets, too; while that is not known it is 0."""
+
+
+def bucket_of(aggregate_root_id: str) -> int:
+    return mmh3.hash(aggregate_root_id, BUCKET_SEED, signed=False) % BUCKETS
+
+
+def select_queue(aggregate_root_id: str, queue_count: int) -> int:
+    """Neighbouring buckets share a queue, as they share a shard: a shard that is down pauses its own queues only.
+
+    >>> [bucket * 8 // BUCKETS for bucket in (0, 127, 128, 1023)]
+    [0, 0, 1, 7]
+    """
+    return bucket_of(aggregate_root_id) * queue_count // BUCKETS
+
+
+def even_shares(count: int) -> list[frozenset[int]]:
+    """All buckets in ``count`` runs whose sizes differ by at most one.
+
+    >>> [(min(share), max(share)) for share in even_shares(3)]
+    [(0, 341), (342, 682), (683, 1023)]
+    """
+    shares: list[set[int]] = [set() for _ in range(count)]
+    for bucket in range(BUCKETS):
+        shares[bucket * count // BUCKETS].add(bucket)
+    return [frozenset(share) for share in shares]
+
+
+class Claim(NamedTuple):
+    """What one shard has recorded. ``number`` tells it from its siblings whatever its database is called; ``epoch``
+    is raised whenever its buckets change."""
+
+    number: int
+    epoch: int
+    buckets: frozenset[int]
+
+
+class Found(NamedTuple):
+    """A shard as it was found: ``claim`` is None if it has recorded nothing yet."""
+
+    alias: str
+    claim: Claim | None
+    has_streams: bool = False
+
+
+def first_claims(found: Sequence[Found]) -> Mapping[str, Claim]:
+    """What those are to record that have recorded nothing yet, by alias.
+
+    New shards share the buckets evenly; one that joins others gets none (they have to be moved), and the only one that
+    has streams has always had all. Raises `ShardMismatch` where somebody else must own what nobody has recorded.
+    """
+    new = [one for one in found if one.claim is None]
+    known = [one.claim for one in found if one.claim is not None]
+    if not known:
+        return dict(zip((one.alias for one in found), _of_new_store(found), strict=True))
+    rest = ALL.difference(*(claim.buckets for claim in known))
+    if not rest:
+        first = 1 + max(claim.number for claim in known)
+        return {one.alias: Claim(first + place, SET_UP, frozenset()) for place, one in enumerate(new)}
+    if new and any(claim.epoch >= SET_UP for claim in known):
+        raise ShardMismatch(
+            f"nothing is recorded in {_names(new)}, but its siblings know that {len(rest)} of {BUCKETS} buckets belong "
+            "to a shard that is not among them: is it the right database? see EVENT_STORE in the settings"
+        )
+    shares = even_shares(len(found))  # recording was interrupted: it goes on
+    return {one.alias: Claim(place, 0, shares[place]) for place, one in enumerate(found) if one.claim is None}
+
+
+def _of_new_store(found: Sequence[Found]) -> Iterator[Claim]:
+    with_streams = [one for one in found if one.has_streams]
+    if len(with_streams) > 1:
+        raise ShardMismatch(
+            f"{_names(with_streams)} hold event streams, but none has recorded its buckets: they are not shards of one "
+            "event store; name one of them in EVENT_STORE['DATABASES'], migrate, and start with it"
+        )
+    for place, (one, share) in enumerate(zip(found, even_shares(len(found)), strict=True)):
+        if with_streams:
+            share = ALL if one.has_streams else frozenset()
+        yield Claim(place, SET_UP if len(found) == 1 else 0, share)
+
+
+def owners(claims: Mapping[str, Claim]) -> list[int]:
+    """By bucket, the place of its shard in ``claims``. Raises `ShardMismatch` unless each bucket has exactly one."""
+    owned: list[int] = [-1] * BUCKETS
+    numbers: dict[int, str] = {}
+    for place, (alias, claim) in enumerate(claims.items()):
+        other = numbers.setdefault(claim.number, alias)
+        if other != alias:
+            raise ShardMismatch(
+                f"the databases {other!r} and {alias!r} both say that they are shard {claim.number}: one is the other, "
+                "or a copy of it; name each shard once in EVENT_STORE['DATABASES']"
+            )
+        for bucket in claim.buckets:
+            if owned[bucket] >= 0:
+                raise ShardMismatch(
+                    f"bucket {bucket} is recorded in {list(claims)[owned[bucket]]!r} and in {alias!r}: they are not "
+                    "shards of one event store; correct EVENT_STORE['DATABASES']"
+                )
+            owned[bucket] = place
+    missing = owned.count(-1)
+    if missing:
+        raise ShardMismatch(
+            f"{missing} of {BUCKETS} buckets belong to a shard that EVENT_STORE['DATABASES'] = {list(claims)!r} does "
+            "not name: name all of the store's databases"
+        )
+    return owned
+
+
+def _names(found: Iterable[Found]) -> str:
+    return ", ".join(repr(one.alias) for one in found)

@@ -1,0 +1,167 @@
+"""The claims of an event store's shards: read from their databases, recorded where there are none yet."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from enode_django.databases import in_transaction
+from enode_django.eventstore import statements
+from enode_django.eventstore.buckets import ALL, BUCKETS, SET_UP, Claim, Found, bucket_of, first_claims, owners
+from enode_django.eventstore.rows import connected, execute, run
+from enode_django.exceptions import ShardMapOutdated, StoreUnavailable
+
+logger = logging.getLogger("enode_django.eventstore")
+
+
+class ShardMap:
+    """May be used by any thread. It asks the databases when it is first used, and after `forget`; then each method
+    blocks, and raises `StoreUnavailable`, or `ShardMismatch` if the databases are not the shards of one store.
+
+    One shard may be away when the others are read for the first time: it has what they have not.
+    """
+
+    def __init__(self, aliases: Iterable[str]) -> None:
+        self.aliases = list(aliases)
+        self._lock = threading.Lock()
+        self._claims: dict[str, Claim] = {}
+        self._forgotten: set[str] = set()
+        self._owners: Sequence[int] | None = None
+
+    def place_of(self, aggregate_root_id: str) -> int:
+        """The place in ``aliases`` of the shard that has the aggregate."""
+        owned = self._owners
+        if owned is None:
+            owned = self._load()
+        return owned[bucket_of(aggregate_root_id)]
+
+    def claim_of(self, alias: str) -> Claim:
+        claim = self._claims.get(alias)
+        if claim is None or alias in self._forgotten:
+            self._load()
+            claim = self._claims.get(alias)
+            if claim is None or alias in self._forgotten:
+                raise StoreUnavailable(f"the event store in database {alias!r} does not say which buckets it owns")
+        return claim
+
+    def forget(self, alias: str) -> None:
+        """Ask anew what the shard owns, before anything else is written to it."""
+        with self._lock:
+            self._forgotten.add(alias)
+
+    def load(self) -> None:
+        """Read and compare what all of them have recorded, and let those record a first share that have none."""
+        self._load()
+
+    def _load(self) -> Sequence[int]:
+        with self._lock:
+            found = [_find(alias) for alias in self.aliases]
+            away = [alias for alias, one in zip(self.aliases, found, strict=True) if one is None]
+            here = [one for one in found if one is not None]
+            if any(one.claim is None for one in here):
+                here = self._record(here, away)
+            for one in here:
+                assert one.claim is not None
+                self._claims[one.alias] = one.claim
+                self._forgotten.discard(one.alias)
+            self._owners = owners(self._assumed(away))
+            return self._owners
+
+    def _record(self, found: Sequence[Found], away: Sequence[str]) -> list[Found]:
+        if away:
+            new = [one.alias for one in found if one.claim is None]
+            raise StoreUnavailable(
+                f"the databases {away!r} of the event store cannot be reached, and without them {new!r} cannot "
+                "know which buckets to own"
+            )
+        for alias, claim in first_claims(found).items():
+            _record(alias, claim)
+        for alias in self.aliases:
+            _confirm(alias)
+        return [again for alias in self.aliases if (again := _find(alias)) is not None]
+
+    def _assumed(self, away: Sequence[str]) -> dict[str, Claim]:
+        """The claims of all, in order: one shard that could never be asked has what the others have not."""
+        unknown = [alias for alias in away if alias not in self._claims]
+        if len(unknown) > 1:
+            raise StoreUnavailable(f"the databases {unknown!r} of the event store cannot be reached")
+        rest = ALL.difference(*(claim.buckets for claim in self._claims.values()))
+        return {alias: self._claims.get(alias, Claim(-1, 0, rest)) for alias in self.aliases}
+
+
+def _find(alias: str) -> Found | None:
+    """None if the database is away."""
+    try:
+        with _borrowed(alias) as connection:
+            ((has_streams,),) = execute(connection, statements.HAS_STREAMS, ())
+            for number, epoch, buckets in execute(connection, statements.CLAIM, ()):
+                return Found(alias, Claim(number, epoch, frozenset(buckets)), has_streams)
+            return Found(alias, None, has_streams)
+    except StoreUnavailable as error:
+        logger.warning("%s", error)
+        return None
+
+
+def _record(alias: str, claim: Claim) -> None:
+    with _borrowed(alias) as connection:
+        place = (claim.number, claim.epoch, sorted(claim.buckets))
+        if run(connection, statements.RECORD_CLAIM, place):
+            told = "database %r is shard %d of the event store now, with %d of %d buckets"
+            logger.info(told, alias, claim.number, len(claim.buckets), BUCKETS)
+
+
+def _confirm(alias: str) -> None:
+    with _borrowed(alias) as connection:
+        run(connection, statements.CONFIRM_CLAIM, (SET_UP, SET_UP))
+
+
+@contextmanager
+def _borrowed(alias: str) -> Iterator[BaseDatabaseWrapper]:
+    """The calling thread's connection; one that was not open before is closed again, since a mailbox's thread has no
+    use for those of other shards."""
+    was_open = connections[alias].connection is not None
+    try:
+        with connected(alias) as connection:
+            yield connection
+    finally:
+        if not was_open and not in_transaction(connections[alias]):
+            connections[alias].close()
+
+
+@contextmanager
+def owning(connection: BaseDatabaseWrapper, claim: Claim) -> Iterator[None]:
+    """A transaction in which the shard owns the buckets of ``claim``: nobody can take one from it before the end.
+    Raises `ShardMapOutdated` if it does not, or not any more."""
+    if in_transaction(connection):
+        with transaction.atomic(using=connection.alias):
+            _check(connection, claim, execute(connection, statements.OPEN_CLAIM, ()))
+            yield
+        return
+    raw = connection.connection
+    try:
+        with psycopg.Cursor[Any](raw) as cursor:
+            cursor.execute(f"BEGIN; {statements.OPEN_CLAIM}", prepare=False)  # in one message
+            cursor.nextset()
+            _check(connection, claim, cursor.fetchall())
+        yield
+        raw.commit()
+    except BaseException:
+        if not raw.closed:
+            with suppress(psycopg.Error):
+                raw.rollback()
+        raise
+
+
+def _check(connection: BaseDatabaseWrapper, claim: Claim, found: Sequence[tuple[int, int]]) -> None:
+    if list(found) != [(claim.number, claim.epoch)]:
+        raise ShardMapOutdated(
+            f"shard {claim.number} in database {connection.alias!r} owns other buckets than at epoch {claim.epoch}: "
+            f"found {found!r}"
+        )

@@ -1,0 +1,35 @@
+"""Which tables lie in which database, where the event store has databases of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, models
+
+from enode_django.conf import conf
+
+STORE_MODELS = frozenset({"eventstream", "snapshot", "storegeneration", "shard"})
+"""Those that belong to the streams: in each shard of the event store and nowhere else."""
+
+
+class EventStoreRouter:
+    """For ``DATABASE_ROUTERS``. The tables of the event store are migrated to each of ``EVENT_STORE["DATABASES"]``, and
+    nothing else is; the default database is an exception, if it is one of them: it has everything.
+    """
+
+    def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
+        """Of the store's models the first shard: whoever wants another one says ``using``."""
+        return conf().event_databases[0] if _is_of_store(model._meta.app_label, model._meta.model_name) else None
+
+    def db_for_write(self, model: type[models.Model], **hints: Any) -> str | None:
+        return self.db_for_read(model)
+
+    def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
+        shards = conf().event_databases
+        if _is_of_store(app_label, model_name):
+            return db in shards
+        return False if db in shards and db != DEFAULT_DB_ALIAS else None
+
+
+def _is_of_store(app_label: str, model_name: str | None) -> bool:
+    return app_label == "enode_django" and (model_name or "").lower() in STORE_MODELS
