@@ -16,11 +16,14 @@ class EnodeConfig(AppConfig):
         from enode_django.conf import DISCOVERED_MODULES, conf
         from enode_django.exceptions import ConfigurationError
         from enode_django.serialization.registry import types
+        from enode_django.store_checks import check_shards, check_store
         from enode_django.subscriber_checks import check_subscribers
 
         types.label_of = _label_of
         register(check_settings, Tags.compatibility)
         register(check_definitions, Tags.models)
+        register(check_store, Tags.compatibility)
+        register(check_shards, Tags.database)
         register(check_subscribers, Tags.models)
         try:
             modules = conf().AUTODISCOVER_MODULES

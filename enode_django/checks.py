@@ -8,7 +8,6 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
-from django.db import connections
 
 from enode_django import conf as settings
 from enode_django.domain.declarations import declared
@@ -42,7 +41,6 @@ def _settings() -> Iterator[CheckMessage]:
             )
     yield from _numbers()
     yield from _topics()
-    yield from _databases()
 
 
 _COUNTS = (
@@ -105,23 +103,6 @@ def _topics() -> Iterator[CheckMessage]:
     current = settings.conf()
     if current.COMMAND_TOPIC == current.EVENT_TOPIC:
         yield Error(f"ENODE uses the topic {current.COMMAND_TOPIC!r} for commands and events.", id="enode_django.E005")
-
-
-def _databases() -> Iterator[CheckMessage]:
-    current = settings.conf()
-    aliases = current.event_databases
-    if len(aliases) != 1 or aliases[0] not in connections:
-        yield Error(
-            f"ENODE['EVENT_STORE']['DATABASES'] is {aliases!r}; it must name one of DATABASES.",
-            hint=f"DATABASES has {', '.join(sorted(connections))}.",
-            id="enode_django.E004",
-        )
-    elif current.event_store_backend == settings.POSTGRES and connections[aliases[0]].vendor != "postgresql":
-        yield Error(
-            f"The event store is in the database {aliases[0]!r}, which is {connections[aliases[0]].vendor}; "
-            "it must be PostgreSQL.",
-            id="enode_django.E006",
-        )
 
 
 def _handlers() -> Iterator[CheckMessage]:

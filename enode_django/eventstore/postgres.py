@@ -65,8 +65,8 @@ class PostgresEventStore:
         return 0
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
-        """As the port says. Raises `ShardMapOutdated` if this shard owns other buckets than it did when the records were
-        sent to it; nothing is stored then."""
+        """As the port says. Raises `ShardMapOutdated` if this shard owns other buckets than it did when the call began;
+        nothing is stored then."""
         if not records:
             return []
         claim = self._map.claim_of(self.alias)

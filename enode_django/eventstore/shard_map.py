@@ -60,6 +60,14 @@ class ShardMap:
         """Read and compare what all of them have recorded, and let those record a first share that have none."""
         self._load()
 
+    def compare(self) -> None:
+        """The same, but nothing is recorded: what is not yet is said to be what it would be."""
+        found = [one for alias in self.aliases if (one := _find(alias)) is not None]
+        if len(found) < len(self.aliases):
+            return  # nothing can be said
+        first = first_claims(found) if any(one.claim is None for one in found) else {}
+        owners({one.alias: one.claim or first[one.alias] for one in found})
+
     def _load(self) -> Sequence[int]:
         with self._lock:
             found = [_find(alias) for alias in self.aliases]

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand
 from django.test import override_settings
 
 import enode_django
-from enode_django import checks, subscriber_checks
+from enode_django import checks, store_checks, subscriber_checks
 from enode_django.conf import Conf
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.subscribers import Subscriber
@@ -62,7 +62,7 @@ def test_options_of_the_redis_transport_are_documented_with_their_defaults() -> 
 
 def test_every_check_is_documented_once() -> None:
     ids = re.findall(
-        r'id="(enode_django\.[EW]\d{3})"', inspect.getsource(checks) + inspect.getsource(subscriber_checks)
+        r'id="(enode_django\.[EW]\d{3})"', "".join(map(inspect.getsource, (checks, store_checks, subscriber_checks)))
     )
     rows = rows_by_code(REFERENCE / "checks.md")
     assert len(ids) == len(set(ids)) > 0

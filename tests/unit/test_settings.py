@@ -14,6 +14,7 @@ from enode_django.domain.messages import Command
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import ConfigurationError
 from enode_django.runtime import current_bus, make_store, make_transport, use_bus
+from enode_django.store_checks import check_store
 from enode_django.testing import inline
 
 
@@ -107,12 +108,15 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"UNKNOWN_TYPE_DELAYS": [-1]}, ["enode_django.E008"]),
         ({"UNKNOWN_TYPE_DELAYS": [0, 0.5]}, []),
         ({"EVENT_STORE": {"DATABASES": []}}, ["enode_django.E004"]),
+        ({"EVENT_STORE": {"DATABASES": "default"}}, ["enode_django.E004"]),
+        ({"EVENT_STORE": {"DATABASES": ["default", "default"]}}, ["enode_django.E004"]),
+        ({"EVENT_STORE": {"DATABASES": [["default"]]}}, ["enode_django.E004"]),
         ({"COMMAND_TOPIC": "x", "EVENT_TOPIC": "x"}, ["enode_django.E005"]),
     ],
 )
 def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], expected: list[str]) -> None:
     with override_settings(ENODE=settings):
-        assert [message.id for message in check_settings(None)] == expected
+        assert [message.id for message in [*check_settings(None), *check_store(None)]] == expected
 
 
 @pytest.mark.parametrize(
@@ -120,14 +124,14 @@ def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], exp
 )
 def test_settings_that_are_no_dictionary_are_reported(settings: object) -> None:
     with override_settings(ENODE=settings):
-        assert [message.id for message in check_settings(None)] == ["enode_django.E001"]
+        assert [message.id for message in [*check_settings(None), *check_store(None)]] == ["enode_django.E001"]
 
 
 def test_event_store_outside_postgresql_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections["default"], "vendor", "sqlite", raising=False)
-    assert [message.id for message in check_settings(None)] == ["enode_django.E006"]
+    assert [message.id for message in check_store(None)] == ["enode_django.E006"]
     with override_settings(ENODE={"EVENT_STORE": {"BACKEND": "a.store.of.ones.own"}}):
-        assert check_settings(None) == []
+        assert check_store(None) == []
 
 
 def messages(name: str) -> list[tuple[str | None, str]]:

@@ -16,9 +16,10 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.utils import autoreload
 
-from enode_django.conf import Conf, conf
-from enode_django.exceptions import ConfigurationError, QueueError
-from enode_django.models import Checkpoint, EventStream
+from enode_django.conf import POSTGRES, Conf, conf
+from enode_django.eventstore.shard_map import ShardMap
+from enode_django.exceptions import ConfigurationError, QueueError, ShardMismatch, StoreUnavailable
+from enode_django.models import Checkpoint, Shard
 from enode_django.processors.connections import Share, connections_by_database
 from enode_django.processors.control import Role
 from enode_django.processors.cores import usable_cores
@@ -35,6 +36,10 @@ NOTHING_TO_FOLLOW = (
     "(in projections.py of an installed app), a ProcessManager (process_managers.py) or an @event_handler "
     "(event_handlers.py)"
 )
+
+
+class Unreachable(CommandError):
+    pass
 
 
 class Command(BaseCommand):
@@ -101,9 +106,8 @@ class Command(BaseCommand):
     # -- databases ------------------------------------------------------------------------------------------------
 
     def _say_connections(self, current: Conf, plans: Sequence[Plan]) -> None:
-        store = current.event_databases[0]
         try:
-            self._check_table("event database", store, EventStream._meta.db_table)
+            self._check_shards(current)
             if any(plan.role is Role.EVENT for plan in plans):
                 for subscriber in running_subscribers():
                     self._check_table(f"database of {subscriber.name}", subscriber.database, Checkpoint._meta.db_table)
@@ -112,11 +116,27 @@ class Command(BaseCommand):
         finally:
             connections.close_all()
 
+    def _check_shards(self, current: Conf) -> None:
+        """One of several may be away: its aggregates wait, and the others go on."""
+        aliases = current.event_databases
+        for alias in aliases:
+            try:
+                self._check_table("event database", alias, Shard._meta.db_table)
+            except Unreachable as error:
+                if len(aliases) == 1:
+                    raise
+                self.stdout.write(self.style.WARNING(str(error)))
+        if current.event_store_backend == POSTGRES:
+            try:
+                ShardMap(aliases).load()
+            except (ShardMismatch, StoreUnavailable) as error:
+                raise CommandError(str(error)) from error
+
     def _check_table(self, what: str, alias: str, table: str) -> None:
         try:
             tables = connections[alias].introspection.table_names()
         except DatabaseError as error:
-            raise CommandError(f"the {what} {alias!r} cannot be asked: {error}") from error
+            raise Unreachable(f"the {what} {alias!r} cannot be asked: {error}") from error
         if table not in tables:
             raise CommandError(
                 f"the {what} {alias!r} has no table {table!r}; "
@@ -126,9 +146,12 @@ class Command(BaseCommand):
     def _say_shares(self, alias: str, shares: Sequence[Share]) -> None:
         if connections[alias].vendor != "postgresql":
             return
-        with connections[alias].cursor() as cursor:
-            cursor.execute("SELECT current_setting('max_connections')::int")
-            (limit,) = cursor.fetchone()
+        try:
+            with connections[alias].cursor() as cursor:
+                cursor.execute("SELECT current_setting('max_connections')::int")
+                (limit,) = cursor.fetchone()
+        except DatabaseError:
+            return  # `_check_shards` has said that it is away
         total = sum(share.total for share in shares)
         terms = " + ".join(f"{share.processes} × {share.each}" for share in shares)
         text = f"up to {terms} = {total} connections to {alias!r}, whose server allows {limit}"
