@@ -18,7 +18,8 @@ Selector = Callable[[str, int], int]
 
 
 def select_by_hash(key: str, queue_count: int) -> int:
-    return mmh3.hash(key, QUEUE_SEED, signed=False) % queue_count
+    # Of the bytes, since mmh3 crashes the process at a text that is not UTF-8.
+    return mmh3.hash(key.encode(errors="surrogatepass"), QUEUE_SEED, signed=False) % queue_count
 
 
 class Producer:

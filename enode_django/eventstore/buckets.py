@@ -24,7 +24,8 @@ SET_UP = 1
 
 
 def bucket_of(aggregate_root_id: str) -> int:
-    return mmh3.hash(aggregate_root_id, BUCKET_SEED, signed=False) % BUCKETS
+    """Of any text, also of one that can be no id: mmh3 itself crashes at what is not UTF-8."""
+    return mmh3.hash(aggregate_root_id.encode(errors="surrogatepass"), BUCKET_SEED, signed=False) % BUCKETS
 
 
 def select_queue(aggregate_root_id: str, queue_count: int) -> int:

@@ -116,3 +116,7 @@ def test_many_threads_may_send_at_once(transport: MemoryTransport) -> None:
         placed = [place for places in pool.map(send, range(8)) for place in places]
     assert len(set(placed)) == 800
     assert sum(transport.end_offsets("orders").values()) == 800
+
+
+def test_a_key_that_is_not_utf8_has_a_queue_too(transport: MemoryTransport) -> None:
+    assert Producer(transport, queues=4).send("orders", "\udc80", b"x").queue in range(4)

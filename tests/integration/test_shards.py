@@ -1,0 +1,241 @@
+"""The event store over two databases: where things lie, who may write, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connections, transaction
+from pytest_django import DjangoDbBlocker
+
+from enode_django.eventstore import statements
+from enode_django.eventstore.base import Outcome
+from enode_django.eventstore.buckets import bucket_of
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.eventstore.shard_map import ShardMap
+from enode_django.eventstore.sharding import ShardedEventStore
+from enode_django.exceptions import ShardMapOutdated, ShardMismatch, StoreUnavailable
+from enode_django.runtime import make_snapshots, make_store
+from enode_django.snapshots.sharding import ShardedSnapshotStore
+from enode_django.store_checks import check_shards, check_store
+from enode_django.testing.event_store_contract import EventStoreAppendContract
+from enode_django.testing.event_store_read_contract import STORED, history, outcomes, stream
+from tests.integration.sharded import ALIASES, empty, id_in, opened, shard_databases, sharded_settings, sharded_store
+
+pytestmark = pytest.mark.django_db(transaction=True)
+FIRST, SECOND = id_in(0), id_in(1)
+
+
+@pytest.fixture(scope="session")
+def databases(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[dict[str, str]]:
+    with django_db_blocker.unblock(), shard_databases() as names:
+        yield names
+
+
+@pytest.fixture(autouse=True)
+def store(databases: dict[str, str], transactional_db: None) -> Iterator[ShardedEventStore]:
+    with opened(databases), sharded_settings():
+        empty()
+        yield sharded_store()
+
+
+def query(alias: str, statement: str, *parameters: object) -> list[Any]:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def stored_in(alias: str) -> list[str]:
+    return [id for (id,) in query(alias, f"SELECT aggregate_root_id FROM {statements.TABLE} ORDER BY sequence")]
+
+
+class TestContract(EventStoreAppendContract):
+    """What holds for one database holds for two."""
+
+    @pytest.fixture
+    def store(self, store: ShardedEventStore) -> ShardedEventStore:
+        return store
+
+    # Its writers are threads, which have no way to these databases.
+    test_writers_that_race_leave_histories_without_gap_or_repeat = None  # type: ignore[assignment]
+
+
+# Where things lie
+
+
+def test_each_aggregate_lies_in_the_shard_of_its_bucket(store: ShardedEventStore) -> None:
+    records = [*history(FIRST, 2), *history(SECOND, 3)]
+    assert outcomes(store.append(records)) == [STORED] * 5
+    assert [stored_in(alias) for alias in ALIASES] == [[FIRST] * 2, [SECOND] * 3]
+    assert store.heads([FIRST, SECOND]) == {FIRST: 2, SECOND: 3}
+    assert store.load_many([FIRST, SECOND]) == {FIRST: records[:2], SECOND: records[2:]}
+    assert [shard.heads([FIRST, SECOND]) for shard in store.shards] == [{FIRST: 2}, {SECOND: 3}]
+    assert [shard.number for shard in store.shards] == [0, 1]
+
+
+def test_outcomes_of_several_shards_come_in_the_order_of_the_records(store: ShardedEventStore) -> None:
+    taken = stream(SECOND, 1)
+    store.append([taken])
+    sent = [stream(SECOND, 1), stream(FIRST, 1), stream(SECOND, 2), stream(FIRST, 2)]
+    assert [one.outcome for one in store.append(sent)] == [
+        Outcome.CONFLICT,
+        Outcome.STORED,
+        Outcome.DEPENDENT,
+        Outcome.STORED,
+    ]
+
+
+def test_every_process_finds_the_same_map(store: ShardedEventStore) -> None:
+    store.append([stream(FIRST, 1)])
+    rows = [query(alias, "SELECT number, epoch, buckets FROM enode_django_shard") for alias in ALIASES]
+    assert rows == [[(0, 1, list(range(512)))], [(1, 1, list(range(512, 1024)))]]
+    assert sharded_store().load_many([FIRST]).keys() == {FIRST}
+
+
+@contextmanager
+def away(alias: str) -> Iterator[None]:
+    connection = connections[alias]
+    there = connection.settings_dict
+    connection.close()
+    connection.settings_dict = {**there, "NAME": "away"}
+    try:
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict = there
+
+
+def test_what_one_shard_has_stored_is_found_again_when_the_other_was_away(store: ShardedEventStore) -> None:
+    records = [stream(FIRST, 1), stream(SECOND, 1)]
+    store.place_of(FIRST)
+    with away("events1"), pytest.raises(StoreUnavailable):
+        store.append(records)
+    assert outcomes(store.append(records, doubtful=True)) == [STORED, STORED]
+    assert [stored_in(alias) for alias in ALIASES] == [[FIRST], [SECOND]]
+
+
+def test_a_process_may_start_while_one_shard_is_away(store: ShardedEventStore) -> None:
+    store.append([stream(FIRST, 1), stream(SECOND, 1)])
+    started = sharded_store()
+    with away("events1"):
+        assert outcomes(started.append([stream(FIRST, 2)])) == [STORED]
+        assert started.heads([FIRST]) == {FIRST: 2}
+        with pytest.raises(StoreUnavailable):
+            started.heads([SECOND])
+        with pytest.raises(StoreUnavailable):
+            started.append([stream(SECOND, 2)])
+    assert outcomes(started.append([stream(SECOND, 2)])) == [STORED]
+    assert [shard.number for shard in started.shards] == [0, 1]
+
+
+def test_nobody_guesses_when_more_than_one_shard_is_away_at_the_start(store: ShardedEventStore) -> None:
+    store.append([stream(FIRST, 1)])
+    with away("events0"), away("events1"), pytest.raises(StoreUnavailable, match=r"\['events0', 'events1'\]"):
+        sharded_store().place_of(FIRST)
+
+
+def test_new_shards_record_nothing_before_all_are_there(store: ShardedEventStore) -> None:
+    with away("events1"), pytest.raises(StoreUnavailable, match="cannot know which buckets to own"):
+        store.append([stream(FIRST, 1)])
+    assert query("events0", "SELECT FROM enode_django_shard") == []
+
+
+# Who may write
+
+
+def test_a_writer_whose_map_is_old_is_refused_and_asks_again(store: ShardedEventStore) -> None:
+    store.append([stream(FIRST, 1), stream(SECOND, 1)])
+    move(bucket_of(FIRST))
+    with pytest.raises(ShardMapOutdated):
+        store.append([stream(FIRST, 2)])
+    assert stored_in("events0") == [FIRST]
+    assert outcomes(store.append([stream(FIRST, 2)], doubtful=True)) == [STORED]
+    assert stored_in("events1") == [SECOND, FIRST]
+
+
+def test_a_new_epoch_of_the_same_buckets_stops_nobody(store: ShardedEventStore) -> None:
+    store.append([stream(FIRST, 1)])
+    query("events0", "UPDATE enode_django_shard SET epoch = epoch + 1")
+    assert outcomes(store.append([stream(FIRST, 2)])) == [STORED]
+
+
+def test_whoever_moves_buckets_waits_for_those_who_write(store: ShardedEventStore, databases: dict[str, str]) -> None:
+    store.append([stream(FIRST, 1)])
+    parameters = connections["events0"].get_connection_params()
+    for name in ("context", "cursor_factory"):
+        parameters.pop(name, None)
+    with transaction.atomic("events0"):
+        store.append([stream(FIRST, 2)])
+        with psycopg.connect(**parameters, autocommit=True) as mover, pytest.raises(psycopg.errors.LockNotAvailable):
+            mover.execute("SELECT FROM enode_django_shard FOR UPDATE NOWAIT")
+    with psycopg.connect(**parameters, autocommit=True) as mover:
+        mover.execute("SELECT FROM enode_django_shard FOR UPDATE NOWAIT")
+
+
+def test_a_record_that_was_rolled_back_is_made_again(store: ShardedEventStore) -> None:
+    """The first write ever stood in a transaction that came to nothing."""
+    with transaction.atomic("events0"), transaction.atomic("events1"):
+        store.append([stream(FIRST, 1), stream(SECOND, 1)])
+        for alias in ALIASES:
+            transaction.set_rollback(True, using=alias)
+    assert outcomes(store.append([stream(FIRST, 1), stream(SECOND, 1)])) == [STORED, STORED]
+
+
+def move(bucket: int) -> None:
+    query("events0", "UPDATE enode_django_shard SET epoch = epoch + 1, buckets = array_remove(buckets, %s)", bucket)
+    query("events1", "UPDATE enode_django_shard SET epoch = epoch + 1, buckets = array_append(buckets, %s)", bucket)
+
+
+# Maps that cannot be
+
+
+def test_a_missing_shard_is_noticed(store: ShardedEventStore) -> None:
+    store.append([stream(FIRST, 1)])
+    with pytest.raises(ShardMismatch, match="512 of 1024 buckets"):
+        ShardMap(["events0"]).load()
+    with pytest.raises(ShardMismatch):
+        PostgresEventStore("events1").append([stream(FIRST, 1)])
+
+
+def test_an_empty_database_in_place_of_a_shard_is_noticed(store: ShardedEventStore) -> None:
+    store.append([stream(FIRST, 1)])
+    query("events1", f"TRUNCATE {statements.SHARD}")
+    with pytest.raises(ShardMismatch, match="'events1'"):
+        sharded_store().append([stream(FIRST, 2)])
+    assert [message.id for message in check_shards(None, ["events0"])] == ["enode_django.E022"]
+
+
+def test_a_check_looks_at_the_databases_it_was_given_and_records_nothing() -> None:
+    assert check_shards(None, ALIASES) == []
+    assert query("events0", "SELECT FROM enode_django_shard") == []
+    assert check_shards(None, None) == check_shards(None, ["default"]) == []
+
+
+def test_recording_goes_on_after_it_was_interrupted(store: ShardedEventStore) -> None:
+    query("events0", "INSERT INTO enode_django_shard VALUES (1, 0, 0, %s, now())", list(range(512)))
+    assert outcomes(store.append([stream(SECOND, 1)])) == [STORED]
+    assert [query(alias, "SELECT epoch FROM enode_django_shard") for alias in ALIASES] == [[(1,)], [(1,)]]
+
+
+# The Django side
+
+
+def test_the_shards_have_the_tables_of_the_store_and_no_others() -> None:
+    for alias in ALIASES:
+        tables = {*connections[alias].introspection.table_names()} - {"django_migrations"}
+        assert tables == {
+            "enode_django_eventstream",
+            "enode_django_shard",
+            "enode_django_snapshot",
+            "enode_django_storegeneration",
+        }
+
+
+def test_settings_with_the_router_give_a_sharded_store() -> None:
+    assert check_store(None) == [] or [message.id for message in check_store(None)] == ["enode_django.E004"]
+    store = make_store()
+    assert [shard.name for shard in store.shards] == list(ALIASES)
+    assert isinstance(make_snapshots(store), ShardedSnapshotStore)
