@@ -116,6 +116,10 @@ class Sweeper:
         else:
             self.next_step = self._clock() + LOOK_AGAIN
 
+    def postpone(self) -> None:
+        """Go on when the next comparison would be due."""
+        self.next_step = self._clock() + self._interval
+
     def _begin(self) -> Position | None:
         """From where to compare; None if that is to be asked again, because the store had not noticed a restore."""
         swept, position = self._follower.runner.applier.subscribe(self._shard).swept_position, self._shard.position()
@@ -138,7 +142,7 @@ class Sweeper:
     def _end(self) -> None:
         checkpoints.prune_refusals(self._follower.runner.alias, self._follower.subscriber.name, FORGET_REFUSALS)
         self._goal = self._parts = None
-        self.next_step = self._clock() + self._interval
+        self.postpone()
 
     def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
         """Before that most of what the checkpoints lack is on its way, and would only be handled twice.
@@ -223,7 +227,7 @@ class SweepingFollower(Follower):
             if len(self._shards) == 1:
                 raise
             logger.warning("%s cannot sweep: %s", self.subscriber.name, error)
-            sweeper.next_step = self._clock() + LOOK_AGAIN
+            sweeper.postpone()  # for long: it takes time to find out that a server does not answer
 
     @property
     def next_retry(self) -> float | None:
