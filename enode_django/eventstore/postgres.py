@@ -97,7 +97,8 @@ class PostgresEventStore:
         while True:
             parameters = (aggregate_root_id, after, until, _LOAD_CHUNK)
             with self._connected() as connection:
-                chunk = [record_of(row) for row in execute(connection, statements.LOAD, parameters)]
+                rows = execute(connection, statements.LOAD, parameters)
+            chunk = [record_of((aggregate_root_id, *row)) for row in rows]
             yield from chunk
             if len(chunk) < _LOAD_CHUNK:
                 return

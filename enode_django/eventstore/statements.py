@@ -25,8 +25,9 @@ INSERT = f"""
     RETURNING aggregate_root_id, version, command_id
 """
 
+# Without the id, which is known: a long history should not bring it along with every row.
 LOAD = f"""
-    SELECT {_RECORD} FROM {TABLE}
+    SELECT {", ".join(StreamRecord._fields[1:])} FROM {TABLE}
     WHERE aggregate_root_id = %s AND version > %s AND version <= %s
     ORDER BY version LIMIT %s
 """
