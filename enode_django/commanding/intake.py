@@ -6,12 +6,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from enode_django.commanding.entries import Envelope, Finished, position_of
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import failure
 from enode_django.commanding.routing import MailboxRouter
+from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.exceptions import CommandKilledWorker, EnodeError, MessageError, UnknownMessageType
 from enode_django.serialization.codec import WireCommand, decode_command, restore_command
@@ -151,7 +152,9 @@ class Intake:
         delayed = self._delayed[one.wire.aggregate_root_id] = _Delayed(one, self._clock() + delay)
         delayed.attempts = attempts + 1
 
-    def _envelope(self, one: _Pulled, command: Any, **more: Any) -> Envelope:
+    def _envelope(
+        self, one: _Pulled, command: Command | None, failed: EnodeError | None = None, body: bytes | None = None
+    ) -> Envelope:
         wire = one.wire
         command_mailbox, event_mailbox = self._router.mailboxes(wire.aggregate_root_id)
         return Envelope(
@@ -159,13 +162,14 @@ class Intake:
             wire.aggregate_root_id,
             wire.type_name,
             command,
+            failed=failed,
             metadata=wire.metadata,
             reply_to=wire.reply_to,
             window=one.window,
             offset=one.offset,
+            body=body,
             command_mailbox=command_mailbox,
             event_mailbox=event_mailbox,
-            **more,
         )
 
     def _broken(self, window: OffsetWindow, offset: int, body: bytes, error: EnodeError) -> Finished:

@@ -9,7 +9,7 @@ from enode_django.commanding.entries import Envelope
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.refusals import DomainException
-from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.base import StreamRecord, make_record
 from enode_django.exceptions import MessageTooLarge
 from enode_django.serialization.codec import encode_refusal, encode_stream
 from enode_django.serialization.plain import pack
@@ -19,15 +19,17 @@ from enode_django.serialization.registry import types
 def stream_of(envelope: Envelope, aggregate: AggregateRoot, result: Any, max_bytes: int) -> StreamRecord:
     """The row of an aggregate's uncommitted events; raises `InvalidField`, `TypeNameError`, `MessageTooLarge`."""
     events = aggregate.uncommitted_events
-    return StreamRecord(
-        aggregate.id,
-        aggregate.version + 1,
-        envelope.id,
-        types.name_of(type(aggregate)),
-        envelope.type_name,
-        events[0].timestamp,
-        _checked(encode_stream(events, result), max_bytes),
-        envelope.metadata,
+    return make_record(
+        (
+            aggregate.id,
+            aggregate.version + 1,
+            envelope.id,
+            types.name_of(type(aggregate)),
+            envelope.type_name,
+            events[0].timestamp,
+            _checked(encode_stream(events, result), max_bytes),
+            envelope.metadata,
+        )
     )
 
 

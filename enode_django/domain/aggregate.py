@@ -92,7 +92,8 @@ class AggregateRoot(Declared):
 
         Raises `ApplierNotFound`, before anything changes, for an event that no method applies.
         """
-        applier = self._applier_of(type(event))
+        kind = type(event)
+        applier = self._appliers.get(kind) or self._applier_of(kind)
         if event.is_stamped:
             raise DefinitionError(f"{event!r} was applied already; make a new event for each apply()")
         events = self._uncommitted

@@ -11,10 +11,11 @@ command was refused by a ``DomainException`` and must never take effect. A drive
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from enode_django.eventstore.positions import Position
 
@@ -35,6 +36,9 @@ class StreamRecord(NamedTuple):
     def command_key(self) -> CommandKey:
         return (self.command_id, self.aggregate_root_id)
 
+
+make_record: Callable[[Iterable[Any]], StreamRecord] = partial(tuple.__new__, StreamRecord)
+"""A record of its fields, in order: in half the time, since a named tuple's own constructor is a Python function."""
 
 CommandKey = tuple[str, str]
 """(command id, aggregate root id): what makes a command's outcome unique."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -14,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.databases import discard_if_lost, healthy_connection
 from enode_django.eventstore import sqlstates, statements
-from enode_django.eventstore.base import CommandKey, StreamRecord
+from enode_django.eventstore.base import CommandKey, StreamRecord, make_record
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import StoreUnavailable
 
@@ -62,13 +61,9 @@ def by_index(connection: BaseDatabaseWrapper) -> Iterator[None]:
         execute(connection, _SET_PLANNING, before)
 
 
-# A named tuple's own constructor is a Python function, which takes twice as long.
-_record: Callable[[Iterable[Any]], StreamRecord] = partial(tuple.__new__, StreamRecord)
-
-
 def record_of(row: Iterable[Any]) -> StreamRecord:
     """``row`` has the columns in the order of the record's fields."""
-    record = _record(row)
+    record = make_record(row)
     if record.created_at.tzinfo is UTC:  # the session's time zone is, unless settings say otherwise
         return record
     return record._replace(created_at=record.created_at.astimezone(UTC))

@@ -12,7 +12,8 @@ A command on its way is ``[1, type name, id, aggregate root id, {field: value}, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from enode_django.domain.messages import Command, DomainEvent, EventStamp
@@ -182,6 +183,9 @@ def encode_command(command: Command, metadata: bytes, reply_to: str = "") -> byt
     )
 
 
+_wire_command: Callable[[Iterable[Any]], WireCommand] = partial(tuple.__new__, WireCommand)
+
+
 def decode_command(body: bytes) -> WireCommand:
     """Raises `MalformedMessage` or `InvalidId`; the fields are not looked at yet."""
     try:
@@ -200,7 +204,7 @@ def decode_command(body: bytes) -> WireCommand:
         raise MalformedMessage(f"a command of format {shown(form)} has another shape than ours")
     check_id(id, "command id")
     check_id(aggregate_root_id, "aggregate_root_id")
-    return WireCommand(type_name, id, aggregate_root_id, fields, metadata, reply_to, version)
+    return _wire_command((type_name, id, aggregate_root_id, fields, metadata, reply_to, version))
 
 
 def restore_command(wire: WireCommand) -> Command:
