@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent, EventStamp
@@ -31,7 +31,24 @@ def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
 
 
 def stamp_of(record: StreamRecord) -> EventStamp:
-    return EventStamp(record.aggregate_root_id, record.version or 0, record.created_at, _RecordOrigin(record))
+    return _StoredStamp(record)
+
+
+class _StoredStamp(EventStamp):
+    """Takes what it says out of the record when somebody asks for the first time: a replay rarely does."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: StreamRecord) -> None:
+        self._record = record
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is not set."""
+        if name not in EventStamp.__slots__:
+            raise AttributeError(f"a stamp has no {name!r}")
+        record = self._record
+        super().__init__(record.aggregate_root_id, record.version or 0, record.created_at, _RecordOrigin(record))
+        return getattr(self, name)
 
 
 class _RecordOrigin:
@@ -242,7 +259,7 @@ def _replay_after(aggregate: AggregateRoot | None, records: Iterable[StreamRecor
             replay_record(aggregate, record)
             continue
         try:
-            replay(decode_events(record.events, stamp_of(record)), record.version or 0)
+            replay(decode_events(record.events, _StoredStamp(record)), record.version or 0)
         except EnodeError:
             raise
         except Exception as error:
