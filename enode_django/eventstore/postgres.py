@@ -23,7 +23,7 @@ from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
-from enode_django.eventstore.rows import connected, execute, find, record_of, run
+from enode_django.eventstore.rows import connected, execute, execute_long, find, record_of, run
 from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.exceptions import ShardMapOutdated
 
@@ -97,7 +97,7 @@ class PostgresEventStore:
         while True:
             parameters = (aggregate_root_id, after, until, _LOAD_CHUNK)
             with self._connected() as connection:
-                rows = execute(connection, statements.LOAD, parameters)
+                rows = execute_long(connection, statements.LOAD, parameters)
             chunk = [record_of((aggregate_root_id, *row)) for row in rows]
             yield from chunk
             if len(chunk) < _LOAD_CHUNK:

@@ -17,6 +17,7 @@ from enode_django.eventstore.base import CommandKey, StreamRecord, make_record
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import StoreUnavailable
 
+_TAKEN_AT_ONCE = 100
 _PLANNING = {"enable_seqscan": "off", "max_parallel_workers_per_gather": "0", "jit": "off"}
 _GET_PLANNING = "SELECT " + ", ".join(f"current_setting('{name}')" for name in _PLANNING)
 _SET_PLANNING = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in _PLANNING)
@@ -39,6 +40,16 @@ def execute(connection: BaseDatabaseWrapper, statement: str, parameters: Sequenc
     """Never as a prepared statement, whatever ``OPTIONS`` say: behind a pooler the session is not ours."""
     with psycopg.Cursor[tuple[Any, ...]](connection.connection) as cursor:
         return cursor.execute(statement, parameters, prepare=False, binary=True).fetchall()
+
+
+def execute_long(
+    connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object]
+) -> list[tuple[Any, ...]]:
+    """As `execute`, for many rows: they are taken while the server still works on others, where libpq can (from 17)."""
+    if not psycopg.capabilities.has_stream_chunked():
+        return execute(connection, statement, parameters)
+    with psycopg.Cursor[tuple[Any, ...]](connection.connection) as cursor:
+        return list(cursor.stream(statement, parameters, binary=True, size=_TAKEN_AT_ONCE))
 
 
 def run(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object] = ()) -> int:
