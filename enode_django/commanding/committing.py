@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
-from enode_django.commanding.entries import Entry, EntryKind, Finished, Recovery
+from enode_django.commanding.entries import (
+    REFUSAL,
+    RESUMED,
+    STORED,
+    STREAM,
+    Entry,
+    EntryKind,
+    Finished,
+    Recovery,
+)
 from enode_django.commanding.results import failure
 from enode_django.concurrency.backoff import Persist
 from enode_django.eventstore.base import Appended, CommandKey, EventStore, Outcome, StreamRecord
@@ -19,6 +29,8 @@ from enode_django.exceptions import MessageError, StoreUnavailable
 logger = logging.getLogger("enode_django.store")
 
 _CONFLICT = Appended(Outcome.CONFLICT)
+_DURABLE = Outcome.STORED
+RECORDS = (STREAM, REFUSAL)
 UNSTORED = (EntryKind.VERDICT, EntryKind.REPEAT)
 
 
@@ -52,17 +64,17 @@ class Committer:
     def commit(self, entries: Sequence[Entry]) -> Committed:
         batch = _Batch(self._refused)
         live = [entry for entry in entries if self._belongs(entry, batch)]
-        records = [entry for entry in live if entry.kind in (EntryKind.STREAM, EntryKind.REFUSAL)]
+        records = [entry for entry in live if entry.kind in RECORDS]
         outcomes = self._store_records(records) if records else {}
         unstored = [entry for entry in live if entry.kind in UNSTORED]
         facts = self._look_up(unstored) if unstored else _NO_FACTS
         heads = _own_heads(records, outcomes) if unstored else {}
         for entry in live:
-            if entry.epoch <= batch.refused_now.get(entry.aggregate_root_id, -1) and entry.kind is not EntryKind.STORED:
+            if entry.epoch <= batch.refused_now.get(entry.aggregate_root_id, -1) and entry.kind is not STORED:
                 continue  # it rests on what was refused; it will be handled again
             if entry.kind in UNSTORED:
                 self._settle_unstored(entry, facts, heads, batch)
-            elif entry.kind is EntryKind.STORED:
+            elif entry.kind is STORED:
                 batch.finish(entry, entry.record)
             else:
                 self._settle_record(entry, outcomes.get(id(entry)), batch)
@@ -73,15 +85,15 @@ class Committer:
 
     def _belongs(self, entry: Entry, batch: _Batch) -> bool:
         refused = self._refused.get(entry.aggregate_root_id)
-        dropped = refused is not None and entry.epoch <= refused and entry.kind is not EntryKind.STORED
+        dropped = refused is not None and entry.epoch <= refused and entry.kind is not STORED
         if refused is not None and entry.epoch > refused:
             del self._refused[entry.aggregate_root_id]
-        if entry.kind is EntryKind.RESUMED:
+        if entry.kind is RESUMED:
             return False
         if not self._is_ours(entry):
             # The queue went to another worker, which gets the command again and decides it.
             batch.released.append(entry)
-            if not dropped and entry.kind is not EntryKind.STORED:
+            if not dropped and entry.kind is not STORED:
                 batch.refuse(entry)
             return False
         return not dropped
@@ -100,6 +112,8 @@ class Committer:
     def _store_records(self, records: Sequence[Entry]) -> Mapping[int, Appended]:
         """By the entries' identities. What is missing was not stored, and is not ours any more."""
         outdated = self._outdated(records)
+        if not outdated:
+            return self._append(records)
         fresh = [entry for entry in records if entry.aggregate_root_id not in outdated]
         outcomes = dict(self._append(fresh)) if fresh else {}
         outcomes.update({id(entry): _CONFLICT for entry in records if entry.aggregate_root_id in outdated})
@@ -108,7 +122,7 @@ class Committer:
     def _outdated(self, records: Sequence[Entry]) -> set[str]:
         """Aggregates with a refusal that was not decided on the stored head. A refusal has no version that the index
         could judge, and once it is stored it is final; so somebody else's write is looked for before."""
-        refusing = {entry.aggregate_root_id for entry in records if entry.kind is EntryKind.REFUSAL}
+        refusing = {entry.aggregate_root_id for entry in records if entry.kind is REFUSAL}
         if not refusing:
             return set()
         rests_on: dict[str, int | None] = {}
@@ -151,7 +165,7 @@ class Committer:
         if appended is None:
             batch.released.append(entry)
             batch.refuse(entry)
-        elif appended.outcome is Outcome.STORED:
+        elif appended.outcome is _DURABLE:
             batch.finish(entry, entry.record)
         elif appended.outcome is Outcome.REPEATED:
             batch.finish(entry, appended.stored)
@@ -191,6 +205,9 @@ class _Facts(NamedTuple):
 _NO_FACTS = _Facts({}, {})
 
 
+_finished: Callable[[Iterable[Any]], Finished] = partial(tuple.__new__, Finished)
+
+
 class _Batch:
     def __init__(self, refused: dict[str, int]) -> None:
         self.finished: list[Finished] = []
@@ -201,7 +218,7 @@ class _Batch:
 
     def finish(self, entry: Entry, record: StreamRecord | None) -> None:
         if entry.envelope is not None:
-            self.finished.append(Finished(entry.envelope, record, None if record is not None else entry.result))
+            self.finished.append(_finished((entry.envelope, record, None if record is not None else entry.result)))
             self.released.append(entry)
 
     def fail(self, entry: Entry, error: Exception) -> None:

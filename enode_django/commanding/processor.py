@@ -14,7 +14,7 @@ from typing import Protocol
 
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.entries import Entry, EntryKind, Envelope, Recovery
+from enode_django.commanding.entries import STREAM, Entry, EntryKind, Envelope, Recovery
 from enode_django.commanding.loading import AggregateLoader, History, replay_record
 from enode_django.commanding.outcomes import nothing_changed, refusal_of, refused_for_now, stream_of
 from enode_django.commanding.recent import RecentCommands
@@ -283,7 +283,7 @@ class CommandProcessor:
         record = stream_of(envelope, aggregate, context.result, self._max_bytes)
         aggregate.accept()
         slot.aggregate = aggregate
-        return self._entry(EntryKind.STREAM, slot, envelope, aggregate.version - 1, record)
+        return self._entry(STREAM, slot, envelope, aggregate.version - 1, record)
 
     def _refused(self, slot: Slot, envelope: Envelope, context: CommandContext, refusal: DomainException) -> Entry:
         record, result = None, None
