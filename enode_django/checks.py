@@ -13,6 +13,7 @@ from enode_django import conf as settings
 from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
 from enode_django.exceptions import ConfigurationError, DefinitionError
+from enode_django.runtime import make_states
 from enode_django.serialization.registry import types
 
 
@@ -41,6 +42,7 @@ def _settings() -> Iterator[CheckMessage]:
             )
     yield from _numbers()
     yield from _topics()
+    yield from _states()
 
 
 _COUNTS = (
@@ -73,14 +75,17 @@ def _numbers() -> Iterator[CheckMessage]:
     current = settings.conf()
     counts = {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS}
     counts |= {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS_OR_NONE if getattr(current, key) is not None}
-    counts["ENODE['AGGREGATE_CACHE']['MAX_AGGREGATES']"] = current.AGGREGATE_CACHE.get("MAX_AGGREGATES", 1)
+    for key in ("MAX_AGGREGATES", "TTL"):
+        counts[f"ENODE['AGGREGATE_CACHE'][{key!r}]"] = current.AGGREGATE_CACHE.get(key, 1)
     for name, value in counts.items():
         if type(value) is not int or value < 1:
             yield Error(f"{name} is {value!r}; it must be a whole number above 0.", id="enode_django.E003")
-    for key in _TIMES + _TIMES_OR_NONE:
-        value = getattr(current, key)
-        if not (_is_number(value) and value > 0) and not (value is None and key in _TIMES_OR_NONE):
-            yield Error(f"ENODE[{key!r}] is {value!r}; it must be a number above 0.", id="enode_django.E007")
+    times = {f"ENODE[{key!r}]": getattr(current, key) for key in _TIMES}
+    times |= {f"ENODE[{key!r}]": getattr(current, key) for key in _TIMES_OR_NONE if getattr(current, key) is not None}
+    times["ENODE['AGGREGATE_CACHE']['WRITE_INTERVAL']"] = current.AGGREGATE_CACHE.get("WRITE_INTERVAL", 1)
+    for name, value in times.items():
+        if not _is_number(value) or value <= 0:
+            yield Error(f"{name} is {value!r}; it must be a number above 0.", id="enode_django.E007")
     delays = current.UNKNOWN_TYPE_DELAYS
     if not isinstance(delays, list | tuple) or not all(_is_number(delay) and delay >= 0 for delay in delays):
         yield Error(
@@ -103,6 +108,25 @@ def _topics() -> Iterator[CheckMessage]:
     current = settings.conf()
     if current.COMMAND_TOPIC == current.EVENT_TOPIC:
         yield Error(f"ENODE uses the topic {current.COMMAND_TOPIC!r} for commands and events.", id="enode_django.E005")
+
+
+def _states() -> Iterator[CheckMessage]:
+    current = settings.conf()
+    texts = {"PREFIX": current.states_prefix}
+    if current.states_location is not None:
+        texts["LOCATION"] = current.states_location
+    wrong = [f"its {key} is {value!r}, no text" for key, value in texts.items() if not isinstance(value, str)]
+    if not wrong:
+        try:
+            make_states()
+        except ConfigurationError as error:
+            wrong.append(str(error))
+    if wrong:
+        yield Error(
+            f"ENODE['AGGREGATE_CACHE'] cannot be used: {wrong[0]}.",
+            hint="LOCATION is None, or a Redis server's, for which the extra 'redis' is installed.",
+            id="enode_django.E023",
+        )
 
 
 def _handlers() -> Iterator[CheckMessage]:

@@ -55,7 +55,8 @@ class Conf:
     """Of each queue: answers that left no row in the event store (0: none)."""
     EVENTS_MAX_BYTES: int = 4 * 1024 * 1024
     AGGREGATE_CACHE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``MAX_AGGREGATES`` (100,000)."""
+    """``MAX_AGGREGATES`` (100,000), and for the states shared in Redis ``LOCATION`` (None: nothing is shared),
+    ``PREFIX``, ``TTL``, ``WRITE_INTERVAL``."""
     EVENT_STORE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``DATABASES`` (``["default"]``), ``BACKEND`` (dotted path of an event store)."""
     SNAPSHOTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -103,6 +104,26 @@ class Conf:
         return int(self.AGGREGATE_CACHE.get("MAX_AGGREGATES", 100_000))
 
     @property
+    def states_location(self) -> str | None:
+        location: str | None = self.AGGREGATE_CACHE.get("LOCATION")
+        return location
+
+    @property
+    def states_prefix(self) -> str:
+        prefix: str = self.AGGREGATE_CACHE.get("PREFIX", "enode")
+        return prefix
+
+    @property
+    def states_ttl(self) -> int:
+        seconds: int = self.AGGREGATE_CACHE.get("TTL", 86_400)
+        return seconds
+
+    @property
+    def states_write_interval(self) -> float:
+        seconds: float = self.AGGREGATE_CACHE.get("WRITE_INTERVAL", 5.0)
+        return seconds
+
+    @property
     def event_databases(self) -> list[str]:
         return list(self.EVENT_STORE.get("DATABASES", ["default"]))
 
@@ -124,7 +145,7 @@ KEYS = frozenset(field.name for field in dataclasses.fields(Conf))
 NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "QUEUE": frozenset({"BACKEND", "LOCATION", "OPTIONS"}),
     "EVENT_STORE": frozenset({"DATABASES", "BACKEND"}),
-    "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES"}),
+    "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES", "LOCATION", "PREFIX", "TTL", "WRITE_INTERVAL"}),
     "SNAPSHOTS": frozenset({"ENABLED"}),
 }
 

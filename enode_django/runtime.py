@@ -37,6 +37,7 @@ from enode_django.exceptions import ConfigurationError
 from enode_django.snapshots import policy
 from enode_django.snapshots.postgres import PostgresSnapshotStore
 from enode_django.snapshots.sharding import ShardedSnapshotStore
+from enode_django.snapshots.states import SharedStates
 from enode_django.snapshots.store import SnapshotStore
 
 
@@ -82,6 +83,17 @@ def make_snapshots(store: EventStore) -> SnapshotStore | None:
     if len(shards) < len(store.shards):
         return None
     return shards[0] if len(shards) == 1 else ShardedSnapshotStore(shards, store.place_of)
+
+
+def make_states() -> SharedStates | None:
+    """What stands behind the aggregate caches of the workers; None if the settings name no server. Raises
+    `ConfigurationError`. It connects when it is first used."""
+    current = conf()
+    if current.states_location is None:
+        return None
+    make = _import("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
+    states: SharedStates = make(current.states_location, prefix=current.states_prefix, ttl=current.states_ttl)
+    return states
 
 
 def running_subscribers() -> Sequence[Subscriber]:

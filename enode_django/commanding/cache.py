@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 from enode_django.commanding.entries import Entry
 from enode_django.domain.aggregate import AggregateRoot
@@ -38,11 +39,13 @@ class Slot:
 class AggregateCache:
     """Keeps up to ``limit`` slots, the least recently used one leaving first; one with unfinished entries is pinned.
 
-    So there may be more than ``limit`` slots, but never more than ``limit`` plus the unfinished commands.
+    So there may be more than ``limit`` slots, but never more than ``limit`` plus the unfinished commands. ``evicted``
+    is called with each slot that leaves for want of room.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, evicted: Callable[[Slot], None] | None = None) -> None:
         self.limit = limit
+        self._evicted = evicted
         self.slots: dict[str, Slot] = {}
         self._idle: OrderedDict[str, None] = OrderedDict()
 
@@ -73,7 +76,9 @@ class AggregateCache:
         self._idle[slot.id] = None
         while len(self.slots) > self.limit and self._idle:
             oldest, _ = self._idle.popitem(last=False)
-            del self.slots[oldest]
+            left = self.slots.pop(oldest)
+            if self._evicted is not None:
+                self._evicted(left)
 
     def drop(self, id: str) -> None:
         self.slots.pop(id, None)

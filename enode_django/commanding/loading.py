@@ -1,8 +1,9 @@
-"""Aggregates from stored streams, and from snapshots, which are made of stored streams."""
+"""Aggregates from stored streams, and from snapshots and shared states, which are made of stored streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 from enode_django.domain.aggregate import AggregateRoot
@@ -20,8 +21,9 @@ from enode_django.exceptions import (
 )
 from enode_django.serialization.codec import decode_events, decode_metadata
 from enode_django.serialization.registry import types
-from enode_django.snapshots.reading import SnapshotReader
+from enode_django.snapshots.reading import SnapshotReader, StateReader
 from enode_django.snapshots.state import ReadSnapshot
+from enode_django.snapshots.states import SharedStates
 from enode_django.snapshots.store import SnapshotStore
 
 
@@ -109,12 +111,30 @@ LONG = 1_000
 """A history with more streams is read by itself, in the order of the index: then nothing has to be sorted."""
 
 
+class Begin(Enum):
+    """What a load may begin with: this, and what is below it if there is none."""
+
+    STATE = "a shared state"
+    SNAPSHOT = "a snapshot, which counts as the store"
+    NOTHING = "nothing, so with the first stream"
+
+    @property
+    def next(self) -> Begin:
+        return Begin.SNAPSHOT if self is Begin.STATE else Begin.NOTHING
+
+
 class History(NamedTuple):
-    """What is stored of one aggregate: all streams, or a snapshot and the streams from its version on."""
+    """What is stored of one aggregate: all streams, or a snapshot (or shared state) and the streams from its version
+    on."""
 
     aggregate_root_id: str
     records: Iterable[StreamRecord]
     snapshot: ReadSnapshot | None = None
+
+    @property
+    def next_begin(self) -> Begin:
+        """Where to begin if its snapshot is unusable."""
+        return Begin.SNAPSHOT if self.snapshot is not None and self.snapshot.is_shared else Begin.NOTHING
 
     def rebuild(self) -> AggregateRoot | None:
         """A fresh instance, or None if there are no streams; raises as `replay_record`.
@@ -136,11 +156,14 @@ class History(NamedTuple):
 
 def _check_joins(snapshot: ReadSnapshot, last: StreamRecord | None) -> None:
     """The stream of the snapshot's own version is read again: a store that was restored from a dump may have less than
-    the snapshot, or another history."""
+    the snapshot, or another history. Of a shared state the moment counts, too: it can outlive the store it was made
+    from, where the same command may then have been handled again and have come to something else."""
     if last is None:
         raise UnusableSnapshot("the store has no such version")
     if (last.version, last.command_id) != (snapshot.version, snapshot.command_id):
         raise UnusableSnapshot(f"the store has another history: version {last.version} by command {last.command_id!r}")
+    if snapshot.is_shared and last.created_at != snapshot.stored.created_at:
+        raise UnusableSnapshot(f"the store has another history: version {last.version} of {last.created_at}")
 
 
 class Portion(NamedTuple):
@@ -152,47 +175,54 @@ class Portion(NamedTuple):
 
 
 class AggregateLoader:
-    """Blocks on the store; raises its `StoreUnavailable`. A snapshot that cannot be used is as good as none."""
+    """Blocks on the store; raises its `StoreUnavailable`. A snapshot or shared state that cannot be used is as good as
+    none."""
 
-    def __init__(self, store: EventStore, snapshots: SnapshotStore | None = None) -> None:
+    def __init__(
+        self, store: EventStore, snapshots: SnapshotStore | None = None, states: SharedStates | None = None
+    ) -> None:
         self.store = store
         self._snapshots = SnapshotReader(snapshots) if snapshots is not None else None
+        self._states = StateReader(states) if states is not None else None
 
     def load(
-        self, aggregate_root_id: str, *, until: int | None = None, from_nothing: bool = False
+        self, aggregate_root_id: str, *, until: int | None = None, begin: Begin = Begin.STATE
     ) -> AggregateRoot | None:
         """A fresh instance, or None if there are no streams; raises as `replay_record`.
 
-        ``until`` is the version to stop at; ``from_nothing`` leaves the snapshot out. What waits in memory does not
-        depend on how long the history is.
+        ``until`` is the version to stop at. What waits in memory does not depend on how long the history is.
         """
-        if self._snapshots is not None and not from_nothing:
-            snapshot = self._snapshots.find([aggregate_root_id]).get(aggregate_root_id)
-            if snapshot is not None and (until is None or snapshot.version <= until):
-                streams = self.store.load(aggregate_root_id, after=snapshot.version - 1, until=until)
-                try:
-                    return History(aggregate_root_id, streams, snapshot).rebuild()
-                except UnusableSnapshot as error:
-                    aggregate = replay_records(self.store.load(aggregate_root_id, until=until))
-                    self._snapshots.reject(snapshot.stored, error)  # the streams alone do better
-                    return aggregate
-        return replay_records(self.store.load(aggregate_root_id, until=until))
+        if begin is Begin.NOTHING:
+            return replay_records(self.store.load(aggregate_root_id, until=until))
+        reader = self._states if begin is Begin.STATE else self._snapshots
+        snapshot = reader.find([aggregate_root_id]).get(aggregate_root_id) if reader is not None else None
+        if reader is None or snapshot is None or (until is not None and snapshot.version > until):
+            return self.load(aggregate_root_id, until=until, begin=begin.next)
+        streams = self.store.load(aggregate_root_id, after=snapshot.version - 1, until=until)
+        try:
+            return History(aggregate_root_id, streams, snapshot).rebuild()
+        except UnusableSnapshot as error:
+            aggregate = self.load(aggregate_root_id, until=until, begin=begin.next)
+            reader.reject(snapshot.stored, error)  # without it, loading does better
+            return aggregate
 
     def try_to_load(
-        self, aggregate_root_id: str, *, from_nothing: bool = False
+        self, aggregate_root_id: str, *, begin: Begin = Begin.STATE
     ) -> AggregateRoot | UnknownMessageType | None:
         """As `load`, but what this process does not know is returned: it will not know it the next time either, so
         whoever tries again what is retriable must not try that."""
         try:
-            return self.load(aggregate_root_id, from_nothing=from_nothing)
+            return self.load(aggregate_root_id, begin=begin)
         except UnknownMessageType as unknown:
             return unknown
 
-    def sorted_by_size(self, aggregate_root_ids: Iterable[str]) -> tuple[list[Portion], list[str]]:
+    def sorted_by_size(
+        self, aggregate_root_ids: Iterable[str], *, begin: Begin = Begin.STATE
+    ) -> tuple[list[Portion], list[str]]:
         """Portions that can be loaded at once each, and ids whose history must be streamed."""
         ids = list(aggregate_root_ids)
         heads = self.store.heads(ids)
-        snapshots = self._snapshots.find_for(heads) if self._snapshots is not None else {}
+        snapshots = self._find_for(heads, begin)
         portions = [Portion([], {})]
         alone: list[Portion] = []
         large: list[str] = []
@@ -214,6 +244,14 @@ class AggregateLoader:
                 total += max(size, 1)
         return [portion for portion in portions + alone if portion.ids], large
 
+    def _find_for(self, heads: Mapping[str, int], begin: Begin) -> Mapping[str, ReadSnapshot]:
+        found: dict[str, ReadSnapshot] = {}
+        if self._states is not None and begin is Begin.STATE:
+            found.update(self._states.find(heads))
+        if self._snapshots is not None and begin is not Begin.NOTHING:
+            found.update(self._snapshots.find_for({id: head for id, head in heads.items() if id not in found}))
+        return found
+
     def histories_of(self, portion: Portion) -> Mapping[str, History]:
         """Of all ids of the portion, in one query if none is long; one without streams has an empty history."""
         if portion.snapshots:
@@ -230,9 +268,11 @@ class AggregateLoader:
         return self.store.load_many(portion.ids)
 
     def reject(self, history: History, error: UnusableSnapshot) -> None:
-        """To be called for what `History.rebuild` raised, if the aggregate could be loaded ``from_nothing``."""
-        if self._snapshots is not None and history.snapshot is not None:
-            self._snapshots.reject(history.snapshot.stored, error)
+        """To be called for what `History.rebuild` raised, if the aggregate could be loaded from the ``next_begin``."""
+        snapshot = history.snapshot
+        reader = self._states if snapshot is not None and snapshot.is_shared else self._snapshots
+        if reader is not None and snapshot is not None:
+            reader.reject(snapshot.stored, error)
 
 
 _NO_END = 2**63 - 1

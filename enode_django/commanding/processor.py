@@ -15,7 +15,8 @@ from typing import Protocol
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import STREAM, Entry, EntryKind, Envelope, Recovery
-from enode_django.commanding.loading import AggregateLoader, History, replay_record
+from enode_django.commanding.keeping import StateKeeper
+from enode_django.commanding.loading import AggregateLoader, Begin, History, replay_record
 from enode_django.commanding.outcomes import nothing_changed, refusal_of, refused_for_now, stream_of
 from enode_django.commanding.recent import RecentCommands
 from enode_django.commanding.results import CommandResult, failure
@@ -54,7 +55,8 @@ class CommandProcessor:
     """All methods are called by one thread. They block on the store only to load aggregates.
 
     ``note[0]`` says which position is being handled (`IDLE`: none), for whoever looks at a worker that died.
-    ``suspects`` lets commands that may have ended a worker run one at a time in this process.
+    ``suspects`` lets commands that may have ended a worker run one at a time in this process. ``keeper`` gives durable
+    states to the shared states; the ``loader`` begins with what is there.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class CommandProcessor:
         max_bytes: int,
         note: Note | None = None,
         suspects: threading.Lock | None = None,
+        keeper: StateKeeper | None = None,
     ) -> None:
         self._loader = loader
         self._handlers = handlers
         self._persist = persist
-        self._cache = AggregateCache(max_aggregates)
+        self._keeper = keeper
+        self._cache = AggregateCache(max_aggregates, keeper.evict if keeper is not None else None)
         self._recent = RecentCommands(max_recent)
         self._max_bytes = max_bytes
         self._note: Note = [IDLE] if note is None else note
@@ -125,15 +129,18 @@ class CommandProcessor:
             slot = self._cache.get(entry.aggregate_root_id)
             # Another entry may stand there for the same command, if the aggregate was recovered meanwhile.
             if slot is not None and slot.unfinished and slot.unfinished[0].envelope is entry.envelope:
-                slot.unfinished.popleft()
+                popped = slot.unfinished.popleft()
                 if entry.envelope is not None and _is_lost(entry):
                     self._recent.forget(entry.envelope.id)  # its verdict, if it is one, was never confirmed
+                elif self._keeper is not None and popped is entry:
+                    self._keeper.note(slot, entry)
                 if not slot.unfinished:
                     self._cache.settle(slot)
 
     def recover(self, recovery: Recovery) -> list[Entry]:
         """Reload the aggregate from the store alone and handle its unfinished commands again, under a new epoch. A
-        snapshot counts as the store: it was made of streams that were durable, and is held against them.
+        snapshot counts as the store: it was made of streams that were durable, and is held against them. A shared state
+        does not, and is deleted.
 
         The first entry says that the new epoch begins. A recovery for an epoch that is over changes nothing.
         """
@@ -143,6 +150,8 @@ class CommandProcessor:
             return [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
         unfinished = list(slot.unfinished) if slot is not None else []
         self._cache.drop(id)
+        if self._keeper is not None:
+            self._keeper.delete(id)
         if not unfinished:
             self._epoch += 1
             return [Entry(EntryKind.RESUMED, id, self._epoch, None, None)]
@@ -151,7 +160,7 @@ class CommandProcessor:
 
     def _handle_again(self, id: str, unfinished: list[Entry]) -> list[Entry]:
         decided = [(entry, entry.envelope) for entry in unfinished if entry.envelope is not None]
-        self._load_missing([envelope for _, envelope in decided[:1]])
+        self._load_missing([envelope for _, envelope in decided[:1]], begin=Begin.SNAPSHOT)
         slot = self._cache.slots[id]
         entries = [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
         seen: set[str] = set()
@@ -176,15 +185,36 @@ class CommandProcessor:
                     if entry.envelope is not None:
                         self._recent.forget(entry.envelope.id)
                 self._cache.drop(id)
+                if self._keeper is not None:
+                    self._keeper.forget(id)
+        if self._keeper is not None:
+            self._keeper.forget_evicted(queue)
+
+    # -- shared states --------------------------------------------------------------------------------------------
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds until `keep` has something to do; None: not before something happens."""
+        return self._keeper.pause if self._keeper is not None else None
+
+    def keep(self) -> None:
+        """Encode durable states for the shared states, for a moment."""
+        if self._keeper is not None:
+            self._keeper.work(self._cache.slots)
+
+    def keep_rest(self, seconds: float) -> None:
+        """As `keep`, all that is left, as far as the time allows."""
+        if self._keeper is not None:
+            self._keeper.flush(self._cache.slots, seconds)
 
     # -- loading --------------------------------------------------------------------------------------------------
 
-    def _load_missing(self, envelopes: Sequence[Envelope]) -> None:
+    def _load_missing(self, envelopes: Sequence[Envelope], *, begin: Begin = Begin.STATE) -> None:
         slots = self._cache.slots
         missing = {e.aggregate_root_id: e for e in envelopes if e.aggregate_root_id not in slots}
         if not missing:
             return
-        small, large = self._persist(lambda: self._loader.sorted_by_size(missing))
+        small, large = self._persist(lambda: self._loader.sorted_by_size(missing, begin=begin))
         for portion in small:
             histories = self._persist(partial(self._loader.histories_of, portion))
             for id, history in histories.items():
@@ -192,7 +222,7 @@ class CommandProcessor:
                 self._new_slot(id, missing[id], partial(self._rebuild, history))
             self._note[0] = IDLE
         for id in large:
-            self._new_slot(id, missing[id], partial(self._load, id))
+            self._new_slot(id, missing[id], partial(self._load, id, begin))
 
     def _new_slot(self, id: str, envelope: Envelope, rebuild: Callable[[], AggregateRoot | None]) -> None:
         aggregate, unreadable = None, None
@@ -209,7 +239,7 @@ class CommandProcessor:
         try:
             return history.rebuild()
         except UnusableSnapshot as error:
-            aggregate = self._load(history.aggregate_root_id, from_nothing=True)
+            aggregate = self._load(history.aggregate_root_id, history.next_begin)
             self._loader.reject(history, error)
             return aggregate
 
@@ -220,9 +250,9 @@ class CommandProcessor:
         finally:
             self._note[0] = noted
 
-    def _load(self, id: str, *, from_nothing: bool = False) -> AggregateRoot | None:
+    def _load(self, id: str, begin: Begin = Begin.STATE) -> AggregateRoot | None:
         self._note[0] = IDLE  # a store that is slow to answer is no fault of the handler
-        loaded = self._persist(lambda: self._loader.try_to_load(id, from_nothing=from_nothing))
+        loaded = self._persist(lambda: self._loader.try_to_load(id, begin=begin))
         if isinstance(loaded, UnknownMessageType):
             raise loaded
         return loaded
@@ -230,7 +260,7 @@ class CommandProcessor:
     def _restore(self, id: str, slot: Slot) -> None:
         """Undo what a failed command did to the aggregate: the store, then our own streams that are not stored yet."""
         try:
-            aggregate = self._load(id)
+            aggregate = self._load(id, Begin.SNAPSHOT)
             for entry in slot.unfinished:
                 record = entry.record
                 if record is None or record.version is None:

@@ -3,6 +3,7 @@
     puller ─► command mailbox i ─► event mailbox j ─► publisher
                      ▲──────────────────┘
     keeper: renews leases, commits offsets, on a timer; pruner: deletes old refusals, and may wait for the store
+    states: gives what command mailboxes have encoded to the shared states, if there are any
 
 Between threads go lists of messages that nobody changes any more.
 """
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
+from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor, Note
 from enode_django.commanding.remembered import RememberedAnswers
@@ -38,7 +40,8 @@ from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_duties, store_duties
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
-from enode_django.runtime import make_producer, make_snapshots
+from enode_django.runtime import make_producer, make_snapshots, make_states
+from enode_django.snapshots.writing_behind import WriteBehind
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -46,6 +49,8 @@ HELD_PER_UNFINISHED = 5
 """A queue whose first message is stuck goes on until it holds so many times ``MAX_UNFINISHED`` finished ones behind."""
 HANDLE_AT_ONCE = 250
 """Commands after which a command mailbox hands over what it has: the event mailbox should not wait for more."""
+FLUSH = 0.5
+"""Seconds that a command mailbox may take at its end to encode what the shared states have not got yet."""
 
 
 class Commands(NamedTuple):
@@ -127,6 +132,8 @@ class Pipeline:
             Mailbox(f"enode-events-{n}", len) for n in range(self._router.event_mailboxes)
         ]
         self._finished: Mailbox[Sequence[Finished]] = Mailbox("enode-publisher", len)
+        states = make_states()
+        self._states = WriteBehind(states) if states is not None else None
         self._processors = self._make_processors(notes)
         statistics.gauges["cached_aggregates"] = lambda: self.cached_aggregates
         self._room = threading.Event()
@@ -141,7 +148,7 @@ class Pipeline:
         recent = max(2 * conf.MAX_UNFINISHED, conf.RECENT_COMMANDS // mailboxes)
         return [
             CommandProcessor(
-                AggregateLoader(self._store, make_snapshots(self._store)),
+                AggregateLoader(self._store, make_snapshots(self._store), self._states),
                 command_handlers,
                 persist=until_it_works,
                 max_aggregates=share,
@@ -149,6 +156,7 @@ class Pipeline:
                 max_bytes=conf.EVENTS_MAX_BYTES,
                 note=note,
                 suspects=suspects,
+                keeper=StateKeeper(self._states, interval=conf.states_write_interval) if self._states else None,
             )
             for note in notes
         ]
@@ -163,6 +171,8 @@ class Pipeline:
         runs += [("enode-puller", self._run_puller)]
         runs += [("enode-keeper", partial(self._run_keeper, self._keeper))]
         runs += [("enode-pruner", partial(self._run_keeper, self._pruner))]
+        if self._states is not None:
+            runs += [(self._states.name, self._states.run)]
         self._threads = [start_worker_thread(name, run) for name, run in runs]
 
     # -- called by the main thread --------------------------------------------------------------------------------
@@ -202,6 +212,9 @@ class Pipeline:
         boxes: list[Mailbox[Any]] = [*self._commands, *self._events, self._finished]
         for box in boxes:
             box.close()
+        if self._states is not None:
+            join_threads([thread for thread in self._threads if thread.name != self._states.name], timeout)
+            self._states.close()
         join_threads(self._threads, timeout)
 
     @property
@@ -265,7 +278,7 @@ class Pipeline:
 
     def _run_command_mailbox(self, box: Mailbox[CommandItem], processor: CommandProcessor) -> None:
         shard = self._store.shards[self._router.shard_of(self._commands.index(box))]
-        while (items := box.take(HANDLE_AT_ONCE)) is not None:
+        while (items := box.take(HANDLE_AT_ONCE, processor.pause)) is not None:
             heal_connections()
             for item in items:
                 if isinstance(item, Commands):
@@ -278,6 +291,8 @@ class Pipeline:
                     if item.previous_owner is not None:
                         self._end_sessions(shard, item.previous_owner)
                     processor.forget(item.queue)
+            processor.keep()
+        processor.keep_rest(FLUSH)
 
     def _handle(self, commands: Commands, processor: CommandProcessor) -> None:
         envelopes = commands.envelopes

@@ -1,9 +1,10 @@
-"""Snapshots for whoever loads aggregates: those that can be used, and what is done about the others."""
+"""Snapshots and shared states for whoever loads aggregates: those of use, and what is done about the others."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
@@ -11,7 +12,7 @@ from enode_django.serialization.registry import types
 from enode_django.snapshots import policy
 from enode_django.snapshots.fingerprint import fingerprint_of
 from enode_django.snapshots.state import ReadSnapshot, read_snapshot
-from enode_django.snapshots.store import Snapshot, SnapshotStore
+from enode_django.snapshots.store import Snapshot
 
 logger = logging.getLogger("enode_django.snapshots")
 
@@ -19,10 +20,20 @@ _told: set[tuple[str, str]] = set()
 _MOST_TOLD = 10_000
 
 
-class SnapshotReader:
-    """All methods block on the snapshots' database. What is wrong with a snapshot is logged, once, and never raised."""
+class KeepsSnapshots(Protocol):
+    """A `SnapshotStore`, or `SharedStates`, as far as a reader needs it."""
 
-    def __init__(self, store: SnapshotStore) -> None:
+    def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]: ...
+
+    def discard(self, snapshot: Snapshot, /) -> object: ...
+
+
+class SnapshotReader:
+    """All methods block on where the snapshots are kept. What is wrong with one is logged, once, and never raised."""
+
+    _kind = "snapshot"
+
+    def __init__(self, store: KeepsSnapshots) -> None:
         self.store = store
 
     def find_for(self, heads: Mapping[str, int]) -> Mapping[str, ReadSnapshot]:
@@ -37,10 +48,13 @@ class SnapshotReader:
             try:
                 cls = class_of(stored)
                 if cls is not None:
-                    found[id] = read_snapshot(cls, stored)
+                    found[id] = self._read(cls, stored)
             except UnusableSnapshot as error:
                 self.reject(stored, error)
         return found
+
+    def _read(self, cls: type[AggregateRoot], stored: Snapshot) -> ReadSnapshot:
+        return read_snapshot(cls, stored)
 
     def _load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
         ids = list(aggregate_root_ids)
@@ -51,17 +65,28 @@ class SnapshotReader:
         except StoreUnavailable:
             raise
         except Exception as error:  # a table that is not migrated yet, say: the streams are all that is needed
-            _tell(("", type(error).__name__), "snapshots cannot be read, loading goes on without: %s", error)
+            _tell((self._kind, type(error).__name__), "%ss cannot be read, loading goes on without: %s",
+                  self._kind, error)  # fmt: skip
             return {}
 
     def reject(self, stored: Snapshot, error: UnusableSnapshot) -> None:
         """Say what is wrong, and delete the snapshot, so that another is made in its place."""
         id, version = stored.aggregate_root_id, stored.version
-        _tell((id, str(version)), "the snapshot of %r at version %d is discarded: %s", id, version, error)
+        key = (f"{self._kind} of {id}", str(version))
+        _tell(key, "the %s of %r at version %d is discarded: %s", self._kind, id, version, error)
         try:
             self.store.discard(stored)
         except Exception as failed:
-            logger.warning("the snapshot of %r could not be deleted: %s", id, failed)
+            logger.warning("the %s of %r could not be deleted: %s", self._kind, id, failed)
+
+
+class StateReader(SnapshotReader):
+    """The same for shared states."""
+
+    _kind = "shared state"
+
+    def _read(self, cls: type[AggregateRoot], stored: Snapshot) -> ReadSnapshot:
+        return read_snapshot(cls, stored)._replace(is_shared=True)
 
 
 def class_of(stored: Snapshot) -> type[AggregateRoot] | None:

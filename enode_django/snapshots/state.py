@@ -23,12 +23,16 @@ _DIGEST = 16
 
 
 class ReadSnapshot(NamedTuple):
-    """A snapshot whose bytes are sound, made by the code that this process has; ``stored`` is what was read."""
+    """A snapshot whose bytes are sound, made by the code that this process has; ``stored`` is what was read.
+
+    ``is_shared`` says that it is a shared state: then ``stored.created_at`` is that of the stream it ends with.
+    """
 
     cls: type[AggregateRoot]
     stored: Snapshot
     command_id: str
     plain: Any
+    is_shared: bool = False
 
     @property
     def version(self) -> int:

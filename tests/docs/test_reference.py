@@ -21,7 +21,7 @@ from enode_django.eventing.subscribers import Subscriber
 from tests.docs.pages import DOCS, code_of, rows_by_code
 
 REFERENCE = DOCS / "reference"
-NESTED = {"BACKEND", "LOCATION", "OPTIONS", "DATABASES", "MAX_AGGREGATES", "ENABLED"}
+NESTED = {"BACKEND", "LOCATION", "OPTIONS", "DATABASES", "ENABLED", "MAX_AGGREGATES", "PREFIX", "TTL", "WRITE_INTERVAL"}
 REDIS_OPTIONS = {"prefix", "timeout", "max_length", "client"}
 
 
@@ -49,6 +49,10 @@ def test_keys_within_settings_are_documented_with_their_defaults() -> None:
     assert code_of(rows["OPTIONS"][0][1]) == repr(current.queue_options)
     assert code_of(rows["DATABASES"][0][1]) == repr(current.event_databases)
     assert int(code_of(rows["MAX_AGGREGATES"][0][1])) == current.max_aggregates
+    assert code_of(rows["LOCATION"][1][1]) == repr(current.states_location)
+    assert code_of(rows["PREFIX"][0][1]) == repr(current.states_prefix)
+    assert code_of(rows["TTL"][0][1]) == repr(current.states_ttl)
+    assert code_of(rows["WRITE_INTERVAL"][0][1]) == repr(current.states_write_interval)
     assert code_of(rows["ENABLED"][0][1]) == repr(current.snapshots_enabled)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from enode_django.commanding import loading
-from enode_django.commanding.loading import AggregateLoader, History
+from enode_django.commanding.loading import AggregateLoader, Begin, History
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
@@ -101,7 +101,7 @@ def load_in_batch(store: EventStore, snapshots: SnapshotStore, id: str = "a") ->
     try:
         return histories[id].rebuild()
     except UnusableSnapshot as error:
-        aggregate = loader.load(id, from_nothing=True)
+        aggregate = loader.load(id, begin=Begin.NOTHING)
         loader.reject(histories[id], error)
         return aggregate
 

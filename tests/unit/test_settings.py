@@ -13,7 +13,8 @@ from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import ConfigurationError
-from enode_django.runtime import current_bus, make_store, make_transport, use_bus
+from enode_django.runtime import current_bus, make_states, make_store, make_transport, use_bus
+from enode_django.snapshots.redis_states import RedisStates
 from enode_django.store_checks import check_store
 from enode_django.testing import inline
 
@@ -42,6 +43,15 @@ def test_backends_are_made_by_their_dotted_paths() -> None:
         settings = override_settings(ENODE={key: {"BACKEND": "no.such.thing"}})
         with settings, pytest.raises(ConfigurationError, match=rf"{key}.*'no\.such\.thing'"):
             make_transport() if key == "QUEUE" else make_store()
+
+
+def test_states_are_shared_only_where_a_server_is_named() -> None:
+    assert make_states() is None
+    cache = {"LOCATION": "redis://localhost:1/3", "PREFIX": "mine"}
+    with override_settings(ENODE={"AGGREGATE_CACHE": cache, "SNAPSHOTS": {"ENABLED": False}}):
+        states = make_states()
+    assert isinstance(states, RedisStates)
+    assert states.key("a") == "mine:state:a"
 
 
 class Tolerant(MemoryTransport):
@@ -112,6 +122,12 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"EVENT_STORE": {"DATABASES": ["default", "default"]}}, ["enode_django.E004"]),
         ({"EVENT_STORE": {"DATABASES": [["default"]]}}, ["enode_django.E004"]),
         ({"COMMAND_TOPIC": "x", "EVENT_TOPIC": "x"}, ["enode_django.E005"]),
+        ({"AGGREGATE_CACHE": {"LOCATION": "redis://localhost/1", "TTL": 60, "WRITE_INTERVAL": 0.5}}, []),
+        ({"AGGREGATE_CACHE": {"TTL": 0.5, "WRITE_INTERVAL": 0}}, ["enode_django.E003", "enode_django.E007"]),
+        ({"AGGREGATE_CACHE": {"TTL": "long", "WRITE_INTERVAL": None}}, ["enode_django.E003", "enode_django.E007"]),
+        ({"AGGREGATE_CACHE": {"LOCATION": "memcached://localhost"}}, ["enode_django.E023"]),
+        ({"AGGREGATE_CACHE": {"LOCATION": 6379}}, ["enode_django.E023"]),
+        ({"AGGREGATE_CACHE": {"PREFIX": None}}, ["enode_django.E023"]),
     ],
 )
 def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], expected: list[str]) -> None:

@@ -1,0 +1,151 @@
+"""What of a command mailbox's aggregates goes to the shared states, and when.
+
+Only states that are durable go there: that of an aggregate without unfinished commands, if its version is that of a
+stream which the event mailbox has found to be stored. They are encoded here, in the mailbox's thread, because nobody
+else may touch an aggregate; a moment at a time, so that no command waits for long.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from enode_django.commanding.cache import Slot
+from enode_django.commanding.entries import Entry, EntryKind
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.exceptions import InvalidState
+from enode_django.snapshots import policy
+from enode_django.snapshots.state import snapshot_of
+from enode_django.snapshots.states import SharedStates
+from enode_django.snapshots.store import Snapshot
+
+logger = logging.getLogger("enode_django.snapshots")
+
+AT_ONCE = 0.001
+"""Seconds that commands may have to wait for encoding."""
+MOST_EVICTED = 10_000
+"""Aggregates that have left the cache and wait to be encoded; what comes on top is left out."""
+
+Mark = tuple[int | None, str, datetime]
+"""Version, command id and time of a stream that is stored: without its events, which may be large."""
+
+
+class StateKeeper:
+    """All methods are called by the thread of one command mailbox, and none blocks.
+
+    The work goes in rounds, ``interval`` seconds apart: each takes what has changed until it begins. So an aggregate is
+    encoded once in a round at most, however many commands change it.
+    """
+
+    def __init__(self, states: SharedStates, *, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._states = states
+        self._interval = interval
+        self._clock = clock
+        self._next_round = clock() + interval
+        self._changed: dict[str, Mark] = {}
+        self._due: dict[str, Mark] = {}
+        self._evicted: dict[str, tuple[AggregateRoot, Mark, int]] = {}
+        self._unsuitable: set[type[AggregateRoot]] = set()
+        self._told: set[type[AggregateRoot]] = set()
+
+    # -- what happens to aggregates -------------------------------------------------------------------------------
+
+    def note(self, slot: Slot, entry: Entry) -> None:
+        """This entry of the slot has become durable."""
+        record = entry.record
+        if record is not None and entry.kind is EntryKind.STREAM:
+            self._changed[slot.id] = (record.version, record.command_id, record.created_at)
+
+    def evict(self, slot: Slot) -> None:
+        """The slot, which is idle, has left the cache: nobody touches its aggregate any more."""
+        due = self._due.pop(slot.id, None)
+        mark = self._changed.pop(slot.id, due)
+        if mark is not None and slot.aggregate is not None and len(self._evicted) < MOST_EVICTED:
+            self._evicted[slot.id] = (slot.aggregate, mark, slot.queue)
+
+    def forget(self, aggregate_root_id: str) -> None:
+        """Keep nothing of what was noted of it."""
+        for noted in (self._changed, self._due, self._evicted):
+            noted.pop(aggregate_root_id, None)
+
+    def forget_evicted(self, queue: int) -> None:
+        """As `forget`, of what has left the cache and came from this queue."""
+        for id in [id for id, (_, _, of_queue) in self._evicted.items() if of_queue == queue]:
+            del self._evicted[id]
+
+    def delete(self, aggregate_root_id: str) -> None:
+        """As `forget`, and let the shared state be deleted."""
+        self.forget(aggregate_root_id)
+        self._states.delete(aggregate_root_id)
+
+    # -- encoding -------------------------------------------------------------------------------------------------
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds until there is something to `work` at; None: not before something happens."""
+        if self._due or self._evicted:
+            return 0.0
+        return max(0.0, self._next_round - self._clock()) if self._changed else None
+
+    def work(self, slots: Mapping[str, Slot], *, until: float | None = None) -> None:
+        """Encode for a moment, or up to a time of the clock, what is due; ``slots`` are those of the cache."""
+        now = self._clock()
+        if not self._due and self._changed and now >= self._next_round:
+            self._due, self._changed = self._changed, {}
+            self._next_round = now + self._interval
+        if not (self._due or self._evicted):
+            return
+        end = now + AT_ONCE if until is None else until
+        encoded: list[Snapshot] = []
+        for _ in range(len(self._due) + len(self._evicted)):
+            state = self._encode_next(slots)
+            if state is not None:
+                encoded.append(state)
+            if self._clock() >= end:
+                break
+        self._states.save(encoded)
+
+    def flush(self, slots: Mapping[str, Slot], seconds: float) -> None:
+        """Encode what has not been yet, as much as the time allows."""
+        end = self._clock() + seconds
+        self._due.update(self._changed)
+        self._changed = {}
+        while (self._due or self._evicted) and self._clock() < end:
+            self.work(slots, until=min(end, self._clock() + _FLUSHED_AT_ONCE))
+
+    def _encode_next(self, slots: Mapping[str, Slot]) -> Snapshot | None:
+        if self._evicted:
+            _, (aggregate, mark, _) = self._evicted.popitem()
+            return self._encode(aggregate, mark)
+        id, mark = self._due.popitem()
+        slot = slots.get(id)
+        if slot is None or slot.aggregate is None:
+            return None
+        if slot.unfinished:
+            self._changed.setdefault(id, mark)  # its turn comes when it rests
+            return None
+        return self._encode(slot.aggregate, mark)
+
+    def _encode(self, aggregate: AggregateRoot, mark: Mark) -> Snapshot | None:
+        """None for what is not known to be durable, or cannot be kept."""
+        cls = type(aggregate)
+        version, command_id, made_at = mark
+        if aggregate.version != version or cls in self._unsuitable or not policy.is_on(cls):
+            return None
+        try:
+            return snapshot_of(aggregate, command_id)._replace(created_at=made_at)
+        except Exception as error:  # comparing values is application code, too
+            self._leave_out(cls, error)
+            return None
+
+    def _leave_out(self, cls: type[AggregateRoot], error: Exception) -> None:
+        if isinstance(error, InvalidState) and error.concerns_class:
+            self._unsuitable.add(cls)
+        if cls not in self._told:
+            self._told.add(cls)
+            logger.error("the state of a %s cannot be shared: %s: %s", cls.__qualname__, type(error).__name__, error)
+
+
+_FLUSHED_AT_ONCE = 0.05

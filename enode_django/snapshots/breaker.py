@@ -1,0 +1,38 @@
+"""A circuit-breaker: who has failed is left alone for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class Breaker:
+    """Open for ``pause`` seconds after each failure. Any thread may call; nothing blocks.
+
+    >>> now = 100.0
+    >>> breaker = Breaker(5.0, clock=lambda: now)
+    >>> breaker.is_open, breaker.trip(), breaker.is_open, breaker.trip()
+    (False, True, True, False)
+    >>> now = 105.0
+    >>> breaker.is_open
+    False
+    """
+
+    def __init__(self, pause: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.pause = pause
+        self._clock = clock
+        self._until = float("-inf")
+        self._lock = threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        return self._clock() < self._until
+
+    def trip(self) -> bool:
+        """Open it; returns whether it was closed, so that one of several that fail together says so."""
+        with self._lock:
+            was_closed = not self.is_open
+            if was_closed:
+                self._until = self._clock() + self.pause
+            return was_closed
