@@ -20,7 +20,7 @@ Benchmark = Callable[[Services, bool], list[figures.Figure]]
 
 def benchmarks() -> dict[str, Benchmark]:
     """In the order they run. They are imported when Django is set up."""
-    from benchmarks import latency, memory, peer, read_side, recovery, rehydrating, throughput
+    from benchmarks import latency, memory, peer, read_side, recovery, rehydrating, throughput, warming
 
     return {
         "throughput": throughput.run,
@@ -33,6 +33,8 @@ def benchmarks() -> dict[str, Benchmark]:
         "ledger": read_side.run_ledger,
         "handled": latency.run_handled,
         "snapshots": rehydrating.run,
+        "warm": warming.run,
+        "cache_cost": warming.run_cost,
         "memory": memory.run,
     }
 

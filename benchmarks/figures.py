@@ -62,6 +62,18 @@ BARS = (
         at_least=50,
     ),
     Bar("rehydrating / peer", ["rehydrating", "peer rehydrating"], lambda ours, peer: ours / peer, at_least=5),
+    Bar(
+        "half the steady rate, from the store / from shared states",
+        ["half of it from the store", "half of it from shared states"],
+        lambda cold, warm: cold / warm,
+        at_least=3,
+    ),
+    Bar(
+        "spread, with shared states / nothing kept",
+        ["spread, with shared states", "spread, nothing kept"],
+        lambda with_them, without: with_them / without,
+        at_least=0.90,
+    ),
     Bar("handled p50, ms", ["handled p50"], lambda p50: p50, at_most=12),
     Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
 )

@@ -97,6 +97,11 @@ class Workspace:
             keys = [f"{self.prefix}:{{{topic}:{queue}}}:claim:{group}" for queue in range(QUEUES)]
             return [client.hget(key, "owner") for key in keys]
 
+    def shared_states(self) -> int:
+        """How many there are, if the prefix of the aggregate cache is this one."""
+        with redis.Redis.from_url(self.redis_url) as client:
+            return sum(1 for _ in client.scan_iter(f"{self.prefix}:state:*", count=1_000))
+
     def close(self) -> None:
         self.transport.close()
         with redis.Redis.from_url(self.redis_url) as client:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from enode_django.commanding.committing import Committed, Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished
+from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor
 from enode_django.commanding.results import CommandResult, CommandStatus
@@ -18,8 +19,11 @@ from enode_django.eventstore.base import Appended, EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
 from enode_django.serialization.codec import decode_command, encode_command, restore_command
+from enode_django.snapshots.states import SharedStates
+from enode_django.snapshots.store import SnapshotStore
 from tests.races.counting import handlers
 
+WRITE_INTERVAL = 1.0
 STEPS = 1_000
 """More than any test needs to come to rest: a protocol that goes round in circles fails instead of hanging."""
 
@@ -44,15 +48,19 @@ class Worker:
         max_recent: int = 1_000,
         max_bytes: int = 10_000,
         persist: Persist = once,
+        snapshots: SnapshotStore | None = None,
+        states: SharedStates | None = None,
     ) -> None:
         self.clock = clock or Clock()
+        self.keeper = StateKeeper(states, interval=WRITE_INTERVAL, clock=self.clock) if states is not None else None
         self.processor = CommandProcessor(
-            AggregateLoader(store),
+            AggregateLoader(store, snapshots, states),
             handlers,
             persist=persist,
             max_aggregates=max_aggregates,
             max_recent=max_recent,
             max_bytes=max_bytes,
+            keeper=self.keeper,
         )
         self.committer = Committer(store, persist=persist, clock=self.clock)
         self.window = self.acquire()
@@ -112,6 +120,11 @@ class Worker:
                 self.commit()
             self.deliver()
         raise AssertionError("the worker does not come to rest")
+
+    def keep(self) -> None:
+        """The next round of what is encoded for the shared states, as a whole."""
+        self.clock.now += WRITE_INTERVAL
+        self.processor.keep()
 
     def run(self, *commands: Command) -> list[CommandResult]:
         """Send, settle, and return the answers to exactly these commands."""

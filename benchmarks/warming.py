@@ -1,0 +1,164 @@
+"""What shared states are good for, and what they cost: a restart on many aggregates, and the load of `throughput`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks import loads
+from benchmarks.figures import Figure, median
+from benchmarks.processors import BenchmarkError, Processors, wait_for
+from benchmarks.throughput import ACCOUNTS, check_stored, pipeline_seconds
+from benchmarks.workspace import PROJECT, Services, Workspace
+
+EVENTS_EACH = 30
+BEHIND = 1
+"""Streams that an account's shared state is older than the account."""
+PORTION = 1_000
+"""Accounts that are written at once."""
+LOOK = 0.02
+WINDOW = 0.5
+"""Seconds over which a rate is taken."""
+TAIL = 0.3
+"""The share of the commands, the last ones, whose rate is the steady one."""
+
+
+def run(services: Services, quick: bool) -> list[Figure]:
+    accounts, rounds = (20_000, 1) if quick else (100_000, 2)
+    ids = loads.account_ids(accounts)
+    messages = loads.deposits(ids, 8 * accounts)
+    cold: list[float] = []
+    warm: list[float] = []
+    steady: list[float] = []
+    for _ in range(rounds):
+        for shared, seconds in ((False, cold), (True, warm)):
+            with services.workspace() as workspace:
+                workspace.enode["AGGREGATE_CACHE"] = _shared(workspace) if shared else {}
+                _make_past(workspace, ids)
+                until_half, rate = _restart(workspace, messages)
+                check_stored(workspace, accounts * EVENTS_EACH + len(messages))
+            seconds.append(until_half)
+            steady.append(rate)
+    note = f"deposits over {accounts:,} accounts of {EVENTS_EACH} events"
+    return [
+        median("steady rate", steady, "commands/s", note),
+        median("half of it from the store", cold, "s", "since the workers may begin"),
+        median("half of it from shared states", warm, "s", f"each {BEHIND} version behind"),
+    ]
+
+
+def run_cost(services: Services, quick: bool) -> list[Figure]:
+    """Rounds of both in turn. They are long, so that states are written several times."""
+    count, rounds = (100_000, 1) if quick else (500_000, 3)
+    accounts = loads.account_ids(ACCOUNTS)
+    opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
+    without, with_states = [], []
+    for _ in range(rounds):
+        with services.workspace(SNAPSHOTS={"ENABLED": False}) as workspace:
+            without.append(count / pipeline_seconds(workspace, opening, messages))
+        with services.workspace() as workspace:
+            workspace.enode["AGGREGATE_CACHE"] = _shared(workspace)
+            with_states.append(count / pipeline_seconds(workspace, opening, messages))
+            if workspace.shared_states() < ACCOUNTS:
+                raise BenchmarkError(f"{workspace.shared_states()} states were written for {ACCOUNTS} accounts")
+    note = f"{count:,} deposits over {ACCOUNTS:,} accounts"
+    return [
+        median("spread, nothing kept", without, "commands/s", note),
+        median("spread, with shared states", with_states, "commands/s", "and snapshots"),
+    ]
+
+
+def _shared(workspace: Workspace) -> dict[str, str]:
+    return {"LOCATION": workspace.redis_url, "PREFIX": workspace.prefix}
+
+
+def _make_past(workspace: Workspace, ids: Sequence[str]) -> None:
+    """In a process with the workspace's settings: what it needs is Django set up, with its database."""
+    command = [sys.executable, "-m", "benchmarks.warming"]
+    subprocess.run(command, cwd=PROJECT, env=workspace.environment, input=json.dumps(ids), check=True, text=True)
+
+
+def _restart(workspace: Workspace, messages: loads.Messages) -> tuple[float, float]:
+    """Seconds until half the steady rate is reached, and that rate."""
+    with Processors(workspace) as processors:
+        processors.freeze()
+        workspace.send(messages)
+        workspace.checkpoint()
+        started = time.perf_counter()
+        processors.thaw()
+        looks = _watch(workspace, processors, started, len(messages))
+    return _judge(looks, len(messages))
+
+
+def _watch(workspace: Workspace, processors: Processors, started: float, count: int) -> list[tuple[float, int]]:
+    """(seconds, published) again and again, until all are published."""
+    looks = [(0.0, 0)]
+
+    def all_are_published() -> bool:
+        if time.perf_counter() - started - looks[-1][0] >= LOOK:
+            processors.check()
+            published = workspace.published()
+            looks.append((time.perf_counter() - started, published))
+        return looks[-1][1] >= count
+
+    wait_for(f"{count} streams are published", all_are_published)
+    return looks
+
+
+def _judge(looks: Sequence[tuple[float, int]], count: int) -> tuple[float, float]:
+    began, at_first = next(look for look in looks if look[1] >= (1 - TAIL) * count)
+    ended, at_last = looks[-1]
+    steady = (at_last - at_first) / (ended - began)
+    first = 0
+    for seconds, published in looks:
+        while seconds - looks[first + 1][0] >= WINDOW:
+            first += 1
+        since, before = looks[first]
+        if seconds - since >= WINDOW and (published - before) / (seconds - since) >= steady / 2:
+            return seconds, steady
+    raise BenchmarkError("half the steady rate was never reached")
+
+
+def main(ids: Sequence[str]) -> None:
+    """Give each account the same past, by COPY, and its state to the shared states if there are any."""
+    import django
+
+    django.setup()
+    from django.db import connection
+
+    from benchmarks.raw_copy import encoded_rows
+    from benchmarks.streams import history
+    from enode_django.commanding.loading import replay_records
+    from enode_django.eventstore.copy_format import HEADER, TRAILER
+    from enode_django.eventstore.statements import COPY
+    from enode_django.runtime import make_states
+    from enode_django.snapshots.state import snapshot_of
+
+    records = history(1, EVENTS_EACH - 1).records
+    model = records[0].aggregate_root_id
+    past = b"".join(encoded_rows(records))
+    states = make_states()
+    last = records[-1 - BEHIND]
+    with connection.cursor() as cursor:
+        for start in range(0, len(ids), PORTION):
+            portion = ids[start : start + PORTION]
+            with cursor.copy(COPY) as copy:
+                copy.write(HEADER + b"".join(past.replace(model.encode(), id.encode()) for id in portion) + TRAILER)
+            if states is None:
+                continue
+            made = []
+            for id in portion:
+                of_account = (record._replace(aggregate_root_id=id) for record in records[:-BEHIND])
+                account = replay_records(of_account)
+                assert account is not None
+                made.append(snapshot_of(account, last.command_id)._replace(created_at=last.created_at))
+            states.save(made)
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE enode_django_eventstream")
+
+
+if __name__ == "__main__":
+    main(json.load(sys.stdin))
