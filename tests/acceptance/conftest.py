@@ -51,6 +51,12 @@ def faulty_redis() -> Iterator[Redis]:
 
 
 @pytest.fixture(scope="session")
+def states_redis() -> Iterator[Redis]:
+    """Another one, for the shared states alone."""
+    yield from _started(Redis({"appendonly": "no"}))
+
+
+@pytest.fixture(scope="session")
 def processors_directory() -> Iterator[Path]:
     with guarded_directory() as directory:
         yield directory
