@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Sequence
 
+import psutil
+
 from benchmarks import loads
 from benchmarks.figures import Figure, median
-from benchmarks.processors import BenchmarkError, Processors, wait_for
-from benchmarks.throughput import ACCOUNTS, check_stored, pipeline_seconds
+from benchmarks.processors import BenchmarkError, Processors, timed_run, wait_for
+from benchmarks.throughput import ACCOUNTS, check_stored
 from benchmarks.workspace import PROJECT, Services, Workspace
 
 EVENTS_EACH = 30
@@ -27,21 +29,20 @@ TAIL = 0.3
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    accounts, rounds = (20_000, 1) if quick else (100_000, 2)
+    accounts = 20_000 if quick else 100_000
     ids = loads.account_ids(accounts)
-    messages = loads.deposits(ids, 8 * accounts)
+    messages = loads.deposits(ids, 6 * accounts)
     cold: list[float] = []
     warm: list[float] = []
     steady: list[float] = []
-    for _ in range(rounds):
-        for shared, seconds in ((False, cold), (True, warm)):
-            with services.workspace() as workspace:
-                workspace.enode["AGGREGATE_CACHE"] = _shared(workspace) if shared else {}
-                _make_past(workspace, ids)
-                until_half, rate = _restart(workspace, messages)
-                check_stored(workspace, accounts * EVENTS_EACH + len(messages))
-            seconds.append(until_half)
-            steady.append(rate)
+    for shared, seconds in ((False, cold), (True, warm)):
+        with services.workspace() as workspace:
+            workspace.enode["AGGREGATE_CACHE"] = _shared(workspace) if shared else {}
+            _make_past(workspace, ids)
+            until_half, rate = _restart(workspace, messages)
+            check_stored(workspace, accounts * EVENTS_EACH + len(messages))
+        seconds.append(until_half)
+        steady.append(rate)
     note = f"deposits over {accounts:,} accounts of {EVENTS_EACH} events"
     return [
         median("steady rate", steady, "commands/s", note),
@@ -55,20 +56,39 @@ def run_cost(services: Services, quick: bool) -> list[Figure]:
     count, rounds = (100_000, 1) if quick else (500_000, 3)
     accounts = loads.account_ids(ACCOUNTS)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
-    without, with_states = [], []
+    cache: list[tuple[float, float]] = []
+    plain: list[tuple[float, float]] = []
     for _ in range(rounds):
         with services.workspace(SNAPSHOTS={"ENABLED": False}) as workspace:
-            without.append(count / pipeline_seconds(workspace, opening, messages))
+            plain.append(_spread(workspace, opening, messages))
         with services.workspace() as workspace:
             workspace.enode["AGGREGATE_CACHE"] = _shared(workspace)
-            with_states.append(count / pipeline_seconds(workspace, opening, messages))
+            cache.append(_spread(workspace, opening, messages))
             if workspace.shared_states() < ACCOUNTS:
                 raise BenchmarkError(f"{workspace.shared_states()} states were written for {ACCOUNTS} accounts")
     note = f"{count:,} deposits over {ACCOUNTS:,} accounts"
     return [
-        median("spread, nothing kept", without, "commands/s", note),
-        median("spread, with shared states", with_states, "commands/s", "and snapshots"),
+        median("spread, nothing kept", [count / seconds for seconds, _ in plain], "commands/s", note),
+        median("spread, with shared states", [count / seconds for seconds, _ in cache], "commands/s", "and snapshots"),
+        median("workers, nothing kept", [1e6 * cpu / count for _, cpu in plain], "µs", "processor time a command"),
+        median("workers, with shared states", [1e6 * cpu / count for _, cpu in cache], "µs", "the same"),
     ]
+
+
+def _spread(workspace: Workspace, opening: loads.Messages, messages: loads.Messages) -> tuple[float, float]:
+    """Seconds from the start to the last stream published, and the workers' processor time meanwhile."""
+    with Processors(workspace) as processors:
+        workspace.send(opening)
+        processors.wait_published(len(opening))
+        before = _processor_seconds(processors)
+        seconds = timed_run(workspace, processors, messages, len(messages))
+        used = _processor_seconds(processors) - before
+    check_stored(workspace, len(opening) + len(messages))
+    return seconds, used
+
+
+def _processor_seconds(processors: Processors) -> float:
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in processors.pids())
 
 
 def _shared(workspace: Workspace) -> dict[str, str]:
