@@ -58,20 +58,21 @@ def run_cost(services: Services, quick: bool) -> list[Figure]:
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
     cache: list[tuple[float, float]] = []
     plain: list[tuple[float, float]] = []
+    written: list[float] = []
     for _ in range(rounds):
         with services.workspace(SNAPSHOTS={"ENABLED": False}) as workspace:
             plain.append(_spread(workspace, opening, messages))
         with services.workspace() as workspace:
             workspace.enode["AGGREGATE_CACHE"] = _shared(workspace)
             cache.append(_spread(workspace, opening, messages))
-            if workspace.shared_states() < ACCOUNTS:
-                raise BenchmarkError(f"{workspace.shared_states()} states were written for {ACCOUNTS} accounts")
+            written.append(workspace.shared_states())
     note = f"{count:,} deposits over {ACCOUNTS:,} accounts"
     return [
         median("spread, nothing kept", [count / seconds for seconds, _ in plain], "commands/s", note),
         median("spread, with shared states", [count / seconds for seconds, _ in cache], "commands/s", "and snapshots"),
         median("workers, nothing kept", [1e6 * cpu / count for _, cpu in plain], "µs", "processor time a command"),
         median("workers, with shared states", [1e6 * cpu / count for _, cpu in cache], "µs", "the same"),
+        median("shared states at the end", written, "accounts"),
     ]
 
 

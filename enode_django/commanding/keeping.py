@@ -24,7 +24,7 @@ from enode_django.snapshots.store import Snapshot
 logger = logging.getLogger("enode_django.snapshots")
 
 AT_ONCE = 0.001
-"""Seconds that commands may have to wait for encoding."""
+"""Seconds of work that commands may have to wait for."""
 MOST_EVICTED = 10_000
 """Aggregates that have left the cache and wait to be encoded; what comes on top is left out."""
 
@@ -39,10 +39,18 @@ class StateKeeper:
     encoded once in a round at most, however many commands change it.
     """
 
-    def __init__(self, states: SharedStates, *, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        states: SharedStates,
+        *,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
+        work_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._states = states
         self._interval = interval
         self._clock = clock
+        self._work_clock = work_clock
         self._next_round = clock() + interval
         self._changed: dict[str, Mark] = {}
         self._due: dict[str, Mark] = {}
@@ -89,21 +97,20 @@ class StateKeeper:
             return 0.0
         return max(0.0, self._next_round - self._clock()) if self._changed else None
 
-    def work(self, slots: Mapping[str, Slot], *, until: float | None = None) -> None:
-        """Encode for a moment, or up to a time of the clock, what is due; ``slots`` are those of the cache."""
-        now = self._clock()
-        if not self._due and self._changed and now >= self._next_round:
+    def work(self, slots: Mapping[str, Slot], seconds: float = AT_ONCE) -> None:
+        """Encode some of what is due, for so many seconds of work; ``slots`` are those of the cache."""
+        if not self._due and self._changed and self._clock() >= self._next_round:
             self._due, self._changed = self._changed, {}
-            self._next_round = now + self._interval
+            self._next_round = self._clock() + self._interval
         if not (self._due or self._evicted):
             return
-        end = now + AT_ONCE if until is None else until
+        end = self._work_clock() + seconds
         encoded: list[Snapshot] = []
         for _ in range(len(self._due) + len(self._evicted)):
             state = self._encode_next(slots)
             if state is not None:
                 encoded.append(state)
-            if self._clock() >= end:
+            if self._work_clock() >= end:
                 break
         self._states.save(encoded)
 
@@ -113,7 +120,7 @@ class StateKeeper:
         self._due.update(self._changed)
         self._changed = {}
         while (self._due or self._evicted) and self._clock() < end:
-            self.work(slots, until=min(end, self._clock() + _FLUSHED_AT_ONCE))
+            self.work(slots)
 
     def _encode_next(self, slots: Mapping[str, Slot]) -> Snapshot | None:
         if self._evicted:
@@ -146,6 +153,3 @@ class StateKeeper:
         if cls not in self._told:
             self._told.add(cls)
             logger.error("the state of a %s cannot be shared: %s: %s", cls.__qualname__, type(error).__name__, error)
-
-
-_FLUSHED_AT_ONCE = 0.05

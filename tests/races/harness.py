@@ -52,7 +52,8 @@ class Worker:
         states: SharedStates | None = None,
     ) -> None:
         self.clock = clock or Clock()
-        self.keeper = StateKeeper(states, interval=WRITE_INTERVAL, clock=self.clock) if states is not None else None
+        clocks = {"clock": self.clock, "work_clock": self.clock}
+        self.keeper = StateKeeper(states, interval=WRITE_INTERVAL, **clocks) if states is not None else None
         self.processor = CommandProcessor(
             AggregateLoader(store, snapshots, states),
             handlers,

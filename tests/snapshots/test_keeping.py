@@ -279,7 +279,7 @@ def test_an_aggregate_of_another_queue_is_not_forgotten(worker: Worker, states: 
 def kept(states: Watched, classes: Iterable[type[AggregateRoot]], versions: range = range(1, 4)) -> StateKeeper:
     """After a round in which there were three of each class, with the amounts 1, 2 and 3 put in."""
     clock = Clock()
-    keeper = StateKeeper(states, interval=WRITE_INTERVAL, clock=clock)
+    keeper = StateKeeper(states, interval=WRITE_INTERVAL, clock=clock, work_clock=clock)
     slots: dict[str, Slot] = {}
     for cls in classes:
         for n in range(3):
