@@ -63,7 +63,7 @@ class RedisStates:
         found: dict[str, Snapshot] = {}
         wanted = filter(holds, aggregate_root_ids)
         while ids := list(islice(wanted, PORTION)):
-            values = self._ask(partial(self._connection.execute, "MGET", *map(self.key, ids)))
+            values = self._ask(partial(self._connection.execute, "MGET", *map(self.key, ids)), within=self._slow)
             for id, value in zip(ids, values or (), strict=False):
                 state = self._read(id, value) if value is not None else None
                 if state is not None:
@@ -89,8 +89,9 @@ class RedisStates:
     def key(self, aggregate_root_id: str) -> str:
         return f"{self._prefix}:state:{aggregate_root_id}"
 
-    def _ask(self, call: Callable[[], Value]) -> Value | None:
-        """None if there is no answer."""
+    def _ask(self, call: Callable[[], Value], *, within: float = float("inf")) -> Value | None:
+        """None if there is no answer. Commands wait for reads, so these must be done ``within`` so many seconds in all;
+        a write may take longer in bits, or because this thread has to wait for the others."""
         if self.breaker.is_open:
             return None
         started = self._clock()
@@ -99,8 +100,9 @@ class RedisStates:
         except Exception as error:  # whatever it is, the store has everything
             self._trip(str(error))
             return None
-        if self._clock() - started > self._slow:
-            self._trip(f"redis at {self._connection.name} took {self._clock() - started:.3f} s to answer")
+        took = self._clock() - started
+        if took > within:
+            self._trip(f"redis at {self._connection.name} took {took:.3f} s to answer")
         return answer
 
     def _trip(self, reason: str) -> None:
