@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from enode_django.commanding.cache import Slot
-from enode_django.commanding.entries import Entry, EntryKind
+from enode_django.commanding.entries import STREAM, Entry
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.exceptions import InvalidState
 from enode_django.snapshots import policy
@@ -63,7 +63,7 @@ class StateKeeper:
     def note(self, slot: Slot, entry: Entry) -> None:
         """This entry of the slot has become durable."""
         record = entry.record
-        if record is not None and entry.kind is EntryKind.STREAM:
+        if record is not None and entry.kind is STREAM:
             self._changed[slot.id] = (record.version, record.command_id, record.created_at)
 
     def evict(self, slot: Slot) -> None:
