@@ -91,17 +91,16 @@ def test_stale_foreign_and_garbled_states_may_be_planted_under_load(stack: Stack
                 planted += plant(states.client, key, seen, random_)
         states.wait_used()
     assert_all_live(processors)
-    assert processors.count("is no state of ours, and is deleted") == 2, "each worker says so once"
+    assert 1 <= processors.count("is no state of ours, and is deleted") <= 2, "a worker says so once"
     assert processors.count("the shared state of .* is discarded")
-    assert processors.count(LEFT_ALONE) == 0
     stack.check()
 
 
 def plant(client: redis.Redis, key: bytes, seen: dict[bytes, list[bytes]], random_: random.Random) -> bool:
     """What was there before, what is another's, other bytes, or nothing."""
     value = client.get(key)
-    if value is None:
-        return False
+    if not value:
+        return False  # it is gone by now, or empty already
     own = seen.setdefault(key, [])
     own.append(value)
     place = random_.randrange(len(value))
@@ -261,7 +260,6 @@ def test_it_may_forget_everything(stack: Stack, states: States, seed: int) -> No
             last_for(random_.uniform(0.0, 0.1))
             states.client.flushall()
     assert_all_live(processors)
-    assert processors.count(LEFT_ALONE) == 0
     stack.check()
 
 
