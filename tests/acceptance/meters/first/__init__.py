@@ -1,0 +1,1 @@
+"""What is measured is stored in kilowatt hours, as a text."""

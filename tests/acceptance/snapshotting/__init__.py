@@ -1,0 +1,1 @@
+"""An app with which bank accounts get a snapshot every few versions."""

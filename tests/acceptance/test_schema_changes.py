@@ -1,0 +1,190 @@
+"""An event whose schema changed twice, and whose name and aggregate's name changed, between two deploys."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+
+import pytest
+
+from enode_django import CommandResult, CommandStatus
+from enode_django.ids import new_id
+from tests.acceptance.meters.commands import Measure
+from tests.acceptance.processors import Processors
+from tests.acceptance.stack import Stack
+from tests.acceptance.waiting import wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+
+METERS = "tests.acceptance.meters"
+FIRST, THIRD = f"{METERS} {METERS}.first", f"{METERS} {METERS}.third"
+READINGS, SNAPSHOTS = "meters.Readings", "enode.snapshots"
+DELAYS = [0.1, 0.2]
+"""How long old code waits for newer code that it may become."""
+
+
+@pytest.fixture
+def meters(stack: Stack) -> Stack:
+    """Whoever looks at the store at the end has the third edition."""
+    stack.install(f"{METERS} {METERS}.third", [READINGS])
+    return stack
+
+
+def measure(stack: Stack, meter: str, watt_hours: int) -> CommandResult:
+    answer = stack.client.execute(Measure(aggregate_root_id=meter, amount=Decimal(watt_hours) / 1000))
+    assert answer is not None
+    return answer
+
+
+def accepted(stack: Stack) -> dict[str, list[int]]:
+    """The watt hours of each stored command, by meter, in the order of versions."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for record in stack.stored():
+        command = stack.journal.sent[record.command_id]
+        assert isinstance(command, Measure)
+        assert record.version == len(found[record.aggregate_root_id]) + 1
+        found[record.aggregate_root_id].append(int(command.amount * 1000))
+    return found
+
+
+def check(stack: Stack) -> None:
+    """Results, rows and snapshots are what the accepted commands add up to; nothing is left of the first edition."""
+    stack.check(loaded=False)
+    stack.wait_followed()
+    found = accepted(stack)
+    for answers in stack.journal.answers.values():
+        for answer in answers:
+            if answer.status is CommandStatus.SUCCESS:
+                assert answer.value == sum(found[answer.aggregate_root_id][: answer.version])
+            else:
+                assert answer.error_type == "UnknownMessageType"
+    rows = stack.query("SELECT aggregate_root_id, version, watt_hours, changes FROM meters_reading")
+    assert {row[0]: row[1:] for row in rows} == {id: (len(all), sum(all), len(all)) for id, all in found.items()}
+    wait_until(lambda: stack.is_through(SNAPSHOTS), "snapshots are made of all events")
+    stack.python("manage.py", "buildsnapshots")
+    printed = stack.python("manage.py", "buildsnapshots", "--verify", "1000000")
+    assert "0 differ, 0 were made by other code" in printed
+    types = {name for (name,) in stack.query("SELECT aggregate_root_type FROM enode_django_snapshot")}
+    assert types == {"meters.PowerMeter"}
+    stack.check_read_side()
+
+
+def end(processors: Processors, number: int = signal.SIGTERM) -> None:
+    processors.signal_group(number)
+    processors.wait_end()
+
+
+def test_events_of_the_first_schema_are_read_by_code_two_versions_later(meters: Stack) -> None:
+    ids = [new_id() for _ in range(8)]
+    first = meters.start_ready(role="all", apps=FIRST, SWEEP_INTERVAL=0.5)
+    for meter in ids:
+        meters.client.send([Measure(aggregate_root_id=meter, amount=Decimal("0.125")) for _ in range(24)])
+        assert measure(meters, meter, 1_500).value == 24 * 125 + 1_500
+    meters.wait_followed()
+    wait_until(lambda: meters.is_through(SNAPSHOTS), "the first edition has made its snapshots")
+    meters.wait_swept()  # else the next sweep would replace them all
+    fingerprints = meters.query("SELECT DISTINCT aggregate_root_type, fingerprint FROM enode_django_snapshot")
+    assert [name for name, _ in fingerprints] == ["meters.Meter"]
+    end(first)
+    third = meters.start_ready(role="all")
+    for meter in ids[:-1]:
+        answer = measure(meters, meter, 7)
+        assert (answer.status, answer.version, answer.value) == (CommandStatus.SUCCESS, 26, 24 * 125 + 1_500 + 7)
+    third.wait_for("snapshots of meters.Meter that other code has made are not used")
+    meters.wait_followed()
+    wait_until(lambda: meters.is_through(SNAPSHOTS), "the third edition has made its snapshots")
+    replaced = "SELECT aggregate_root_id FROM enode_django_snapshot WHERE aggregate_root_type = 'meters.PowerMeter'"
+    assert {id for (id,) in meters.query(replaced)} == {*ids[:-1]}, "the next event of an aggregate replaces its own"
+    check(meters)
+
+
+@contextlib.contextmanager
+def measuring(stack: Stack, seed: int) -> Iterator[None]:
+    """Senders at work until the block ends; each reads meters of its own and of others, and new ones all the time."""
+    stop, ids = threading.Event(), [new_id()]
+
+    def send(number: int) -> None:
+        random_ = random.Random(seed * 1000 + number)
+        while not stop.is_set():
+            if random_.random() < 0.1:
+                ids.append(new_id())
+            measure(stack, random_.choice(ids[-20:]), random_.randint(1, 10_000))
+
+    with ThreadPoolExecutor() as pool:
+        sending = [pool.submit(send, number) for number in range(4)]
+        try:
+            yield
+        except BaseException:
+            stack.client.give_up()
+            raise
+        finally:
+            stop.set()
+        for one in sending:
+            one.result()
+
+
+def wait_answers(stack: Stack, status: CommandStatus, more: int = 50) -> None:
+    def count() -> int:
+        return sum(answers[0].status is status for answers in list(stack.journal.answers.values()))
+
+    goal = count() + more
+    wait_until(lambda: count() >= goal, f"{more} more answers say {status.name}")
+
+
+def test_a_deploy_that_is_taken_back_and_made_again_falsifies_nothing(meters: Stack, seed: int) -> None:
+    """Old code refuses what it cannot read, as a failure that is not stored; its subscribers park it."""
+    with measuring(meters, seed):
+        processors = meters.start_ready(1, role="all", apps=FIRST, UNKNOWN_TYPE_DELAYS=DELAYS)
+        for apps, number in [(THIRD, signal.SIGTERM), (FIRST, signal.SIGKILL), (THIRD, signal.SIGKILL)]:
+            wait_answers(meters, CommandStatus.SUCCESS)
+            before, processors = processors, meters.start(1, role="all", apps=apps, UNKNOWN_TYPE_DELAYS=DELAYS)
+            before.signal_group(number)
+            processors.wait_ready()
+            if apps == FIRST:
+                wait_answers(meters, CommandStatus.FAILED)
+                wait_until(lambda: parked(meters), "old event workers have parked what they do not know")
+        wait_answers(meters, CommandStatus.SUCCESS)
+    meters.wait_followed()
+    retry_parked(meters)
+    check(meters)
+
+
+def parked(stack: Stack) -> list[tuple[str]]:
+    return [row[:1] for row in stack.query("SELECT DISTINCT subscriber FROM enode_django_parkedevent")]
+
+
+def retry_parked(stack: Stack) -> None:
+    assert re.search(r"[1-9]\d* go on, 0 parked", stack.python("manage.py", "parked", "retry", "--all"))
+    assert parked(stack) == []
+
+
+def test_old_and_new_code_at_once_falsify_nothing(meters: Stack, seed: int) -> None:
+    """An old worker wakes when new ones have taken over, with all in memory that it had; and old code follows the
+    events beside the new code, from the first event on."""
+    old = meters.start_ready(1, role="all", apps=FIRST, UNKNOWN_TYPE_DELAYS=DELAYS)
+    with measuring(meters, seed):
+        wait_answers(meters, CommandStatus.SUCCESS)
+        new = meters.start(1, role="all", apps=THIRD)
+        new.wait_for(r"is a second runprocessors running\?")
+        for pid in old.members():
+            os.kill(pid, signal.SIGSTOP)
+        new.wait_ready()
+        intruder = ("-m", "tests.acceptance.intruder")
+        with meters.beside(*intruder, apps=FIRST, UNKNOWN_TYPE_DELAYS=DELAYS) as output:
+            for pid in old.members():
+                os.kill(pid, signal.SIGCONT)
+            wait_answers(meters, CommandStatus.SUCCESS, 300)
+            wait_until(lambda: parked(meters), "old code has parked what it does not know")
+            wait_until(lambda: f"{READINGS} handled" in output.read_text(), "old code follows")
+    end(old)
+    meters.wait_followed()
+    retry_parked(meters)
+    check(meters)

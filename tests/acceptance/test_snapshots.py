@@ -1,0 +1,213 @@
+"""Snapshots under real processes: one with a flipped byte, conflicts on what was loaded by way of one, and workers that
+are killed while they are made."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from enode_django import Command, CommandStatus
+from enode_django.eventstore.base import StreamRecord
+from enode_django.ids import new_id
+from enode_django.serialization.codec import encode_stream
+from sample_project.bank.domain import Deposit, Deposited, OpenAccount
+from tests.acceptance.processors import Processors, is_running
+from tests.acceptance.snapshotting.apps import EVERY
+from tests.acceptance.stack import Stack
+from tests.acceptance.waiting import last_for, wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+
+APP = "tests.acceptance.snapshotting"
+SNAPSHOTS = "enode.snapshots"
+DEPOSITS = 3 * EVERY
+AMOUNT = Decimal("1.23")
+BALANCE = DEPOSITS * AMOUNT
+_VERIFIED = re.compile(r"(\d+) snapshots are as replayed, (\d+) differ, (\d+) were made by other code")
+
+
+@pytest.fixture
+def snapshotting(stack: Stack) -> Stack:
+    stack.install(APP)
+    return stack
+
+
+def deposit(account: str) -> Deposit:
+    return Deposit(aggregate_root_id=account, amount=AMOUNT)
+
+
+def store_with_snapshots(stack: Stack, accounts: Sequence[str]) -> None:
+    """Each gets a history and a snapshot; then nobody runs, so that nobody holds one in memory."""
+    processors = stack.start_ready(role="all")
+    stack.client.send([OpenAccount(aggregate_root_id=account, owner="somebody") for account in accounts])
+    stack.client.send([deposit(account) for _ in range(DEPOSITS) for account in accounts])
+    wait_until(lambda: snapshot_versions(stack).keys() == {*accounts}, "every account has a snapshot")
+    wait_until(lambda: stack.is_quiet() and stack.is_through(SNAPSHOTS), "all commands and events are done")
+    processors.signal(signal.SIGTERM)
+    assert processors.wait_end() == 0
+
+
+def snapshot_versions(stack: Stack) -> dict[str, int]:
+    return dict(stack.query("SELECT aggregate_root_id, version FROM enode_django_snapshot"))
+
+
+def verified(stack: Stack, **settings: str) -> int:
+    """How many snapshots were held against their events; fails the test if one is not as replayed."""
+    printed = _VERIFIED.search(stack.python("manage.py", "buildsnapshots", "--verify", "1000000", **settings))
+    assert printed is not None
+    same, differ, foreign = map(int, printed.groups())
+    assert (differ, foreign) == (0, 0)
+    return same
+
+
+# -- a flipped byte ---------------------------------------------------------------------------------------------------
+
+PLACES: Sequence[Callable[[bytes], int]] = [
+    lambda payload: 0,
+    lambda payload: payload.index(b"-"),  # in the id of the command
+    lambda payload: payload.index(str(BALANCE).encode()),
+    lambda payload: payload.index(str(BALANCE).encode()) + 1,
+    lambda payload: payload.index(b"somebody"),
+    lambda payload: len(payload) - 1,
+]
+
+
+def flip(stack: Stack, account: str, place: Callable[[bytes], int]) -> None:
+    ((payload,),) = stack.query("SELECT payload FROM enode_django_snapshot WHERE aggregate_root_id = %s", account)
+    change = "UPDATE enode_django_snapshot SET payload = set_byte(payload, %s, get_byte(payload, %s) # 1)"
+    stack.query(f"{change} WHERE aggregate_root_id = %s RETURNING version", *[place(payload)] * 2, account)
+
+
+def test_a_snapshot_with_a_flipped_byte_is_reported_and_replaced(snapshotting: Stack, seed: int) -> None:
+    accounts = [new_id() for _ in range(2 * len(PLACES))]
+    store_with_snapshots(snapshotting, accounts)
+    flipped = dict(zip(accounts, PLACES, strict=False))
+    for account, place in flipped.items():
+        flip(snapshotting, account, place)
+    processors = snapshotting.start_ready(role="all")
+    with snapshotting.load(seed):
+        answers = [snapshotting.client.execute(deposit(account)) for account in accounts]
+    assert [(answer.status, answer.version) for answer in answers if answer is not None] == [
+        (CommandStatus.SUCCESS, DEPOSITS + 2)
+    ] * len(accounts)
+    discarded = re.findall(r"the snapshot of '(.*)' at version \d+ is discarded: its bytes are not", processors.log)
+    assert {*discarded} == flipped.keys()
+    snapshotting.wait_followed()
+    wait_until(lambda: snapshotting.is_through(SNAPSHOTS), "snapshots are made of all events")
+    versions = snapshot_versions(snapshotting)
+    assert [versions.get(account) for account in flipped] == [DEPOSITS + 2] * len(flipped)
+    assert verified(snapshotting) >= len(accounts)
+    snapshotting.check()
+    snapshotting.check_read_side()
+
+
+# -- a conflict -------------------------------------------------------------------------------------------------------
+
+
+def stored_by_a_rival(commands: Sequence[Command], version: int, balance: Decimal) -> list[StreamRecord]:
+    """Streams of deposits, as another worker would store them; ``version`` and ``balance`` are what they follow."""
+    return [
+        StreamRecord(
+            command.aggregate_root_id,
+            version + number,
+            command.id,
+            "bank.BankAccount",
+            "bank.Deposit",
+            datetime.now(UTC),
+            encode_stream([Deposited(amount=AMOUNT, balance=balance + number * AMOUNT)]),
+            b"",
+        )
+        for number, command in enumerate(commands, 1)
+    ]
+
+
+def plant(stack: Stack, records: Sequence[StreamRecord]) -> None:
+    columns = ", ".join(StreamRecord._fields)
+    values = ", ".join(["%s"] * len(StreamRecord._fields))
+    for record in records:
+        stack.query(f"INSERT INTO enode_django_eventstream ({columns}) VALUES ({values}) RETURNING sequence", *record)
+
+
+class UnreadablePast:
+    """Inside the block no account can be loaded but by way of its snapshot: an event before that is no event."""
+
+    CHANGE = "UPDATE enode_django_eventstream SET events = %s WHERE aggregate_root_id = %s AND version = 2 RETURNING 1"
+
+    def __init__(self, stack: Stack, account: str) -> None:
+        self._stack = stack
+        self._account = account
+        (self._events,) = (row.events for row in stack.stored() if row[:2] == (account, 2))
+
+    def __enter__(self) -> None:
+        self._stack.query(self.CHANGE, b"", self._account)
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.query(self.CHANGE, self._events, self._account)
+
+
+@pytest.mark.parametrize("come_again", [False, True], ids=["foreign", "redelivered"])
+def test_after_a_conflict_on_what_a_snapshot_brought_back_every_update_succeeds(
+    snapshotting: Stack, come_again: bool
+) -> None:
+    """A rival's streams are in the store when the first update arrives. Their commands may come again, too: then
+    nothing is published out of order."""
+    account, stack = new_id(), snapshotting
+    store_with_snapshots(stack, [account])
+    with UnreadablePast(stack, account):
+        processors = stack.start_ready(role="all")
+        first = stack.client.execute(deposit(account))
+        assert first is not None
+        assert (first.status, first.version) == (CommandStatus.SUCCESS, DEPOSITS + 2)
+        rivals, updates = [deposit(account) for _ in range(3)], [deposit(account) for _ in range(50)]
+        plant(stack, stored_by_a_rival(rivals, DEPOSITS + 2, BALANCE + AMOUNT))
+        stack.client.journal.note_sent(rivals)
+        stack.client.send([*rivals, *updates] if come_again else updates)
+        answers = [stack.client.execute(command) for command in updates]
+    assert [(answer.status, answer.version) for answer in answers if answer is not None] == [
+        (CommandStatus.SUCCESS, version) for version in range(DEPOSITS + 6, DEPOSITS + 56)
+    ]
+    processors.wait_for(f"aggregate '{account}': stored by somebody else; handling .* commands again")
+    stack.check(loaded=False, published=come_again)
+    stack.wait_followed()
+    wait_until(lambda: stack.is_through(SNAPSHOTS), "snapshots are made of all events")
+    assert verified(stack) == 1
+    stack.check_read_side()
+
+
+# -- kills ------------------------------------------------------------------------------------------------------------
+
+
+def kill(processors: Processors, workers: dict[str, int], random_: random.Random) -> None:
+    name, pid = random_.choice(sorted(workers.items()))
+    os.kill(pid, signal.SIGKILL)
+    processors.wait_for(rf"worker {name} died: killed by SIGKILL; starting another")
+    wait_until(lambda: not is_running(pid), f"the end of process {pid}")
+
+
+def test_workers_may_be_killed_while_snapshots_are_made(snapshotting: Stack, seed: int) -> None:
+    random_ = random.Random(seed)
+    processors = snapshotting.start_ready(role="all")
+    made = "SELECT coalesce(sum(version), 0) FROM enode_django_snapshot"
+    with snapshotting.load(seed, varied=True, pause=0.02) as load:
+        for victims in [processors.following_event_workers, processors.living_workers] * 3:
+            ((before,),) = snapshotting.query(made)
+            load.wait_for_rounds(random_.randint(30, 80))
+            wait_until(lambda before=before: snapshotting.query(made)[0][0] > before, "snapshots are made")
+            wait_until(victims, "somebody to kill")
+            last_for(random_.uniform(0.0, 0.2))
+            kill(processors, victims(), random_)
+    snapshotting.wait_followed()
+    wait_until(lambda: snapshotting.is_through(SNAPSHOTS), "snapshots are made of all events", 40)
+    assert verified(snapshotting) >= 10
+    snapshotting.python("manage.py", "buildsnapshots")
+    assert verified(snapshotting) >= 10
+    assert "is discarded" not in processors.log
+    snapshotting.check()
+    snapshotting.check_read_side()
