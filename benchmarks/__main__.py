@@ -18,9 +18,13 @@ from sample_project.embedded import embedded_services
 Benchmark = Callable[[Services, bool], list[figures.Figure]]
 
 
+ONLY_BY_NAME = frozenset({"append"})
+"""They take gigabytes of disk, and many minutes."""
+
+
 def benchmarks() -> dict[str, Benchmark]:
     """In the order they run. They are imported when Django is set up."""
-    from benchmarks import latency, memory, peer, read_side, recovery, rehydrating, throughput, warming
+    from benchmarks import appending, latency, memory, peer, read_side, recovery, rehydrating, throughput, warming
 
     return {
         "throughput": throughput.run,
@@ -36,12 +40,13 @@ def benchmarks() -> dict[str, Benchmark]:
         "warm": warming.run,
         "cache_cost": warming.run_cost,
         "memory": memory.run,
+        "append": appending.run,
     }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help="which to run; by default all")
+    parser.add_argument("names", nargs="*", help=f"which to run; by default all but {', '.join(ONLY_BY_NAME)}")
     parser.add_argument("--quick", action="store_true", help="smaller loads and single rounds: for a first look")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     arguments = parser.parse_args()
@@ -54,7 +59,8 @@ def main() -> int:
         unknown = [name for name in arguments.names if name not in known]
         if unknown:
             parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")
-        chosen = {name: run for name, run in known.items() if not arguments.names or name in arguments.names}
+        names = arguments.names or known.keys() - ONLY_BY_NAME
+        chosen = {name: run for name, run in known.items() if name in names}
         with Services(os.environ["DATABASE_URL"], os.environ["REDIS_URL"]) as services:
             machine = figures.machine(services.server_version())
             results, failed = _run(chosen, services, arguments.quick)

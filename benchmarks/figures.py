@@ -75,6 +75,12 @@ BARS = (
         at_least=0.90,
     ),
     Bar("handled p50, ms", ["handled p50"], lambda p50: p50, at_most=12),
+    Bar(
+        "append, large table / small",
+        ["append, large table", "append, small table"],
+        lambda large, small: large / small,
+        at_most=1.5,
+    ),
     Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
 )
 
