@@ -20,6 +20,8 @@ import psutil
 GRACE_SECONDS = 8
 """More than the 5 s after which PostgreSQL itself kills children that do not follow an immediate shutdown."""
 
+LOOK_SECONDS = 0.5
+
 
 def processes_working_in(directory: Path) -> list[psutil.Process]:
     """Found by working directory: it is set before the server's program starts, and its children keep it."""
@@ -63,7 +65,9 @@ def wait_for_owner(pid: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         owner = psutil.Process(pid)
         if os.getppid() == pid:  # else the owner died before we looked, and the pid may be another process by now
-            owner.wait()
+            while _runs(owner):  # its parent may be slow to collect it, or never do it
+                with contextlib.suppress(psutil.TimeoutExpired):
+                    owner.wait(LOOK_SECONDS)
 
 
 def main(owner_pid: str, directory: str) -> None:

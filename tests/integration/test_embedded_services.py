@@ -105,6 +105,7 @@ def test_close_removes_the_data_and_may_be_called_twice() -> None:
 @pytest.mark.acceptance
 @pytest.mark.parametrize("state", ["running", "paused"])
 def test_servers_end_with_an_owner_that_is_killed(state: str) -> None:
+    """Also before its parent has collected it: until then it is a zombie."""
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, state], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -113,8 +114,8 @@ def test_servers_end_with_an_owner_that_is_killed(state: str) -> None:
         postgres_directory, postgres_port, redis_directory, redis_port = owner.stdout.readline().split()
         assert is_listening(int(redis_port))
         owner.kill()
-    directories = [Path(postgres_directory), Path(redis_directory)]
-    wait_until(lambda: not any(directory.exists() for directory in directories), 30)
+        directories = [Path(postgres_directory), Path(redis_directory)]
+        wait_until(lambda: not any(directory.exists() for directory in directories), 30)
     assert not any(directory.exists() for directory in directories)
     assert not any(processes_working_in(directory) for directory in directories)
     assert not is_listening(int(postgres_port))
