@@ -1,4 +1,5 @@
-"""Settings of the sample: the services come from ``DATABASE_URL`` and ``REDIS_URL``, the rest is for development."""
+"""Settings of the sample: the services come from ``DATABASE_URL``, ``EVENT_DATABASE_URLS`` and ``REDIS_URL``, the rest
+is for development."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 DATABASE_URL = os.environ.get("DATABASE_URL", "postgresql://postgres@127.0.0.1:5432/postgres")
+EVENT_DATABASE_URLS = os.environ.get("EVENT_DATABASE_URLS", "").split()
+"""Of the event store's shards, separated by blanks; without any, the event store is in the default database."""
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 
 
@@ -86,7 +89,9 @@ WSGI_APPLICATION = "sample_project.wsgi.application"
 ASGI_APPLICATION = "sample_project.asgi.application"
 STATIC_URL = "static/"
 
-DATABASES = {"default": database_from_url(DATABASE_URL)}
+SHARDS = {f"events{number}": database_from_url(url) for number, url in enumerate(EVENT_DATABASE_URLS)}
+DATABASES = {"default": database_from_url(DATABASE_URL), **SHARDS}
+DATABASE_ROUTERS = ["enode_django.routers.EventStoreRouter"] if SHARDS else []
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CACHES = {
@@ -107,6 +112,7 @@ ENODE: dict[str, Any] = {
         "LOCATION": REDIS_URL,
         "OPTIONS": {},
     },
+    "EVENT_STORE": {"DATABASES": list(SHARDS)} if SHARDS else {},
 }
 
 CELERY_BROKER_URL = REDIS_URL

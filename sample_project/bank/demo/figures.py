@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from django.db.models import Count, Max, Min, Q
+from django.db.models import Count, Max, Min, Q, QuerySet
 
 from enode_django.models import EventStream
+from sample_project.bank.demo.streams import streams
 from sample_project.bank.demo.workload import Workload
 
 
@@ -45,35 +46,48 @@ COMPLETED_AT_VERSION = 5
 
 
 def count_transfers(workload: Workload) -> Transfers:
-    rows = EventStream.objects.filter(aggregate_root_id__startswith=workload.transfer_prefix)
     is_cancelled = Q(command_type="bank.CancelTransfer", version__isnull=False)
-    counts = rows.aggregate(
-        completed=Count("pk", filter=Q(version=COMPLETED_AT_VERSION)), cancelled=Count("pk", filter=is_cancelled)
-    )
-    return Transfers(**counts)
+    counts = [
+        rows.filter(aggregate_root_id__startswith=workload.transfer_prefix).aggregate(
+            completed=Count("pk", filter=Q(version=COMPLETED_AT_VERSION)), cancelled=Count("pk", filter=is_cancelled)
+        )
+        for rows in streams()
+    ]
+    return Transfers(*(sum(count[name] for count in counts) for name in Transfers._fields))
 
 
 def count_stored(workload: Workload) -> int:
-    return EventStream.objects.filter(command_id__startswith=workload.movement_prefix).count()
+    return sum(rows.filter(command_id__startswith=workload.movement_prefix).count() for rows in streams())
 
 
 def measure(workload: Workload) -> Figures:
-    rows = EventStream.objects.filter(command_id__startswith=workload.movement_prefix)
-    total = rows.aggregate(
+    movements = [rows.filter(command_id__startswith=workload.movement_prefix) for rows in streams()]
+    totals = [total for total in map(_total, movements) if total["stored"]]
+    batches = [size for rows in movements for size in _batches(rows)]
+    begin = min((total["first"] for total in totals), default=None)
+    end = max((total["last"] for total in totals), default=None)
+    return Figures(
+        stored=sum(total["stored"] for total in totals),
+        refused=sum(total["refused"] for total in totals),
+        seconds=(end - begin).total_seconds() if begin and end else 0.0,
+        batches=len(batches),
+        median_batch=median(batches) if batches else 0,
+        largest_batch=max(batches, default=0),
+    )
+
+
+def _total(movements: QuerySet[EventStream]) -> dict[str, Any]:
+    return movements.aggregate(
         stored=Count("*"),
         refused=Count("pk", filter=Q(version__isnull=True)),
         first=Min("created_at"),
         last=Max("created_at"),
     )
-    batches = [size for (size,) in rows.values("transaction_id").annotate(size=Count("*")).values_list("size")]
-    return Figures(
-        stored=total["stored"],
-        refused=total["refused"],
-        seconds=(total["last"] - total["first"]).total_seconds() if total["stored"] else 0.0,
-        batches=len(batches),
-        median_batch=median(batches) if batches else 0,
-        largest_batch=max(batches, default=0),
-    )
+
+
+def _batches(movements: QuerySet[EventStream]) -> Iterator[int]:
+    for (size,) in movements.values("transaction_id").annotate(size=Count("*")).values_list("size"):
+        yield size
 
 
 def percentile(seconds: Sequence[float], percent: int) -> float:

@@ -24,8 +24,9 @@ from sample_project.bank.demo.producers import Producers
 from sample_project.bank.demo.progress import Result, progress_on, result_table
 from sample_project.bank.demo.quiet import Lookout, Pace
 from sample_project.bank.demo.read_models import read_model_problems
+from sample_project.bank.demo.streams import stored_records
 from sample_project.bank.demo.teller import Teller
-from sample_project.bank.demo.verification import Verification, stored_records
+from sample_project.bank.demo.verification import Verification
 from sample_project.bank.demo.workload import SENT_AT_ONCE, Workload
 
 ALREADY_RUNNING_SECONDS = 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from itertools import groupby
 
@@ -12,7 +12,6 @@ from enode_django.commanding.loading import events_of, replay_records
 from enode_django.commanding.results import stored_result
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import EnodeError
-from enode_django.models import EventStream
 from sample_project.bank.demo.workload import Workload, signed_amount
 from sample_project.bank.domain import (
     BankAccount,
@@ -22,17 +21,6 @@ from sample_project.bank.domain import (
     TransferStatus,
     WithdrawalConfirmed,
 )
-
-PORTION = 2_000
-
-
-def stored_records(workload: Workload) -> Iterator[StreamRecord]:
-    """Every row of the run, by account and version; an account's refusals come last."""
-    rows = EventStream.objects.filter(aggregate_root_id__startswith=f"{workload.run}-")
-    for row in (
-        rows.order_by("aggregate_root_id", "version").values_list(*StreamRecord._fields).iterator(chunk_size=PORTION)
-    ):
-        yield StreamRecord(*row)
 
 
 class Verification:

@@ -31,7 +31,8 @@ from enode_django.models import EventStream
 from enode_django.testing import inline
 from sample_project.bank.demo.figures import COMPLETED_AT_VERSION, count_transfers, measure, percentile
 from sample_project.bank.demo.read_models import read_model_problems
-from sample_project.bank.demo.verification import Verification, stored_records
+from sample_project.bank.demo.streams import stored_records
+from sample_project.bank.demo.verification import Verification
 from sample_project.bank.demo.workload import OVERDRAFT, Workload
 from sample_project.bank.domain import Deposit, TransferStatus, Withdraw, WithdrawalConfirmed
 from sample_project.bank.models import AccountSummary, LedgerEntry
@@ -287,6 +288,22 @@ def test_a_small_demo_verifies_itself_and_leaves_nothing_running(services: Mappi
         assert "bank.AccountSummaries" in shown
         assert "completed, and" in shown
         wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
+
+
+@pytest.mark.acceptance
+def test_a_demo_over_two_shards_verifies_both(services: Mapping[str, str], private_postgres: Postgres) -> None:
+    urls = [private_postgres.url_of(f"shard_{number}") for number in range(2)]
+    with psycopg.connect(private_postgres.url, autocommit=True) as server:
+        for number in range(2):
+            server.execute(f"CREATE DATABASE shard_{number}".encode())
+    environment = {**services, "EVENT_DATABASE_URLS": " ".join(urls)}
+    with running_demo(environment, "--accounts=20", "--commands=400", "--transfers=40", "--processes=1") as demo:
+        shown, _ = demo.communicate(timeout=90)
+        assert demo.returncode == 0, shown
+        assert "Verified in the database" in shown
+        assert "400 commands in" in shown
+    assert all(map(has_rows, urls))
+    assert not has_rows(private_postgres.url)
 
 
 @pytest.mark.acceptance

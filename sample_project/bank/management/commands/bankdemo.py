@@ -10,9 +10,10 @@ from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
-from django.db import OperationalError
+from django.db import DEFAULT_DB_ALIAS, OperationalError
 from rich.console import Console
 
+from enode_django.conf import conf
 from enode_django.exceptions import TransportUnavailable
 from sample_project.bank.demo.producers import ProducerFailed
 from sample_project.bank.demo.run import Demo, DemoFailed, new_workload
@@ -65,7 +66,8 @@ class Command(BaseCommand):
         no_processors: bool,
         **options: Any,
     ) -> None:
-        call_command("migrate", verbosity=0, interactive=False)
+        for alias in {DEFAULT_DB_ALIAS: None, **dict.fromkeys(conf().event_databases)}:
+            call_command("migrate", database=alias, verbosity=0, interactive=False)
         counts = {"account": accounts, "command": commands, "transfer": transfers, "producer": producers}
         if not no_processors:
             counts["worker process"] = 2 * processes
