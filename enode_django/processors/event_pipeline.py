@@ -25,8 +25,8 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.applying import is_transient
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventstore.base import EventStore
-from enode_django.exceptions import EnodeError, SubscriberUnavailable, TransportUnavailable
+from enode_django.eventstore.base import EventStore, Shard
+from enode_django.exceptions import EnodeError, StoreUnavailable, SubscriberUnavailable, TransportUnavailable
 from enode_django.processors.housekeeping import Housekeeper, follower_duties
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
@@ -164,7 +164,7 @@ class Following:
 
     def _end_sessions(self, owner: str) -> int:
         """In the event store, and where the subscriber's tables are. Raises `EnodeError`."""
-        ended = self._store.end_sessions(owner)
+        ended = sum(self._end_sessions_in(shard, owner) for shard in self._store.shards)
         alias = self._subscriber.database
         try:
             return ended + end_sessions(alias, owner)
@@ -172,6 +172,17 @@ class Following:
             if not is_transient(error):
                 raise
             raise SubscriberUnavailable(f"the database {alias!r} of {self.name} cannot be asked: {error}") from error
+
+    def _end_sessions_in(self, shard: Shard, owner: str) -> int:
+        """One shard of several that is away keeps nobody from the others: of all that is done there, nothing but
+        storing a snapshot could let somebody wait."""
+        try:
+            return shard.end_sessions(owner)
+        except StoreUnavailable as error:
+            if len(self._store.shards) == 1:
+                raise
+            logger.warning("%s cannot end the sessions of %s: %s", self.name, owner, error)
+            return 0
 
     def _pull_wait(self) -> float:
         due = self._follower.next_retry

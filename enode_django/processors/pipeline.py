@@ -35,7 +35,7 @@ from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore, Shard
-from enode_django.exceptions import TransportUnavailable
+from enode_django.exceptions import StoreUnavailable, TransportUnavailable
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_duties, store_duties
 from enode_django.processors.statistics import Statistics
@@ -231,9 +231,10 @@ class Pipeline:
         waits = delays()
         while not self._stopping.is_set():
             try:
+                self._store.place_of("")  # where nobody knows which shard has what, nothing must be pulled
                 self._pull_once()
                 waits = delays()
-            except TransportUnavailable as error:
+            except (TransportUnavailable, StoreUnavailable) as error:
                 delay = next(waits)
                 logger.warning("%s; pulling again in %.2f s", error, delay)
                 self._stopping.wait(delay)

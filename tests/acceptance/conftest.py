@@ -15,6 +15,7 @@ import pytest
 from enode_django.eventing.registry import subscribers
 from sample_project.embedded import Postgres, Redis, Server, ServerUnavailable
 from tests.acceptance.processors import PROJECT, guarded_directory
+from tests.acceptance.shards import SHARD_TEMPLATE, ShardedStack
 from tests.acceptance.stack import SUBSCRIBERS, TEMPLATE, Stack
 from tests.services import services_required
 
@@ -32,16 +33,31 @@ def _started(server: AnyServer) -> Iterator[AnyServer]:
         yield server
 
 
+def _make_template(server: Postgres, name: str, database: str, **environment: str) -> None:
+    """Migrate what belongs to one of the settings' databases."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    command = [sys.executable, "manage.py", "migrate", "--verbosity=0", f"--database={database}"]
+    subprocess.run(command, cwd=PROJECT, env={**os.environ, **environment}, check=True, timeout=60)
+
+
 @pytest.fixture(scope="session")
 def faulty_postgres() -> Iterator[Postgres]:
     """The acceptance tests' own, to be restarted; it has a migrated template database."""
     for server in _started(Postgres()):
-        with psycopg.connect(server.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {TEMPLATE}")
-        environment = {**os.environ, "DATABASE_URL": server.url_of(TEMPLATE)}
-        command = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
-        subprocess.run(command, cwd=PROJECT, env=environment, check=True, timeout=60)
+        _make_template(server, TEMPLATE, "default", DATABASE_URL=server.url_of(TEMPLATE))
         yield server
+
+
+@pytest.fixture(scope="session")
+def shard_servers(faulty_postgres: Postgres) -> Iterator[Sequence[Postgres]]:
+    """Two, each with the template database of a shard."""
+    for other in _started(Postgres()):
+        servers = [faulty_postgres, other]
+        urls = " ".join(server.url_of(SHARD_TEMPLATE) for server in servers)
+        for number, server in enumerate(servers):
+            _make_template(server, SHARD_TEMPLATE, f"events{number}", EVENT_DATABASE_URLS=urls)
+        yield servers
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +84,18 @@ def stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: 
     faulty_postgres.start()
     faulty_redis.start()
     with Stack(faulty_postgres, faulty_redis, processors_directory) as stack:
+        yield stack
+
+
+@pytest.fixture
+def sharded(
+    shard_servers: Sequence[Postgres], faulty_redis: Redis, processors_directory: Path
+) -> Iterator[ShardedStack]:
+    """As ``stack``, with an event store of two shards."""
+    for server in (*shard_servers, faulty_redis):
+        server.resume()
+        server.start()
+    with ShardedStack(shard_servers, faulty_redis, processors_directory) as stack:
         yield stack
 
 

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from enode_django import Command, CommandResult, CommandStatus
 from enode_django.eventstore.base import CommandKey, StreamRecord
+from enode_django.eventstore.buckets import BUCKETS, bucket_of
 from enode_django.serialization.codec import StoredRefusal, StoredStream, read_stored
 from sample_project.bank.domain import Withdraw
 from tests.acceptance.journal import Journal
@@ -49,6 +50,16 @@ def violations(facts: Facts) -> list[str]:
         *(_published(facts.stored, facts.published) if facts.published is not None else ()),
         *_offsets(facts),
     ]
+
+
+def misplaced(shards: Sequence[Sequence[StreamRecord]], owned: Sequence[Collection[int]]) -> Iterator[str]:
+    """What lies in another shard than the one that has recorded its bucket: ``owned`` are the buckets of each."""
+    if sorted(bucket for buckets in owned for bucket in buckets) != list(range(BUCKETS)):
+        yield "the shards have not recorded each bucket once"
+    for number, (records, buckets) in enumerate(zip(shards, owned, strict=True)):
+        for record in records:
+            if bucket_of(record.aggregate_root_id) not in buckets:
+                yield f"command {record.command_id} of {record.aggregate_root_id} is stored in shard {number}"
 
 
 def _answers(journal: Journal, stored: Mapping[CommandKey, StreamRecord]) -> Iterator[str]:

@@ -66,17 +66,30 @@ class Client:
         raise AssertionError(f"{len(commands)} commands could not be sent")
 
 
+def any_id(prefix: str = "") -> str:
+    return prefix + new_id()
+
+
 class Load:
-    """Threads that work the same accounts; ``with`` starts and stops them. The seed decides what they send. With
-    ``varied`` there are transfers and notes, too. Each sender rests for ``pause`` seconds after each step."""
+    """Threads that work the same accounts; ``with`` starts and stops them. The seed decides what they send, to
+    aggregates whose ids ``make_id`` has made. With ``varied`` there are transfers and notes, too. Each sender rests for
+    ``pause`` seconds after each step."""
 
     def __init__(
-        self, journal: Journal, seed: int, threads: int = 6, *, varied: bool = False, pause: float = 0.0
+        self,
+        journal: Journal,
+        seed: int,
+        threads: int = 6,
+        *,
+        varied: bool = False,
+        pause: float = 0.0,
+        make_id: Callable[[str], str] = any_id,
     ) -> None:
         self.client = Client(journal)
         self.seed = seed
         self._varied = varied
         self._pause = pause
+        self._make_id = make_id
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._accounts: list[str] = []
@@ -171,10 +184,10 @@ class Load:
         self.client.send([self._movement(random_) for _ in range(random_.randint(1, MOVEMENTS_AT_ONCE))])
 
     def _ghost(self, random_: random.Random) -> None:
-        self._execute(random_, Deposit(aggregate_root_id=f"ghost-{new_id()}", amount=Decimal(1)))
+        self._execute(random_, Deposit(aggregate_root_id=self._make_id("ghost-"), amount=Decimal(1)))
 
     def _open(self, random_: random.Random) -> None:
-        account = new_id()
+        account = self._make_id("")
         self._execute(random_, OpenAccount(aggregate_root_id=account, owner="somebody"))
         with self._lock:
             self._accounts.append(account)
@@ -184,21 +197,23 @@ class Load:
 
     def _close(self, random_: random.Random) -> None:
         """The second close changes nothing."""
-        account = new_id()
+        account = self._make_id("")
         self._execute(random_, OpenAccount(aggregate_root_id=account, owner="a passer-by"))
         self._execute(random_, CloseAccount(aggregate_root_id=account))
         self._execute(random_, CloseAccount(aggregate_root_id=account))
 
     def _transfer(self, random_: random.Random) -> None:
         """Also more than there is, to oneself, and to nobody: then it is refused or cancelled."""
-        nobody = f"nobody-{new_id()}"
+        nobody = self._make_id("nobody-")
         source, target = (self._some_account(random_) if random_.random() < 0.95 else nobody for _ in range(2))
         amount = Decimal(random_.randint(1, 300))
-        self._execute(random_, StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=amount))
+        self._execute(
+            random_, StartTransfer(aggregate_root_id=self._make_id(""), source=source, target=target, amount=amount)
+        )
 
     def _note(self, random_: random.Random) -> None:
         """Most are deleted at once: a row that is gone must not come back."""
-        note = new_id()
+        note = self._make_id("")
         changes = [f"title {number}" for number in range(random_.randint(0, 5))]
         self.client.send([CreateNote(aggregate_root_id=note, title="note")])
         self.client.send([ChangeTitle(aggregate_root_id=note, title=title) for title in changes])
@@ -207,7 +222,7 @@ class Load:
 
     def _too_early(self, random_: random.Random) -> None:
         """Once a deposit has failed for want of an account, opening the account must let in neither it nor a copy."""
-        account = new_id()
+        account = self._make_id("")
         deposit = Deposit(aggregate_root_id=account, amount=Decimal(1))
         self.client.execute(deposit)
         self.client.execute(OpenAccount(aggregate_root_id=account, owner="a latecomer"))

@@ -10,14 +10,16 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
 import django
-from django.db import connection, models, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
 
 Row = tuple[Any, ...]
+DELETE_FROM = "DELETE FROM enode_django_eventstream WHERE aggregate_root_id = %s AND version >= %s"
 
 
 def main(options: Sequence[str]) -> None:
@@ -32,18 +34,21 @@ def main(options: Sequence[str]) -> None:
 
 
 class Reading:
-    """Looks at one database, once. What each method yields are problems, as sentences."""
+    """Looks at the databases, once. What each method yields are problems, as sentences."""
 
     def __init__(self) -> None:
         from enode_django.commanding.loading import replay_records
+        from enode_django.conf import conf
         from enode_django.eventing.parking import list_parked
         from enode_django.eventing.registry import subscribers
         from enode_django.eventstore.base import StreamRecord
         from enode_django.models import EventStream
         from sample_project.bank.domain import BankAccount, MoneyTransfer
 
-        rows = EventStream.objects.order_by("aggregate_root_id", "version").values_list(*StreamRecord._fields)
-        records = [StreamRecord(*row) for row in rows]
+        self.shards = conf().event_databases
+        streams = [EventStream.objects.using(alias).order_by("aggregate_root_id", "version") for alias in self.shards]
+        records = [StreamRecord(*row) for rows in streams for row in rows.values_list(*StreamRecord._fields)]
+        self.stored = {record.aggregate_root_id for record in records}
         self.streams = [record for record in records if record.version is not None]
         self.heads = {record.aggregate_root_id: record for record in self.streams}
         self.subscribers = subscribers.all()
@@ -81,12 +86,12 @@ class Reading:
 
     def tables(self) -> Iterator[str]:
         """No checkpoint and no parked event of what is not stored."""
-        from enode_django.models import Checkpoint, EventStream, ParkedEvent
+        from enode_django.models import Checkpoint, ParkedEvent
 
-        stored = EventStream.objects.values("aggregate_root_id")
         for model in (Checkpoint, ParkedEvent):
-            for row in model.objects.exclude(aggregate_root_id__in=stored):
-                yield f"of nothing that is stored: {row}"
+            for row in model.objects.all():
+                if row.aggregate_root_id not in self.stored:
+                    yield f"of nothing that is stored: {row}"
 
     # -- projections ----------------------------------------------------------------------------------------------
 
@@ -105,20 +110,22 @@ class Reading:
     def _replayed(self, subscriber: Any, written: Sequence[type[models.Model]]) -> Mapping[Any, Counter[Row]]:
         from enode_django.runtime import replay
 
-        with transaction.atomic():
+        aliases = {DEFAULT_DB_ALIAS, *self.shards}
+        with ExitStack() as stack:
+            for alias in aliases:
+                stack.enter_context(transaction.atomic(using=alias))
             for table in ("checkpoint", "parkedevent", "subscription"):
-                _execute(f"DELETE FROM enode_django_{table} WHERE subscriber = %s", subscriber.name)
+                _execute(DEFAULT_DB_ALIAS, f"DELETE FROM enode_django_{table} WHERE subscriber = %s", subscriber.name)
             for (name, id), parked in self.parked.items():
                 if name == subscriber.name:
-                    _execute(
-                        "DELETE FROM enode_django_eventstream WHERE aggregate_root_id = %s AND version >= %s",
-                        *(id, parked.version),
-                    )
+                    for alias in self.shards:
+                        _execute(alias, DELETE_FROM, id, parked.version)
             for model in written:
                 model._default_manager.all().delete()
             replay(subscriber.name)
             replayed = {model: _rows(model) for model in written}
-            transaction.set_rollback(True)
+            for alias in aliases:
+                transaction.set_rollback(True, using=alias)
         return replayed
 
     # -- money ----------------------------------------------------------------------------------------------------
@@ -217,8 +224,8 @@ def _differences(what: str, found: Counter[Row], replayed: Counter[Row]) -> Iter
         yield f"{what} has {found[row]} of {row}, a replay makes {replayed[row]}"
 
 
-def _execute(statement: str, *parameters: str | int | None) -> None:
-    with connection.cursor() as cursor:
+def _execute(alias: str, statement: str, *parameters: str | int | None) -> None:
+    with connections[alias].cursor() as cursor:
         cursor.execute(statement, parameters)
 
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from enode_django.eventing.messages import decode_published
 from enode_django.eventing.publisher import dead_letter_topic
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.buckets import select_queue
+from enode_django.eventstore.rows import record_of
 from enode_django.eventstore.statements import TABLE
 from enode_django.exceptions import UnknownTopic
 from enode_django.runtime import use_bus
@@ -161,13 +161,13 @@ class Stack:
         return processors
 
     @contextlib.contextmanager
-    def load(self, seed: int, *, varied: bool = False, pause: float = 0.0) -> Iterator[Load]:
-        """Senders at work inside the block; it begins when all of them have got answers, and ends when each kind of
-        command has had its chance."""
-        with Load(self.journal, seed, varied=varied, pause=pause) as load:
+    def load(self, seed: int, *, rounds: int = ROUNDS, **kind: Any) -> Iterator[Load]:
+        """Senders at work inside the block, as `Load` says of a ``kind``; it begins when all of them have got answers,
+        and ends when each kind of command has had its chance."""
+        with Load(self.journal, seed, **kind) as load:
             wait_until(lambda: load.under_way, "senders get answers")
             yield load
-            wait_until(lambda: load.rounds > ROUNDS, "senders have done enough")
+            wait_until(lambda: load.rounds > rounds, "senders have done enough")
 
     def query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.postgres.url_of(self._name), autocommit=True) as connection:
@@ -199,13 +199,16 @@ class Stack:
         """Wait until every command has its end, then fail for each invariant that does not hold. What was deleted
         cannot be found ``published``."""
         wait_until(self.is_quiet, "all commands are finished and committed", 30)
-        found = violations(self._facts(published))
+        found = self.violations(published)
         kinds = variety(self.journal)
         print(kinds)
         assert not found, f"{len(found)} violations:\n" + "\n".join(found[:SHOWN])
         if loaded:
             wanted = {"SUCCESS", "repeats", "bank.InsufficientFunds", "AggregateNotFound", "AggregateAlreadyExists"}
             assert all(kinds.get(kind) for kind in wanted), f"too little was tried: {kinds}"
+
+    def violations(self, published: bool) -> list[str]:
+        return violations(self._facts(published))
 
     def is_quiet(self) -> bool:
         return self.transport.committed(GROUP, COMMANDS) == self.transport.end_offsets(COMMANDS)
@@ -266,9 +269,7 @@ class Stack:
 
     def stored(self) -> list[StreamRecord]:
         columns = ", ".join(StreamRecord._fields)
-        rows = self.query(f"SELECT {columns} FROM {TABLE} ORDER BY sequence")
-        records = [StreamRecord(*row) for row in rows]
-        return [record._replace(created_at=record.created_at.astimezone(UTC)) for record in records]
+        return list(map(record_of, self.query(f"SELECT {columns} FROM {TABLE} ORDER BY sequence")))
 
     def dead_letters(self) -> list[Any]:
         """``[[topic, queue, offset], [error, message], body]`` of each."""

@@ -11,10 +11,11 @@ import pytest
 from enode_django import Command, CommandResult, CommandStatus
 from enode_django.commanding.results import failure, stored_result
 from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.buckets import bucket_of, even_shares
 from enode_django.exceptions import AggregateNotFound
 from enode_django.serialization.codec import encode_refusal, encode_stream
 from sample_project.bank.domain import AccountOpened, Deposit, Deposited, InsufficientFunds, OpenAccount, Withdraw
-from tests.acceptance.invariants import Facts, violations
+from tests.acceptance.invariants import Facts, misplaced, violations
 from tests.acceptance.journal import Journal
 
 ACCOUNT = "account"
@@ -120,3 +121,12 @@ WRONG_BALANCE = DEPOSITED._replace(events=encode_stream([Deposited(amount=Decima
 )
 def test_each_violation_is_found(change: Callable[[Facts], Facts], found: str) -> None:
     assert any(found in violation for violation in violations(change(sound())))
+
+
+def test_what_lies_in_the_wrong_shard_is_found() -> None:
+    shares = even_shares(2)
+    right = next(number for number, share in enumerate(shares) if bucket_of(ACCOUNT) in share)
+    shards = [[], [OPENED]] if right else [[OPENED], []]
+    assert list(misplaced(shards, shares)) == []
+    assert list(misplaced(shards[::-1], shares)) == [f"command open of account is stored in shard {1 - right}"]
+    assert list(misplaced([[], []], [shares[0], shares[0]])) == ["the shards have not recorded each bucket once"]
