@@ -24,7 +24,18 @@ ONLY_BY_NAME = frozenset({"append"})
 
 def benchmarks() -> dict[str, Benchmark]:
     """In the order they run. They are imported when Django is set up."""
-    from benchmarks import appending, latency, memory, peer, read_side, recovery, rehydrating, throughput, warming
+    from benchmarks import (
+        appending,
+        latency,
+        memory,
+        peer,
+        read_side,
+        recovery,
+        rehydrating,
+        shards,
+        throughput,
+        warming,
+    )
 
     return {
         "throughput": throughput.run,
@@ -39,6 +50,7 @@ def benchmarks() -> dict[str, Benchmark]:
         "snapshots": rehydrating.run,
         "warm": warming.run,
         "cache_cost": warming.run_cost,
+        "shards": shards.run,
         "memory": memory.run,
         "append": appending.run,
     }

@@ -30,19 +30,20 @@ def encoded_rows(records: Sequence[StreamRecord]) -> list[bytes]:
 
 def copy_seconds(workspace: Workspace, before: list[bytes], rows: list[bytes]) -> float:
     """One connection, a transaction a batch, into the real table; ``before`` is written unmeasured."""
-    batches = [_batch(rows[start : start + BATCH]) for start in range(0, len(rows), BATCH)]
+    batches = [batch(rows[start : start + BATCH]) for start in range(0, len(rows), BATCH)]
     with workspace.connect() as connection, connection.cursor() as cursor:
         with cursor.copy(COPY) as copy:
-            copy.write(_batch(before))
+            copy.write(batch(before))
         connection.execute("CHECKPOINT")
         started = time.perf_counter()
-        for batch in batches:
+        for data in batches:
             with cursor.copy(COPY) as copy:
-                copy.write(batch)
+                copy.write(data)
         return time.perf_counter() - started
 
 
-def _batch(rows: list[bytes]) -> bytes:
+def batch(rows: Sequence[bytes]) -> bytes:
+    """What one COPY of these rows sends."""
     return HEADER + b"".join(rows) + TRAILER
 
 

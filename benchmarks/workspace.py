@@ -115,6 +115,11 @@ def count(connection: psycopg.Connection[tuple[Any, ...]], query: LiteralString)
     return int(row[0])
 
 
+def with_database(url: str, name: str) -> str:
+    """The same server, another database."""
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
 class Services:
     """The servers of the whole run, and a migrated database to copy."""
 
@@ -157,7 +162,7 @@ class Services:
             return str(connection.info.parameter_status("server_version"))
 
     def _url(self, name: str) -> str:
-        return urlunsplit(urlsplit(self.database_url)._replace(path=f"/{name}"))
+        return with_database(self.database_url, name)
 
     def _create(self, name: str, template: str = "template1") -> None:
         self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
