@@ -47,7 +47,7 @@ def test_a_role_that_there_is_not_is_refused() -> None:
 def test_connections_are_counted_for_each_role_and_database() -> None:
     shares = connections_by_database(CONF, [COMMANDS, EVENTS], [EventHandlerGroup("a"), Elsewhere("b")])
     assert shares == {"default": [(3, 4), (4, 2)], "other": [(4, 1)]}
-    assert [share.total for share in shares["default"]] == [15, 8]
+    assert [share.total for share in shares["default"]] == [12, 8]
 
 
 def test_command_workers_alone_need_no_connections_for_subscribers() -> None:
