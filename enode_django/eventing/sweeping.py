@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 from enode_django.equeue.transports.base import Transport
@@ -32,8 +33,8 @@ LOOK_AGAIN = 0.5
 RESTORED = (
     "%s has compared the store up to position %s, but that is at %s after a restore: everything is compared again"
 )
-FORGET_REFUSALS = "1 day"
-"""A handled refusal is remembered for so long: until the sweep has passed it."""
+FORGET_REFUSALS = 86_400.0
+"""Seconds. A handled refusal is remembered for so long at least, and until the sweep has passed it."""
 
 
 def parts_of(shard: Shard, after: Position, before: Position) -> Iterator[Part]:
@@ -89,14 +90,18 @@ class Sweeper:
         self._goal: _Goal | None = None
         self._parts: Iterator[Part] | None = None
         self._part: Part | None = None
+        self._began = clock()
         self.next_step = clock()
         """When there is something to do next, as a time of the clock."""
+        self.swept_at: float | None = None
+        """When the last comparison that came to its end began."""
 
     def tick(self) -> None:
         """Do a part of the work, if any is due: look whether the queue is worked off, or compare some rows."""
         if self._clock() < self.next_step:
             return
         if self._goal is None:
+            self._began = self._clock()
             self._goal = _Goal(self._shard.position(), self._transport.end_offsets(self._topic))
         if self._parts is None:
             if not self._is_worked_off(self._goal.ends):
@@ -140,8 +145,8 @@ class Sweeper:
             raise
 
     def _end(self) -> None:
-        checkpoints.prune_refusals(self._follower.runner.alias, self._follower.subscriber.name, FORGET_REFUSALS)
         self._goal = self._parts = None
+        self.swept_at = self._began
         self.postpone()
 
     def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
@@ -222,12 +227,21 @@ class SweepingFollower(Follower):
 
     def _sweep(self, sweeper: Sweeper) -> None:
         try:
+            swept_at = sweeper.swept_at
             sweeper.tick()
+            if sweeper.swept_at != swept_at:
+                self._forget_refusals()
         except StoreUnavailable as error:
             if len(self._shards) == 1:
                 raise
             logger.warning("%s cannot sweep: %s", self.subscriber.name, error)
             sweeper.postpone()  # for long: it takes time to find out that a server does not answer
+
+    def _forget_refusals(self) -> None:
+        """Unless one shard was not swept for so long: it has refusals that its next sweep comes to again."""
+        oldest = min((-inf if one.swept_at is None else one.swept_at) for one in self._sweepers)
+        if self._clock() - oldest < FORGET_REFUSALS:
+            checkpoints.prune_refusals(self.runner.alias, self.subscriber.name, f"{FORGET_REFUSALS:.0f} seconds")
 
     @property
     def next_retry(self) -> float | None:

@@ -17,14 +17,15 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import StoreUnavailable
-from enode_django.models import Subscription
+from enode_django.models import HandledRefusal, Subscription
 from enode_django.runtime import make_applier
-from tests.following.domain import Added, Behaviour, Entries, handler_group
+from tests.following.domain import Added, Behaviour, Entries, Kindness, TooMuch, handler_group
 from tests.following.harness import Harness
 from tests.following.test_sweeping import Sweep
 from tests.integration.sharded import id_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
+DAY = 86_400.0
 FIRST, SECOND = id_in(0, "c"), id_in(1, "d")
 
 
@@ -93,6 +94,23 @@ def test_a_shard_that_is_away_keeps_nobody_from_the_other(harness: ShardedHarnes
     harness.second.is_away = False
     sweep.run()
     assert behaviour.calls == [f"{FIRST}/1/0", f"{FIRST}/2/0", f"{SECOND}/1/0"]
+
+
+def test_a_handled_refusal_is_remembered_until_its_own_shard_is_swept(harness: ShardedHarness) -> None:
+    """However long that is away, and however often the other one is swept meanwhile."""
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    sweep.run()
+    harness.deliver(sweep.follower, [harness.refused(SECOND, TooMuch("no", amount=1))])
+    HandledRefusal.objects.update(handled_at="2020-01-01T00:00:00Z")
+    harness.second.is_away = True
+    harness.clock.now += 2 * DAY
+    sweep.run()
+    assert HandledRefusal.objects.count() == 1
+    harness.second.is_away = False
+    sweep.run()
+    sweep.run()
+    assert len(harness.sent) == 1, "else it is handled a second time"
+    assert HandledRefusal.objects.count() == 0
 
 
 def test_who_begins_now_begins_in_every_shard(harness: ShardedHarness, behaviour: Behaviour) -> None:
