@@ -30,20 +30,19 @@ def encoded_rows(records: Sequence[StreamRecord]) -> list[bytes]:
 
 def copy_seconds(workspace: Workspace, before: list[bytes], rows: list[bytes]) -> float:
     """One connection, a transaction a batch, into the real table; ``before`` is written unmeasured."""
-    batches = [batch(rows[start : start + BATCH]) for start in range(0, len(rows), BATCH)]
+    batches = [_batch(rows[start : start + BATCH]) for start in range(0, len(rows), BATCH)]
     with workspace.connect() as connection, connection.cursor() as cursor:
         with cursor.copy(COPY) as copy:
-            copy.write(batch(before))
+            copy.write(_batch(before))
         connection.execute("CHECKPOINT")
         started = time.perf_counter()
-        for data in batches:
+        for batch in batches:
             with cursor.copy(COPY) as copy:
-                copy.write(data)
+                copy.write(batch)
         return time.perf_counter() - started
 
 
-def batch(rows: Sequence[bytes]) -> bytes:
-    """What one COPY of these rows sends."""
+def _batch(rows: list[bytes]) -> bytes:
     return HEADER + b"".join(rows) + TRAILER
 
 
