@@ -20,6 +20,8 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.shard_map import ShardMap
+from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import StoreUnavailable, TransportUnavailable
 from enode_django.processors.event_pipeline import EventPipeline
 from enode_django.processors.statistics import Statistics
@@ -383,6 +385,21 @@ def test_a_queue_is_given_to_the_next_owner_with_what_is_to_be_tried_again(
     with running(Worker(transport, "other"), 0) as other:
         other.wait_bodies("a", b"bad", b"two")
         assert worker.notebooks["a"].held == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_takes_a_queue_over_does_not_wait_for_one_shard_of_several(transport: MemoryTransport) -> None:
+    send(transport, b"1")
+    transport.acquire("a", CONF.EVENT_TOPIC, 0, "dead", 60)
+    here, away = NotesSessions(), NotesSessions()
+    here.failures, away.failures = 0, 1_000_000
+    worker = Worker(transport, store=ShardedEventStore([here, away], ShardMap([])))
+    worker.pipeline.assign([0, 1], gone={"dead"})
+    worker.pipeline.start()
+    worker.wait_bodies("a", b"1")
+    assert (here.ended, away.ended) == (["dead"], [])
+    assert worker.pipeline.drain(SOON)
+    worker.pipeline.close(SOON)
 
 
 @pytest.mark.django_db(transaction=True)

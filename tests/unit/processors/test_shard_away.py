@@ -19,6 +19,7 @@ from enode_django.eventstore.buckets import bucket_of, select_queue
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
+from enode_django.exceptions import StoreUnavailable
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
@@ -62,6 +63,18 @@ class Halves(ShardMap):
         return bucket_of(aggregate_root_id) // 512
 
 
+class Unknown(Halves):
+    """At first none of the shards says what it owns."""
+
+    refusals = 3
+
+    def place_of(self, aggregate_root_id: str) -> int:
+        if self.refusals:
+            self.refusals -= 1
+            raise StoreUnavailable("the shards cannot be reached")
+        return super().place_of(aggregate_root_id)
+
+
 class Stallable(MemoryEventStore):
     """While it is ``stalled`` nothing comes back, as from a server that was stopped."""
 
@@ -92,7 +105,7 @@ class Stallable(MemoryEventStore):
 class Tower:
     """A worker over two shards and two queues, each of which has the commands of one shard."""
 
-    def __init__(self, **conf: Any) -> None:
+    def __init__(self, shard_map: ShardMap | None = None, **conf: Any) -> None:
         self.conf = Conf(EVENT_STORE={"DATABASES": ["first", "second"]}, SNAPSHOTS={"ENABLED": False}, **conf)
         self.shards = (Stallable(), Stallable())
         self.transport = MemoryTransport()
@@ -101,7 +114,7 @@ class Tower:
         self.pipeline = Pipeline(
             self.conf,
             self.transport,
-            ShardedEventStore(self.shards, Halves()),
+            ShardedEventStore(self.shards, shard_map or Halves()),
             owner="new",
             notes=[[0], [0]],
             statistics=self.statistics,
@@ -148,6 +161,15 @@ def test_commands_of_the_other_shard_go_on(towers: list[Tower], place: int) -> N
     tower.shards[place].goes_on.set()
     wait_for(lambda: tower.statistics.published == 2 * COUNT)
     assert tower.stored(place) == COUNT
+
+
+def test_nothing_is_pulled_before_the_shards_are_known(towers: list[Tower]) -> None:
+    """What was pulled and cannot be routed would be pulled by nobody else as long as this worker lives."""
+    tower = Tower(Unknown())
+    towers.append(tower)
+    tower.send(0)
+    tower.start()
+    wait_for(lambda: tower.statistics.published == COUNT)
 
 
 def test_queue_of_a_shard_whose_share_is_full_pauses_and_the_others_go_on(towers: list[Tower]) -> None:
