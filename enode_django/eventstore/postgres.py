@@ -31,7 +31,8 @@ _STORED = Appended(Outcome.STORED)
 _aggregate_root_id = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 
 _COPY_CHUNK = 100
-_LOAD_CHUNK = 1_000
+_FIRST_CHUNK, _LARGEST_CHUNK = 1_000, 5_000
+_CHUNK_BYTES = 4 * 1024 * 1024
 _NO_LIMIT = 2**63 - 1
 
 
@@ -94,15 +95,17 @@ class PostgresEventStore:
         if not holds(aggregate_root_id):
             return
         until = _NO_LIMIT if until is None else until
+        limit = _FIRST_CHUNK
         while True:
-            parameters = (aggregate_root_id, after, until, _LOAD_CHUNK)
+            parameters = (aggregate_root_id, after, until, limit)
             with self._connected() as connection:
                 rows = execute_long(connection, statements.LOAD, parameters)
             chunk = [record_of((aggregate_root_id, *row)) for row in rows]
             yield from chunk
-            if len(chunk) < _LOAD_CHUNK:
+            if len(chunk) < limit:
                 return
             after = chunk[-1].version or 0
+            limit = _next_limit(chunk)
 
     def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
         return _by_aggregate(self._ask(statements.LOAD_MANY, (list(filter(holds, aggregate_root_ids)),)))
@@ -172,6 +175,12 @@ class PostgresEventStore:
 
     def _connected(self) -> contextlib.AbstractContextManager[BaseDatabaseWrapper]:
         return connected(self.alias)
+
+
+def _next_limit(chunk: Sequence[StreamRecord]) -> int:
+    """How many streams to ask for next: each query costs as much as a few hundred small rows, and large ones memory."""
+    average = sum(len(record.events) for record in chunk) // len(chunk)
+    return max(1, min(_LARGEST_CHUNK, _CHUNK_BYTES // (average + 1)))
 
 
 def _by_aggregate(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[StreamRecord]]:
