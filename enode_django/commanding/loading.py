@@ -19,7 +19,7 @@ from enode_django.exceptions import (
     UnusableSnapshot,
     shown,
 )
-from enode_django.serialization.codec import decode_events, decode_metadata
+from enode_django.serialization.codec import EventDecoder, decode_events, decode_metadata
 from enode_django.serialization.registry import types
 from enode_django.snapshots.reading import SnapshotReader, StateReader
 from enode_django.snapshots.state import ReadSnapshot
@@ -293,13 +293,13 @@ def _replay_after(aggregate: AggregateRoot | None, records: Iterable[StreamRecor
         break
     else:
         return aggregate
-    stored_type, replay = record.aggregate_root_type, aggregate.replay
+    stored_type, replay, decode = record.aggregate_root_type, aggregate.replay, EventDecoder().decode
     for record in records:
         if record.aggregate_root_type != stored_type:
             replay_record(aggregate, record)
             continue
         try:
-            replay(decode_events(record.events, _StoredStamp(record)), record.version or 0)
+            replay(decode(record.events, _StoredStamp(record)), record.version or 0)
         except EnodeError:
             raise
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ClassVar, Self, dataclass_transform
 
@@ -125,6 +126,22 @@ class DomainEvent(Message):
     def stamp(self, stamp: EventStamp, index: int) -> None:
         self.__dict__["_stamp"] = stamp
         self.__dict__["_index"] = index
+
+    @classmethod
+    def restorer(cls) -> Callable[[dict[str, Any], EventStamp, int], DomainEvent]:
+        """What makes a stamped event of plain field values, as `from_plain` and `stamp` do, but at less cost for each
+        of many. It raises `InvalidField`."""
+        new, decode_into = object.__new__, cls.schema().decode_into
+
+        def restore(plain: dict[str, Any], stamp: EventStamp, index: int) -> DomainEvent:
+            event = new(cls)
+            values = event.__dict__
+            decode_into(values, plain)
+            values["_stamp"] = stamp
+            values["_index"] = index
+            return event
+
+        return restore
 
     @property
     def is_stamped(self) -> bool:

@@ -79,18 +79,49 @@ def decode_events(stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
 
     Raises `UnknownMessageType` (also for an event newer than its class here), `InvalidField`, `MalformedMessage`.
     """
-    if stored[:1] != STREAM:
-        read_stored(stored)  # raises, unless it is a refusal
-        return []
-    stream = unpack(stored[1:])
-    if type(stream) is not list or len(stream) != 2 or type(stream[0]) is not list:
-        raise MalformedMessage(f"an events value of {len(stored)} bytes has another shape than ours")
-    events = []
-    for index, stored_event in enumerate(stream[0]):
-        event = restore_event(stored_event)  # as msgpack has it: a named tuple would cost as much as half the unpacking
-        event.stamp(stamp, index)
-        events.append(event)
-    return events
+    return EventDecoder().decode(stored, stamp)
+
+
+Restore = Callable[[dict[str, Any], EventStamp, int], DomainEvent]
+
+
+class EventDecoder:
+    """`decode_events` for the streams of one history: what its events have in common is looked up once. Used by one
+    thread, and not for long, since it does not hear of what is registered meanwhile."""
+
+    def __init__(self) -> None:
+        self._restorers: dict[tuple[str, int], Restore] = {}
+
+    def decode(self, stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
+        if stored[:1] != STREAM:
+            read_stored(stored)  # raises, unless it is a refusal
+            return []
+        stream = unpack(stored[1:])
+        if type(stream) is not list or len(stream) != 2 or type(stream[0]) is not list:
+            raise MalformedMessage(f"an events value of {len(stored)} bytes has another shape than ours")
+        known = self._restorers
+        events = []
+        for index, stored_event in enumerate(stream[0]):
+            try:
+                name, schema_version, fields = stored_event
+                restore = known.get((name, schema_version)) or self._restorer(name, schema_version)
+                events.append(restore(fields, stamp, index))
+            except EnodeError:
+                raise
+            except Exception as error:
+                raise MalformedMessage(f"an event cannot be made of {shown(stored_event)}: {error}") from error
+        return events
+
+    def _restorer(self, name: str, schema_version: int) -> Restore:
+        cls = types.class_of(DomainEvent, name)
+        newest: Restore = cls.restorer()
+
+        def upcast(fields: dict[str, Any], stamp: EventStamp, index: int) -> DomainEvent:
+            return newest(upcasters.upcast(cls, name, schema_version, fields), stamp, index)
+
+        restore = newest if schema_version == cls.schema_version else upcast
+        self._restorers[name, schema_version] = restore
+        return restore
 
 
 def restore_event(stored: StoredEvent | Sequence[Any]) -> DomainEvent:
