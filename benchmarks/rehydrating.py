@@ -1,7 +1,8 @@
 """Accounts with long histories made from the event store: with snapshots, without, and as ``eventsourcing`` does it.
 
-``python -m benchmarks.rehydrating ACCOUNTS EVENTS`` is ours; it prints the seconds as JSON. Each load is that of a
-command mailbox which has none of the accounts in memory.
+``python -m benchmarks.rehydrating ACCOUNTS EVENTS`` is ours; for each line of its input (``without``, ``with``
+snapshots, ``one`` account) it prints the seconds of one load: that of a command mailbox which has none of the accounts
+in memory.
 """
 
 from __future__ import annotations
@@ -10,53 +11,80 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 
-from benchmarks.figures import Figure, best, median
+from benchmarks.figures import Figure, median
 from benchmarks.peer import BEST, connection_settings
-from benchmarks.workspace import PROJECT, Services, Workspace
+from benchmarks.processors import BenchmarkError
+from benchmarks.workspace import PROJECT, Services
 
 BEHIND = 50
 """Versions that a snapshot is older than its aggregate: on average half of what lies between two of them."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    accounts, events, rounds = (10, 2_000, 1) if quick else (50, 10_000, 3)
-    with services.workspace() as workspace:
-        ours = _ours(workspace, accounts, events)
+    accounts, events, rounds = (10, 2_000, 1) if quick else (50, 10_000, 5)
+    seconds: dict[str, list[float]] = {}
+    with (
+        services.workspace() as workspace,
+        services.database(migrated=False) as url,
+        _Asked("benchmarks.rehydrating", accounts, events, env=workspace.environment) as ours,
+        _Asked(
+            "benchmarks.peer_rehydrating", accounts, events, json.dumps({**connection_settings(url), **BEST})
+        ) as peer,
+    ):
+        # In turns, since a machine may be faster at one time than at another.
+        kinds = [(ours, "without")] * rounds + [(peer, "plain")] * rounds
+        kinds = [kind for pair in zip(kinds[:rounds], kinds[rounds:], strict=True) for kind in pair]
+        kinds += [(ours, "with")] * 9 + [(ours, "one")] * 50 + [(peer, "tuned")] * rounds
+        for process, kind in kinds:
+            seconds.setdefault(kind, []).append(process.round(kind))
     count = accounts * events
+    rates = {kind: [count / each for each in taken] for kind, taken in seconds.items()}
     note = f"{accounts} accounts of {events:,} events"
-    peer = _peer(services, accounts, events, rounds)
+    tuned = f"{note}, its cycle collector as in our workers"
     return [
-        median("rehydrating", [count / seconds for seconds in ours["without"]], "events/s", note),
-        median("rehydrating with snapshots", [count / seconds for seconds in ours["with"]], "events/s", note),
-        median("rehydrating: one account", ours["one"], "ms", f"with its snapshot and {BEHIND} events"),
-        best("peer rehydrating", [count / seconds for seconds in peer["plain"]], "events/s", note),
-        best(
-            "peer rehydrating, tuned",
-            [count / seconds for seconds in peer["tuned"]],
-            "events/s",
-            f"{note}, its cycle collector as in our workers",
+        median("rehydrating", rates["without"], "events/s", note),
+        median("rehydrating with snapshots", rates["with"], "events/s", note),
+        median(
+            "rehydrating: one account",
+            [1_000 * each for each in seconds["one"]],
+            "ms",
+            f"with its snapshot and {BEHIND} events",
         ),
+        median("peer rehydrating", rates["plain"], "events/s", f"{note}, in turns with ours"),
+        median("peer rehydrating, tuned", rates["tuned"], "events/s", tuned),
     ]
 
 
-def _ours(workspace: Workspace, accounts: int, events: int) -> dict[str, list[float]]:
-    command = [sys.executable, "-m", "benchmarks.rehydrating", str(accounts), str(events)]
-    done = subprocess.run(
-        command, cwd=PROJECT, env=workspace.environment, stdout=subprocess.PIPE, check=True, text=True
-    )
-    seconds: dict[str, list[float]] = json.loads(done.stdout)
-    return seconds
+def _peer_settings(url: str) -> str:
+    return json.dumps({**connection_settings(url), **BEST})
 
 
-def _peer(services: Services, accounts: int, events: int, rounds: int) -> dict[str, list[float]]:
-    with services.database(migrated=False) as url:
-        settings = json.dumps({**connection_settings(url), **BEST})
-        numbers = map(str, (accounts, events, rounds))
-        command = [sys.executable, "-m", "benchmarks.peer_rehydrating", *numbers, settings]
-        done = subprocess.run(command, cwd=PROJECT, stdout=subprocess.PIPE, check=True, text=True)
-    seconds: dict[str, list[float]] = json.loads(done.stdout)
-    return seconds
+class _Asked:
+    """A process that prepares its accounts, and then loads them once for each line that it gets."""
+
+    def __init__(self, module: str, *arguments: object, env: Mapping[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=PROJECT, env=env, stdin=pipe, stdout=pipe, text=True)
+
+    def __enter__(self) -> _Asked:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.communicate()  # which ends its input
+
+    def round(self, kind: str) -> float:
+        """The seconds that one took."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{kind}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise BenchmarkError(f"{self._process.args!r} ended with {self._process.wait()}")
+        return float(answer)
 
 
 def main(accounts: int, events: int) -> None:
@@ -94,15 +122,11 @@ def main(accounts: int, events: int) -> None:
         assert {(one.id, one.version) for one in loaded if one} == {(id, events) for id in wanted}
         return seconds
 
-    plain, short = AggregateLoader(store), AggregateLoader(store, snapshots)
-    for loader in (plain, short):
+    loaders = {"without": AggregateLoader(store), "with": AggregateLoader(store, snapshots)}
+    for loader in loaders.values():
         load(loader, ids[:1])
-    seconds = {
-        "without": [load(plain, ids) for _ in range(3)],
-        "with": [load(short, ids) for _ in range(9)],
-        "one": [1_000 * load(short, ids[:1]) for _ in range(50)],
-    }
-    print(json.dumps(seconds))
+    for kind in map(str.strip, sys.stdin):
+        print(load(loaders["with"], ids[:1]) if kind == "one" else load(loaders[kind], ids), flush=True)
 
 
 if __name__ == "__main__":
