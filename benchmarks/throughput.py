@@ -17,7 +17,7 @@ ACCOUNTS = 10_000
 
 def run(services: Services, quick: bool) -> list[Figure]:
     """Rounds of both in turn, so that what else the machine does meets both; medians are compared."""
-    count, rounds = (50_000, 1) if quick else (200_000, 3)
+    count, rounds = (50_000, 1) if quick else (200_000, 5)
     accounts = loads.account_ids(ACCOUNTS)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
     ours, raw = [], []

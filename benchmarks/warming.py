@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import psutil
 
 from benchmarks import loads
+from benchmarks.apps import NONE
 from benchmarks.figures import Figure, median
 from benchmarks.processors import BenchmarkError, Processors, timed_run, wait_for
-from benchmarks.throughput import ACCOUNTS, check_stored
+from benchmarks.throughput import check_stored
 from benchmarks.workspace import PROJECT, Services, Workspace
 
 EVENTS_EACH = 30
@@ -52,13 +53,15 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 
 def run_cost(services: Services, quick: bool) -> list[Figure]:
-    """Rounds of both in turn. They are long, so that states are written several times."""
+    """Rounds of all in turn. They are long, so that states are written several times, and snapshots made twice."""
     count, rounds = (100_000, 1) if quick else (500_000, 3)
-    accounts = loads.account_ids(ACCOUNTS)
+    accounts = loads.account_ids(count // 200)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
     cache: list[tuple[float, float]] = []
+    both: list[tuple[float, float]] = []
     plain: list[tuple[float, float]] = []
     written: list[float] = []
+    made: list[float] = []
     for _ in range(rounds):
         with services.workspace(SNAPSHOTS={"ENABLED": False}) as workspace:
             plain.append(_spread(workspace, opening, messages))
@@ -66,12 +69,25 @@ def run_cost(services: Services, quick: bool) -> list[Figure]:
             workspace.enode["AGGREGATE_CACHE"] = _shared(workspace)
             cache.append(_spread(workspace, opening, messages))
             written.append(workspace.shared_states())
-    note = f"{count:,} deposits over {ACCOUNTS:,} accounts"
+        with services.workspace((NONE,)) as workspace:
+            workspace.enode["AGGREGATE_CACHE"] = _shared(workspace)
+            with Processors(workspace, 1, role="event", ready=False):
+                both.append(_spread(workspace, opening, messages))
+                made.append(workspace.snapshots())
+    note = f"{count:,} deposits over {len(accounts):,} accounts"
     return [
         median("spread, nothing kept", [count / seconds for seconds, _ in plain], "commands/s", note),
-        median("spread, with shared states", [count / seconds for seconds, _ in cache], "commands/s", "and snapshots"),
+        median("spread, with shared states", [count / seconds for seconds, _ in cache], "commands/s"),
+        median(
+            "spread, with a process that makes snapshots, too",
+            [count / seconds for seconds, _ in both],
+            "commands/s",
+            "which needs the cores, too",
+        ),
         median("workers, nothing kept", [1e6 * cpu / count for _, cpu in plain], "µs", "processor time a command"),
         median("workers, with shared states", [1e6 * cpu / count for _, cpu in cache], "µs", "the same"),
+        median("workers, with both", [1e6 * cpu / count for _, cpu in both], "µs", "the maker's process left out"),
+        median("snapshots at the end", made, "rows"),
         median("shared states at the end", written, "accounts"),
     ]
 

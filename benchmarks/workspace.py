@@ -86,6 +86,10 @@ class Workspace:
         with self.connect() as connection:
             return count(connection, f"SELECT count(*) FROM {TABLE}")
 
+    def snapshots(self) -> int:
+        with self.connect() as connection:
+            return count(connection, "SELECT count(*) FROM enode_django_snapshot")
+
     def checkpoint(self) -> None:
         """So that no run pays for what the one before has written."""
         with self.connect() as connection:
