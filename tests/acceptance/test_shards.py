@@ -20,7 +20,8 @@ from tests.acceptance.waiting import last_for, wait_until
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
 
 Fall = Callable[[Postgres], None]
-FALLS = pytest.mark.parametrize("fall", [Postgres.pause, Postgres.stop], ids=["stands-still", "refuses-connections"])
+STANDS_STILL, REFUSES = Postgres.pause, Postgres.stop
+"""The two ways of being away: a server that says nothing, and one that takes no connections."""
 FAST_SWEEPS = {"SWEEP_INTERVAL": 0.5}
 
 
@@ -51,8 +52,7 @@ def check(stack: ShardedStack) -> None:
     assert all(map(stack.stored_in, (HERE, AWAY)))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@FALLS
+@pytest.mark.parametrize(("processes", "fall"), [(1, STANDS_STILL), (2, REFUSES)], ids=["stands-still", "refuses"])
 def test_a_shard_that_is_away_keeps_nobody_from_the_other(
     sharded: ShardedStack, seed: int, processes: int, fall: Fall
 ) -> None:
@@ -74,13 +74,12 @@ def test_a_shard_that_is_away_keeps_nobody_from_the_other(
     check(sharded)
 
 
-@FALLS
-def test_a_shard_that_is_away_fills_its_own_share_only(sharded: ShardedStack, seed: int, fall: Fall) -> None:
+def test_a_shard_that_is_away_fills_its_own_share_only(sharded: ShardedStack, seed: int) -> None:
     """One worker has the queues of both; it may have 20 unfinished commands of each shard."""
     sharded.start_ready(1, role="all", MAX_UNFINISHED=40, PULL_MAX_BATCH=10, **FAST_SWEEPS)
     account = open_account(sharded, AWAY)
     with sharded.loads(seed) as (here, away):
-        fall(sharded.away)
+        sharded.away.pause()
         sharded.client.send([deposit(account) for _ in range(500)])
         here.wait_for_rounds(200)
         come_back(sharded.away)
@@ -89,13 +88,12 @@ def test_a_shard_that_is_away_fills_its_own_share_only(sharded: ShardedStack, se
     assert len([one for one in sharded.stored_in(AWAY) if one.aggregate_root_id == account]) == 501
 
 
-@FALLS
-def test_queues_are_taken_over_while_a_shard_is_away(sharded: ShardedStack, seed: int, fall: Fall) -> None:
+def test_queues_are_taken_over_while_a_shard_is_away(sharded: ShardedStack, seed: int) -> None:
     """Whoever takes a queue ends the sessions of the one who had it, which the shard that is away does not let him; and
     a new worker asks both shards for what they own."""
     processors = sharded.start_ready(2, role="all", **FAST_SWEEPS)
     with sharded.loads(seed) as (here, away):
-        fall(sharded.away)
+        sharded.away.stop()
         for queue in (0, 3):  # of the shard that is there, and of the one that is away
             victim = processors.owners()[queue]
             os.kill(processors.workers()[victim], signal.SIGKILL)
@@ -130,11 +128,10 @@ def version_shown(stack: ShardedStack, account: str) -> int:
     return found[0][0] if found else 0
 
 
-@FALLS
-def test_processors_start_while_a_shard_is_away(sharded: ShardedStack, seed: int, fall: Fall) -> None:
+def test_processors_start_while_a_shard_is_away(sharded: ShardedStack, seed: int) -> None:
     first = sharded.start_ready(role="all", **FAST_SWEEPS)
     with sharded.loads(seed) as (here, away):
-        fall(sharded.away)
+        sharded.away.pause()
         first.signal_group(signal.SIGKILL)
         second = sharded.start(role="all", **FAST_SWEEPS)
         second.wait_for("the event database 'events1' cannot be asked", seconds=30)
