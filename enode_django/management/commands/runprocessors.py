@@ -19,7 +19,7 @@ from django.utils import autoreload
 from enode_django.conf import POSTGRES, Conf, conf
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.exceptions import ConfigurationError, QueueError, ShardMismatch, StoreUnavailable
-from enode_django.models import Checkpoint, Shard
+from enode_django.models import Checkpoint, EventStream, Shard
 from enode_django.processors.connections import Share, connections_by_database
 from enode_django.processors.control import Role
 from enode_django.processors.cores import usable_cores
@@ -121,7 +121,8 @@ class Command(BaseCommand):
         aliases = current.event_databases
         for alias in aliases:
             try:
-                self._check_table("event database", alias, Shard._meta.db_table)
+                for model in (EventStream, Shard):
+                    self._check_table("event database", alias, model._meta.db_table)
             except Unreachable as error:
                 if len(aliases) == 1:
                     raise
