@@ -74,32 +74,35 @@ def first_claims(found: Sequence[Found]) -> Mapping[str, Claim]:
     """
     new = [one for one in found if one.claim is None]
     known = [one.claim for one in found if one.claim is not None]
-    if not known:
-        return dict(zip((one.alias for one in found), _of_new_store(found), strict=True))
     rest = ALL.difference(*(claim.buckets for claim in known))
     if not rest:
         first = 1 + max(claim.number for claim in known)
         return {one.alias: Claim(first + place, SET_UP, frozenset()) for place, one in enumerate(new)}
-    if new and any(claim.epoch >= SET_UP for claim in known):
+    # Nobody writes before all have recorded their buckets, so one that has done both knows of all.
+    if new and any(one.claim.epoch >= SET_UP or one.has_streams for one in found if one.claim is not None):
         raise ShardMismatch(
             f"nothing is recorded in {_names(new)}, but its siblings know that {len(rest)} of {BUCKETS} buckets belong "
             "to a shard that is not among them: is it the right database? see EVENT_STORE in the settings"
         )
-    shares = even_shares(len(found))  # recording was interrupted: it goes on
-    return {one.alias: Claim(place, 0, shares[place]) for place, one in enumerate(found) if one.claim is None}
+    return dict(_of_new_store(found, new))
 
 
-def _of_new_store(found: Sequence[Found]) -> Iterator[Claim]:
+def _of_new_store(found: Sequence[Found], new: Sequence[Found]) -> Iterator[tuple[str, Claim]]:
+    """The same for each, however often recording is interrupted and goes on."""
     with_streams = [one for one in found if one.has_streams]
     if len(with_streams) > 1:
         raise ShardMismatch(
             f"{_names(with_streams)} hold event streams, but none has recorded its buckets: they are not shards of one "
             "event store; name one of them in EVENT_STORE['DATABASES'], migrate, and start with it"
         )
-    for place, (one, share) in enumerate(zip(found, even_shares(len(found)), strict=True)):
-        if with_streams:
-            share = ALL if one.has_streams else frozenset()
-        yield Claim(place, SET_UP if len(found) == 1 else 0, share)
+    shares = even_shares(len(found))
+    taken = {one.claim.number for one in found if one.claim is not None}
+    free = [number for number in range(len(found)) if number not in taken and not (with_streams and number == 0)]
+    for one in new:
+        # What has streams is shard 0: subscriptions from before there were numbers were taken over as those of shard 0.
+        number = 0 if one.has_streams else free.pop(0)
+        share = shares[number] if not with_streams else ALL if one.has_streams else frozenset[int]()
+        yield one.alias, Claim(number, SET_UP if len(found) == 1 else 0, share)
 
 
 def owners(claims: Mapping[str, Claim]) -> list[int]:

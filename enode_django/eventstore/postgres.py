@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from enode_django.databases import end_sessions, in_transaction
 from enode_django.eventstore import generations, sqlstates, statements
 from enode_django.eventstore.base import Appended, CommandKey, FeedPage, Outcome, Part, StreamRecord
-from enode_django.eventstore.buckets import Claim
+from enode_django.eventstore.buckets import BUCKETS, Claim, bucket_of
 from enode_django.eventstore.copy_format import chunks
 from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.limits import holds
@@ -66,11 +66,12 @@ class PostgresEventStore:
         return 0
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
-        """As the port says. Raises `ShardMapOutdated` if this shard owns other buckets than it did when the call began;
-        nothing is stored then."""
+        """As the port says. Raises `ShardMapOutdated` if this shard owns other buckets than it did when the call began,
+        or not those of all records."""
         if not records:
             return []
         claim = self._map.claim_of(self.alias)
+        _check_owned(records, claim)
         try:
             return self._append(records, claim, doubtful)
         except ShardMapOutdated:
@@ -175,6 +176,16 @@ class PostgresEventStore:
 
     def _connected(self) -> contextlib.AbstractContextManager[BaseDatabaseWrapper]:
         return connected(self.alias)
+
+
+def _check_owned(records: Sequence[StreamRecord], claim: Claim) -> None:
+    """Another thread may have read the map anew since it was said that the records belong here: what this shard owns
+    is as recorded then, but that is no longer what they were sent here for."""
+    if len(claim.buckets) == BUCKETS:
+        return
+    for record in records:
+        if bucket_of(record.aggregate_root_id) not in claim.buckets:
+            raise ShardMapOutdated(f"shard {claim.number} does not own the bucket of {record.aggregate_root_id!r}")
 
 
 def _next_limit(chunk: Sequence[StreamRecord]) -> int:

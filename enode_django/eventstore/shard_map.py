@@ -75,6 +75,8 @@ class ShardMap:
             here = [one for one in found if one is not None]
             if any(one.claim is None for one in here):
                 here = self._record(here, away)
+            elif not away and any(one.claim is not None and one.claim.epoch < SET_UP for one in here):
+                here = self._confirm()  # who recorded them ended before that
             for one in here:
                 assert one.claim is not None
                 self._claims[one.alias] = one.claim
@@ -89,8 +91,14 @@ class ShardMap:
                 f"the databases {away!r} of the event store cannot be reached, and without them {new!r} cannot "
                 "know which buckets to own"
             )
-        for alias, claim in first_claims(found).items():
+        first = first_claims(found)
+        owners({one.alias: one.claim or first[one.alias] for one in found})  # before anything is recorded
+        for alias, claim in first.items():
             _record(alias, claim)
+        return self._confirm()
+
+    def _confirm(self) -> list[Found]:
+        """Once all have recorded their buckets, none may be taken for new any more."""
         for alias in self.aliases:
             _confirm(alias)
         return [again for alias in self.aliases if (again := _find(alias)) is not None]

@@ -186,7 +186,10 @@ RECORD_CLAIM = f"""
     VALUES (1, %s, %s, %s::smallint[], statement_timestamp()) ON CONFLICT DO NOTHING
 """
 
-CONFIRM_CLAIM = f"UPDATE {SHARD} SET epoch = %s WHERE epoch < %s"
+# Writers under way are not waited for: under load there is always one, and whoever comes next will do it.
+CONFIRM_CLAIM = f"""
+    UPDATE {SHARD} SET epoch = %s WHERE id IN (SELECT id FROM {SHARD} WHERE epoch < %s FOR UPDATE SKIP LOCKED)
+"""
 
 PRUNE_REFUSALS = f"""
     DELETE FROM {TABLE} WHERE sequence = ANY(ARRAY(

@@ -156,6 +156,19 @@ def test_a_writer_whose_map_is_old_is_refused_and_asks_again(store: ShardedEvent
     assert stored_in("events1") == [SECOND, FIRST]
 
 
+def test_a_map_that_another_thread_reads_anew_does_not_let_a_writer_follow_the_old_one(store: ShardedEventStore) -> None:
+    """The writer was told by the old map where its streams go, and learns the claim of that shard by the new one."""
+    store.append([stream(FIRST, 1)])
+    told = store.shards[store.place_of(FIRST)]
+    move(bucket_of(FIRST))
+    for alias in ALIASES:
+        store._map.forget(alias)
+    assert store.shards[1].number == 1  # by now the map is the new one
+    with pytest.raises(ShardMapOutdated):
+        told.append([stream(FIRST, 2)])
+    assert stored_in("events0") == [FIRST]
+
+
 def test_a_new_epoch_of_the_same_buckets_stops_nobody(store: ShardedEventStore) -> None:
     store.append([stream(FIRST, 1)])
     query("events0", "UPDATE enode_django_shard SET epoch = epoch + 1")
@@ -218,6 +231,17 @@ def test_recording_goes_on_after_it_was_interrupted(store: ShardedEventStore) ->
     query("events0", "INSERT INTO enode_django_shard VALUES (1, 0, 0, %s, now())", list(range(512)))
     assert outcomes(store.append([stream(SECOND, 1)])) == [STORED]
     assert [query(alias, "SELECT epoch FROM enode_django_shard") for alias in ALIASES] == [[(1,)], [(1,)]]
+
+
+def test_recording_is_confirmed_by_the_next_one_if_it_was_interrupted_right_before(store: ShardedEventStore) -> None:
+    store.append([stream(SECOND, 1)])
+    for alias in ALIASES:
+        query(alias, "UPDATE enode_django_shard SET epoch = 0")
+    sharded_store().place_of(FIRST)
+    query("events1", f"TRUNCATE {statements.SHARD}, {statements.TABLE}")
+    with pytest.raises(ShardMismatch, match="'events1'"):
+        sharded_store().append([stream(FIRST, 1)])
+    assert query("events1", "SELECT FROM enode_django_shard") == []
 
 
 # The Django side

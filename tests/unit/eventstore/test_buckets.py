@@ -76,8 +76,29 @@ def test_recording_that_was_interrupted_goes_on() -> None:
 
 
 def test_a_store_from_before_there_were_records_keeps_all_its_buckets() -> None:
-    found = [*new("new"), *new("old", has_streams=True)]
-    assert first_claims(found) == {"new": Claim(0, 0, frozenset()), "old": Claim(1, 0, ALL)}
+    """And is shard 0, wherever it is named: its subscriptions were taken over as those of shard 0."""
+    found = [*new("new"), *new("old", has_streams=True), *new("newer")]
+    assert first_claims(found) == {
+        "new": Claim(1, 0, frozenset()),
+        "old": Claim(0, 0, ALL),
+        "newer": Claim(2, 0, frozenset()),
+    }
+
+
+def test_recording_the_shards_of_such_a_store_goes_on_after_it_was_interrupted() -> None:
+    found = [Found("new", Claim(1, 0, frozenset())), *new("old", has_streams=True), *new("newer")]
+    assert first_claims(found) == {"old": Claim(0, 0, ALL), "newer": Claim(2, 0, frozenset())}
+
+
+def test_recording_may_go_on_with_the_shards_in_another_order() -> None:
+    found = [*new("b"), Found("a", Claim(0, 0, HALVES[0]))]
+    assert first_claims(found) == {"b": Claim(1, 0, HALVES[1])}
+
+
+def test_a_shard_with_streams_knows_that_all_had_recorded_their_buckets() -> None:
+    found = [Found("a", Claim(0, 0, HALVES[0]), has_streams=True), *new("wrong")]
+    with pytest.raises(ShardMismatch, match="'wrong', but its siblings know"):
+        first_claims(found)
 
 
 def test_databases_of_several_stores_are_not_taken_for_shards_of_one() -> None:
