@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
@@ -81,6 +82,7 @@ class CommandProcessor:
         self._max_bytes = max_bytes
         self._note: Note = [IDLE] if note is None else note
         self._suspects = suspects
+        self._is_alone = False
         self._epoch = 0
 
     @property
@@ -252,10 +254,23 @@ class CommandProcessor:
 
     def _load(self, id: str, begin: Begin = Begin.STATE) -> AggregateRoot | None:
         self._note[0] = IDLE  # a store that is slow to answer is no fault of the handler
-        loaded = self._persist(lambda: self._loader.try_to_load(id, begin=begin))
+        with self._letting_suspects_go_on():
+            loaded = self._persist(lambda: self._loader.try_to_load(id, begin=begin))
         if isinstance(loaded, UnknownMessageType):
             raise loaded
         return loaded
+
+    @contextmanager
+    def _letting_suspects_go_on(self) -> Iterator[None]:
+        """A suspect that waits for its shard is noted nowhere, so it need not keep those of other shards waiting."""
+        if self._suspects is None or not self._is_alone:
+            yield
+            return
+        self._suspects.release()
+        try:
+            yield
+        finally:
+            self._suspects.acquire()
 
     def _restore(self, id: str, slot: Slot) -> None:
         """Undo what a failed command did to the aggregate: the store, then our own streams that are not stored yet."""
@@ -278,7 +293,9 @@ class CommandProcessor:
         if envelope.suspect and self._suspects is not None:
             self._note[0] = IDLE  # whoever waits here is handling nothing
             with self._suspects:
+                self._is_alone = True
                 entry = self._handle(slot, envelope)
+                self._is_alone = False
                 self._note[0] = IDLE
         else:
             entry = self._handle(slot, envelope)

@@ -156,7 +156,7 @@ def test_a_writer_whose_map_is_old_is_refused_and_asks_again(store: ShardedEvent
     assert stored_in("events1") == [SECOND, FIRST]
 
 
-def test_a_map_that_another_thread_reads_anew_does_not_let_a_writer_follow_the_old_one(store: ShardedEventStore) -> None:
+def test_a_writer_does_not_follow_an_old_map_when_another_thread_read_it_anew(store: ShardedEventStore) -> None:
     """The writer was told by the old map where its streams go, and learns the claim of that shard by the new one."""
     store.append([stream(FIRST, 1)])
     told = store.shards[store.place_of(FIRST)]

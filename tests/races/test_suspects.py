@@ -1,0 +1,54 @@
+"""Commands that may have ended a worker are handled one at a time, but none waits for another one's shard."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from enode_django.commanding.loading import AggregateLoader
+from enode_django.commanding.processor import IDLE, CommandProcessor
+from enode_django.domain.messages import Command
+from enode_django.eventstore.memory import MemoryEventStore
+from tests.races.counting import Add, ApplyThenRaise, Create, handlers
+from tests.races.harness import Worker, envelope
+
+Value = TypeVar("Value")
+
+
+class Waiting:
+    """What a command mailbox finds when it asks the store: may another one handle its suspect meanwhile?"""
+
+    def __init__(self) -> None:
+        self.suspects = threading.Lock()
+        self.note = [IDLE]
+        self.seen: list[tuple[bool, int]] = []
+
+    def persist(self, call: Callable[[], Value], /) -> Value:
+        self.seen.append((self.suspects.locked(), self.note[0]))
+        return call()
+
+
+@pytest.mark.parametrize("command", [ApplyThenRaise(aggregate_root_id="x"), Add(aggregate_root_id="x")])
+def test_suspect_that_waits_for_the_store_keeps_no_other_one_waiting(command: Command) -> None:
+    store = MemoryEventStore()
+    Worker(store).run(Create(aggregate_root_id="x"))
+    waiting = Waiting()
+    processor = CommandProcessor(
+        AggregateLoader(store),
+        handlers,
+        persist=waiting.persist,
+        max_aggregates=10,
+        max_recent=10,
+        max_bytes=10_000,
+        note=waiting.note,
+        suspects=waiting.suspects,
+    )
+    suspect = envelope(command)
+    suspect.suspect = True
+    processor.handle([suspect])
+    assert waiting.seen
+    assert set(waiting.seen) == {(False, IDLE)}
+    assert not waiting.suspects.locked()
