@@ -232,7 +232,8 @@ class _Batch:
         id, epoch = entry.aggregate_root_id, entry.epoch
         self.refused_now[id] = max(epoch, self.refused_now.get(id, epoch))
         self._refused[id] = max(epoch, self._refused.get(id, epoch))
-        self.recoveries.append(Recovery(id, epoch))
+        mailbox = entry.envelope.command_mailbox if entry.envelope is not None else 0
+        self.recoveries.append(Recovery(id, epoch, mailbox))
 
 
 def _key(entry: Entry) -> CommandKey:

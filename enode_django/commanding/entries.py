@@ -144,7 +144,11 @@ class Finished(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """The store refused a stream of this aggregate: what was handled since in this epoch is lost."""
+    """The store refused a stream of this aggregate: what was handled since in this epoch is lost.
+
+    ``command_mailbox`` is the one that handled it. Where the shard map has changed it is not that of later commands.
+    """
 
     aggregate_root_id: str
     epoch: int
+    command_mailbox: int = 0

@@ -353,7 +353,7 @@ class Pipeline:
             if entry.envelope is not None:
                 shares[entry.envelope.command_mailbox][0].append(entry)
         for recovery in recoveries:
-            shares[self._router.mailboxes(recovery.aggregate_root_id)[0]][1].append(recovery)
+            shares[recovery.command_mailbox][1].append(recovery)
         for box, share in zip(self._commands, shares, strict=True):
             if share[0] or share[1]:
                 box.post_urgent(Outcomes(*share))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -19,11 +19,12 @@ from enode_django.eventstore.buckets import bucket_of, select_queue
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
-from enode_django.exceptions import StoreUnavailable
+from enode_django.exceptions import ShardMapOutdated, StoreUnavailable
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
-from enode_django.serialization.codec import encode_command
+from enode_django.serialization.codec import encode_command, encode_stream
+from enode_django.testing.event_store_read_contract import stream
 from tests.integration.sharded import id_in
 from tests.unit.processors.test_pipeline_memory import SOON, wait_for
 
@@ -75,6 +76,16 @@ class Unknown(Halves):
         return super().place_of(aggregate_root_id)
 
 
+class Moving(Halves):
+    """The bucket of one aggregate moves to the other shard."""
+
+    moved: str | None = None
+
+    def place_of(self, aggregate_root_id: str) -> int:
+        place = super().place_of(aggregate_root_id)
+        return 1 - place if aggregate_root_id == self.moved else place
+
+
 class Stallable(MemoryEventStore):
     """While it is ``stalled`` nothing comes back, as from a server that was stopped."""
 
@@ -82,10 +93,15 @@ class Stallable(MemoryEventStore):
         super().__init__()
         self.goes_on = threading.Event()
         self.goes_on.set()
+        self.moves: list[Callable[[], None]] = []
         self.ended: list[str] = []
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
         assert self.goes_on.wait(SOON)
+        for move in self.moves:
+            move()
+            self.moves = []
+            raise ShardMapOutdated("the shard owns other buckets by now")
         return super().append(records, doubtful=doubtful)
 
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
@@ -121,7 +137,9 @@ class Tower:
         )
 
     def send(self, place: int) -> None:
-        ids = [id_in(place, f"bell {place} {n} ") for n in range(COUNT)]
+        self.send_to(*(id_in(place, f"bell {place} {n} ") for n in range(COUNT)))
+
+    def send_to(self, *ids: str) -> None:
         messages = [(id, encode_command(Ring(aggregate_root_id=id), b"")) for id in ids]
         Producer(self.transport, selector=select_queue).send_all(self.conf.COMMAND_TOPIC, messages)
 
@@ -161,6 +179,23 @@ def test_commands_of_the_other_shard_go_on(towers: list[Tower], place: int) -> N
     tower.shards[place].goes_on.set()
     wait_for(lambda: tower.statistics.published == 2 * COUNT)
     assert tower.stored(place) == COUNT
+
+
+def test_what_the_new_shard_refuses_is_recovered_where_it_was_handled(towers: list[Tower]) -> None:
+    """The bucket moved while a command was on its way, and the aggregate has a version there already."""
+    shard_map = Moving()
+    tower = Tower(shard_map)
+    towers.append(tower)
+    id = id_in(0, "moved ")
+    tower.shards[1].append(
+        [stream(id, 1, aggregate_root_type="shards.Bell", events=encode_stream([Rung()]), metadata=b"")]
+    )
+    tower.shards[0].moves = [lambda: setattr(shard_map, "moved", id)]
+    tower.send_to(id)
+    tower.start()
+    wait_for(lambda: tower.statistics.published == 1)
+    assert tower.shards[0].heads([id]) == {}
+    assert tower.shards[1].heads([id]) == {id: 2}
 
 
 def test_nothing_is_pulled_before_the_shards_are_known(towers: list[Tower]) -> None:
