@@ -39,6 +39,12 @@ class MailboxRouter:
         commands, events = self._per_shard
         return place * commands + (hashed & 0xFFFF) % commands, place * events + (hashed >> 16) % events
 
+    def event_mailbox_beside(self, command_mailbox: int, aggregate_root_id: str) -> int:
+        """Where this command mailbox sends what concerns the aggregate, whatever shard has it by now."""
+        _, events = self._per_shard
+        own = self.mailboxes(aggregate_root_id)[1] % events
+        return self.shard_of(command_mailbox) * events + own
+
     def shard_of(self, command_mailbox: int) -> int:
         """The place of the shard whose aggregates are handled in this mailbox."""
         return command_mailbox // self._per_shard[0]

@@ -278,7 +278,8 @@ class Pipeline:
     # -- command mailboxes ----------------------------------------------------------------------------------------
 
     def _run_command_mailbox(self, box: Mailbox[CommandItem], processor: CommandProcessor) -> None:
-        shard = self._store.shards[self._router.shard_of(self._commands.index(box))]
+        number = self._commands.index(box)
+        shard = self._store.shards[self._router.shard_of(number)]
         while (items := box.take(HANDLE_AT_ONCE, processor.pause)) is not None:
             heal_connections()
             for item in items:
@@ -287,7 +288,7 @@ class Pipeline:
                 elif isinstance(item, Outcomes):
                     processor.finish(item.released)
                     for recovery in item.recoveries:
-                        self._post_entries(processor.recover(recovery))
+                        self._post_entries(processor.recover(recovery), number)
                 else:
                     if item.previous_owner is not None:
                         self._end_sessions(shard, item.previous_owner)
@@ -310,7 +311,7 @@ class Pipeline:
         if ended:
             logger.warning("ended %d sessions of %s in %s", ended, owner, shard.name)
 
-    def _post_entries(self, entries: Sequence[Entry]) -> None:
+    def _post_entries(self, entries: Sequence[Entry], command_mailbox: int = 0) -> None:
         if not entries:
             return
         if len(self._events) == 1:
@@ -319,8 +320,10 @@ class Pipeline:
         shares: list[list[Entry]] = [[] for _ in self._events]
         for entry in entries:
             envelope = entry.envelope
-            number = self._router.mailboxes(entry.aggregate_root_id)[1] if envelope is None else envelope.event_mailbox
-            shares[number].append(entry)
+            if envelope is not None:
+                shares[envelope.event_mailbox].append(entry)
+            else:
+                shares[self._router.event_mailbox_beside(command_mailbox, entry.aggregate_root_id)].append(entry)
         for box, share in zip(self._events, shares, strict=True):
             if share:
                 box.post(share)

@@ -76,3 +76,11 @@ def test_result_of_a_stored_stream_names_the_types_of_its_events_once() -> None:
     result = stored_result(record)
     assert (result.version, result.value, result.event_types) == (3, 5, ("races.Added", "races.Created"))
     assert decode_result(encode_result(result)) == result
+
+
+def test_what_has_no_envelope_goes_beside_its_command_mailbox_wherever_the_aggregate_is_by_now() -> None:
+    shard = [0]
+    router = MailboxRouter(2, 3, shards=2, place_of=lambda id: shard[0])
+    before = {id: router.mailboxes(id) for id in map(str, range(100))}
+    shard[0] = 1
+    assert {id: (box, router.event_mailbox_beside(box, id)) for id, (box, _) in before.items()} == before
