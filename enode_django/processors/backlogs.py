@@ -33,4 +33,9 @@ class ShardBacklogs:
             for place in self._served.get(window, ()):
                 unfinished[place] = unfinished.get(place, 0) + window.unfinished
         full = {place for place, count in unfinished.items() if count >= self._share}
-        return frozenset(window.queue for window in windows if not full.isdisjoint(self._served.get(window, ())))
+        return frozenset(
+            window.queue
+            for window in windows
+            # One that holds so much by itself may have brought nothing but what waits for a newer worker.
+            if window.unfinished >= self._share or not full.isdisjoint(self._served.get(window, ()))
+        )

@@ -259,6 +259,11 @@ def test_a_queue_that_has_brought_nothing_of_a_full_shard_is_not_paused() -> Non
     assert backlogs.paused([full, other, new]) == frozenset()
 
 
+def test_a_queue_that_holds_a_whole_share_pauses_whatever_it_has_brought() -> None:
+    backlogs = ShardBacklogs(shards=2, max_unfinished=20)
+    assert backlogs.paused([window(0, 10), window(1, 9)]) == {0}
+
+
 def test_a_queue_with_commands_of_several_shards_counts_for_each() -> None:
     backlogs = ShardBacklogs(shards=2, max_unfinished=20)
     mixed, own = window(0, 6), window(1, 4)
