@@ -7,9 +7,6 @@ from contextlib import ExitStack
 
 from django.apps import AppConfig
 
-NONE = "none"
-"""In place of the names: no subscriber but the package's own, which makes snapshots."""
-
 
 class BenchmarksConfig(AppConfig):
     """Comes last among the apps, when all subscribers are declared."""
@@ -21,6 +18,5 @@ class BenchmarksConfig(AppConfig):
 
         names = os.environ.get("BENCHMARK_SUBSCRIBERS", "").split()
         if names:
-            chosen = [] if names == [NONE] else map(subscribers.get, names)
             self._only = ExitStack()  # that nobody closes: as long as the process lives
-            self._only.enter_context(subscribers.only(*chosen))
+            self._only.enter_context(subscribers.only(*map(subscribers.get, names)))

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 import psutil
 
 from benchmarks import loads
-from benchmarks.apps import NONE
 from benchmarks.figures import Figure, median
 from benchmarks.processors import BenchmarkError, Processors, timed_run, wait_for
 from benchmarks.throughput import check_stored
 from benchmarks.workspace import PROJECT, Services, Workspace
 
+SNAPSHOTS = "enode.snapshots"
+"""The subscriber that makes them."""
 EVENTS_EACH = 30
 BEHIND = 1
 """Streams that an account's shared state is older than the account."""
@@ -69,9 +70,9 @@ def run_cost(services: Services, quick: bool) -> list[Figure]:
             workspace.enode["AGGREGATE_CACHE"] = _shared(workspace)
             cache.append(_spread(workspace, opening, messages))
             written.append(workspace.shared_states())
-        with services.workspace((NONE,)) as workspace:
+        with services.workspace((SNAPSHOTS,)) as workspace:
             workspace.enode["AGGREGATE_CACHE"] = _shared(workspace)
-            with Processors(workspace, 1, role="event", ready=False):
+            with Processors(workspace, 1, role="event"):
                 both.append(_spread(workspace, opening, messages))
                 made.append(workspace.snapshots())
     note = f"{count:,} deposits over {len(accounts):,} accounts"
