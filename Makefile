@@ -1,5 +1,5 @@
-# `make demo` and `make test` need Python 3.11 or newer and nothing else: each makes .venv once, and starts PostgreSQL
-# and Redis for itself unless DATABASE_URL and REDIS_URL name real ones. ARGS="…" is handed on.
+# `make demo` and `make test` need Python 3.11 or newer, and the tests of Spark Java 17 or newer: each makes .venv once,
+# and starts PostgreSQL and Redis for itself unless DATABASE_URL and REDIS_URL name real ones. ARGS="…" is handed on.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,13 +8,15 @@ SERVICES := $(BIN)/python -m sample_project.embedded --
 # 3.11 and 3.12 first: for them every requirement comes as a wheel, so that no compiler is needed.
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
+JAVA_MAJOR := sed -n 's/.* version "\([0-9]*\).*/\1/p'
 
-.PHONY: demo test lint format bench pins clean
+.PHONY: demo test lint format bench java pins clean
 
 demo: $(INSTALLED)
 	@$(SERVICES) sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
 
-test: lint
+test: lint java
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(INSTALLED)
@@ -29,6 +31,15 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@$(SERVICES) $(BIN)/python -m benchmarks $(ARGS)
+
+# Without it the tests of Spark are skipped, unless services are required.
+java:
+	@major="$$("$(JAVA)" -version 2>&1 | $(JAVA_MAJOR))"; \
+	if [ "$${major:-0}" -lt 17 ]; then \
+	    echo "no Java 17 or newer, which Spark needs, as $(JAVA): install one (on Debian and Ubuntu:" >&2; \
+	    echo "apt install openjdk-17-jre-headless), or name its directory: JAVA_HOME=…" >&2; \
+	    [ "$$ENODE_REQUIRE_SERVICES" != 1 ]; \
+	fi
 
 $(INSTALLED): requirements.txt
 	@for candidate in $(or $(PYTHON),$(PYTHONS)); do \
@@ -49,8 +60,8 @@ pins:
 	rm -rf build/pins
 	python3.11 -m venv build/pins
 	build/pins/bin/python -m pip install --quiet --upgrade "pip>=25.1" setuptools
-	build/pins/bin/python -m pip install --quiet ".[redis,celery,api]" --group dev
-	{ echo '# Every package of sample, tests and tools (PySpark apart), made by: make pins'; \
+	build/pins/bin/python -m pip install --quiet ".[redis,celery,api,spark]" --group dev
+	{ echo '# Every package of sample, tests and tools, made by: make pins'; \
 	  echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'; \
 	  build/pins/bin/python -m pip freeze --all --exclude pip --exclude enode_django --exclude async-timeout; \
 	} > requirements.txt
