@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import Any
 
 import psycopg
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.abc import Loader
 
 from enode_django.databases import discard_if_lost, healthy_connection
 from enode_django.eventstore import sqlstates, statements
@@ -19,8 +20,7 @@ from enode_django.exceptions import StoreUnavailable
 
 _TAKEN_AT_ONCE = 100
 _PLANNING = {"enable_seqscan": "off", "max_parallel_workers_per_gather": "0", "jit": "off"}
-_GET_PLANNING = "SELECT " + ", ".join(f"current_setting('{name}')" for name in _PLANNING)
-_SET_PLANNING = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in _PLANNING)
+_IN_ORDER = {**_PLANNING, "enable_sort": "off", "enable_bitmapscan": "off"}
 
 
 @contextlib.contextmanager
@@ -43,12 +43,20 @@ def execute(connection: BaseDatabaseWrapper, statement: str, parameters: Sequenc
 
 
 def execute_long(
-    connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object]
+    connection: BaseDatabaseWrapper,
+    statement: str,
+    parameters: Sequence[object],
+    loaders: Mapping[str, type[Loader]] = {},
 ) -> list[tuple[Any, ...]]:
-    """As `execute`, for many rows: they are taken while the server still works on others, where libpq can (from 17)."""
-    if not psycopg.capabilities.has_stream_chunked():
-        return execute(connection, statement, parameters)
+    """As `execute`, for many rows: they are taken while the server still works on others, where libpq can (from 17).
+
+    ``loaders`` decode types of the database in another way.
+    """
     with psycopg.Cursor[tuple[Any, ...]](connection.connection) as cursor:
+        for type_name, loader in loaders.items():
+            cursor.adapters.register_loader(type_name, loader)
+        if not psycopg.capabilities.has_stream_chunked():
+            return cursor.execute(statement, parameters, prepare=False, binary=True).fetchall()
         return list(cursor.stream(statement, parameters, binary=True, size=_TAKEN_AT_ONCE))
 
 
@@ -59,17 +67,21 @@ def run(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[ob
 
 
 @contextlib.contextmanager
-def by_index(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """A transaction that takes the index whatever the planner thinks of the table; on return all is as it was.
+def by_index(connection: BaseDatabaseWrapper, *, in_order: bool = False) -> Iterator[None]:
+    """A transaction that takes the index whatever the planner thinks of the table; on return all is as it was. With
+    ``in_order`` it takes one that gives the rows in the order that is asked for.
 
     With a limit the planner would rather read the table from its beginning, believing that rows of any transaction
     lie everywhere in it; and what it takes for expensive it would compile and share out, at the price of a page.
     """
+    planning = _IN_ORDER if in_order else _PLANNING
+    get = "SELECT " + ", ".join(f"current_setting('{name}')" for name in planning)
+    put = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in planning)
     with transaction.atomic(using=connection.alias):
-        (before,) = execute(connection, _GET_PLANNING, ())
-        execute(connection, _SET_PLANNING, tuple(_PLANNING.values()))
+        (before,) = execute(connection, get, ())
+        execute(connection, put, tuple(planning.values()))
         yield
-        execute(connection, _SET_PLANNING, before)
+        execute(connection, put, before)
 
 
 def record_of(row: Iterable[Any]) -> StreamRecord:

@@ -10,6 +10,7 @@ GENERATIONS = "enode_django_storegeneration"
 SHARD = "enode_django_shard"
 
 _RECORD = ", ".join(StreamRecord._fields)
+_BYTES = "octet_length(events) + octet_length(metadata)"
 
 COPY = f"COPY {TABLE} ({', '.join(COLUMNS)}) FROM STDIN (FORMAT BINARY)"
 
@@ -79,16 +80,42 @@ HEADS = f"""
 # As the index enode_stream_position has it: BRIN knows no order of xid8.
 _TRANSACTION = "transaction_id::text::bigint"
 
+# Below a position, with the numbers of `positions.sequences_before` and the position's transaction.
+BELOW = f"(sequence <= %s OR (sequence <= %s AND {_TRANSACTION} < %s::bigint))"
+
 # The walk from the newest version back ends at the first one that is old enough.
 HEADS_BEFORE = f"""
     SELECT wanted.root, head.version FROM unnest(%b::text[]) AS wanted (root)
     CROSS JOIN LATERAL (
         SELECT version FROM {TABLE}
         WHERE aggregate_root_id = wanted.root AND version IS NOT NULL
-          AND (sequence <= %s OR (sequence <= %s AND {_TRANSACTION} < %s::bigint))
+          AND {BELOW}
         ORDER BY version DESC LIMIT 1
     ) AS head
 """
+
+# What a scan looks at next, of which it takes the first rows up to a number of bytes. A length is known without reading
+# what is stored out of line.
+_SCAN = f"""
+    SELECT {{columns}} FROM (
+        SELECT {{columns}},
+               sum({_BYTES}) OVER (ORDER BY {{order}} ROWS UNBOUNDED PRECEDING) - ({_BYTES}) AS bytes_before
+        FROM (
+            SELECT {{columns}} FROM {TABLE} WHERE ({{order}}) > (%s, %s) AND {{conditions}} ORDER BY {{order}} LIMIT %s
+        ) AS looked_at
+    ) AS measured
+    WHERE bytes_before < %s ORDER BY {{order}}
+"""
+SCAN_STREAMS = _SCAN.format(
+    columns=_RECORD, order="aggregate_root_id, version", conditions="version IS NOT NULL AND {conditions}"
+)
+SCAN_REFUSALS = _SCAN.format(
+    columns=f"{_RECORD}, sequence", order="created_at, sequence", conditions="version IS NULL AND {conditions}"
+)
+
+PAGES = f"SELECT pg_relation_size('{TABLE}') / current_setting('block_size')::bigint"
+
+SAMPLE_IDS = f"SELECT aggregate_root_id FROM {TABLE} TABLESAMPLE SYSTEM (%s) WHERE version IS NOT NULL"
 
 # Another cluster, or another life of it, which begins when a standby is promoted or a backup recovered to a point in
 # time. NULL on a standby, which cannot write what follows from it, and where these functions are refused.

@@ -1,0 +1,196 @@
+"""Reading a Postgres shard in the order of aggregates: what jobs over whole stores do.
+
+Each chunk is a query of its own that goes on after the last row of the one before, so that neither a long scan nor a
+slow reader holds a snapshot, and a lost connection costs a chunk. Rows below a position that the shard has come to are
+the same for ever, so all chunks below one horizon show one state of the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain, islice
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from django.db import connections
+from psycopg.abc import Loader
+from psycopg.types.numeric import Int8BinaryLoader
+
+from enode_django.concurrency.backoff import delays
+from enode_django.databases import in_transaction
+from enode_django.eventstore import generations, statements
+from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.limits import holds
+from enode_django.eventstore.positions import Begun, Position, sequences_before
+from enode_django.eventstore.rows import by_index, connected, execute, execute_long
+from enode_django.exceptions import StoreUnavailable
+
+logger = logging.getLogger("enode_django.eventstore")
+
+AT_ONCE = 5_000
+CHUNK_BYTES = 4 * 1024 * 1024
+"""A chunk ends with the row that reaches it."""
+SAMPLED_PAGES = 400
+TRIES = 15
+"""After a failure, waiting for longer each time: 50 seconds in all."""
+RAW_TIMES_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
+"""What PostgreSQL counts its microseconds from."""
+_RAW_TIMES: dict[str, type[Loader]] = {"timestamptz": Int8BinaryLoader}
+_CREATED_AT, _EVENTS, _METADATA = map(StreamRecord._fields.index, ("created_at", "events", "metadata"))
+
+Row = tuple[Any, ...]
+"""As a `StreamRecord`, ``created_at`` in the session's time zone."""
+Condition = tuple[str, tuple[object, ...]]
+"""SQL and its parameters."""
+
+
+class Scan(NamedTuple):
+    """Rows of one shard that fulfil all of this: of aggregates with ``low <= id < high`` in the order of bytes, stored
+    at positions p with ``after <= p < horizon`` (whose sequences do not matter), of one of the ``types`` and one of the
+    ``ids`` (none: any), made at times t with ``created_from <= t < created_before`` (aware).
+
+    With ``refusals`` only stored refusals are read, else only what has a version.
+    """
+
+    alias: str
+    low: str = ""
+    high: str | None = None
+    horizon: Position | None = None
+    after: Position | None = None
+    types: Sequence[str] = ()
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+    ids: Sequence[str] = ()
+    refusals: bool = False
+
+
+def scan(wanted: Scan, *, at_once: int = AT_ONCE, raw_times: bool = False) -> Iterator[Sequence[Row]]:
+    """In chunks of at most ``at_once`` rows and about `CHUNK_BYTES`, none empty; streams by (aggregate root id,
+    version), refusals in no order that is promised.
+
+    With ``raw_times`` the column ``created_at`` holds microseconds since `RAW_TIMES_BEGIN`, which costs a third less.
+    Asks the database when iterated, in the thread that iterates. Raises `StoreUnavailable` when it has been away for
+    long, and at once inside an atomic block.
+    """
+    reader = _Reader(wanted, at_once, raw_times)
+    if wanted.refusals:
+        return reader.refusals()
+    return reader.streams_of_ids() if wanted.ids else reader.streams((wanted.low, 0))
+
+
+class _Reader:
+    def __init__(self, wanted: Scan, at_once: int, raw_times: bool) -> None:
+        self._wanted = wanted
+        self._at_once = at_once
+        self._loaders = _RAW_TIMES if raw_times else {}
+
+    def streams(self, after: tuple[object, object], *conditions: Condition) -> Iterator[list[Row]]:
+        yield from self._chunks(statements.SCAN_STREAMS, after, conditions, itemgetter(0, 1))
+
+    def streams_of_ids(self) -> Iterator[list[Row]]:
+        """A probe of the index for each, put together again to chunks of the usual size."""
+        gathered: list[Row] = []
+        for id in sorted(filter(self._is_within, set(self._wanted.ids))):
+            for chunk in self.streams((id, 0), ("aggregate_root_id = %s", (id,))):
+                if gathered and self._are_too_many(gathered, chunk):
+                    yield gathered
+                    gathered = []
+                gathered += chunk
+        if gathered:
+            yield gathered
+
+    def _are_too_many(self, some: list[Row], more: list[Row]) -> bool:
+        return len(some) + len(more) > self._at_once or _bytes(some) >= CHUNK_BYTES
+
+    def refusals(self) -> Iterator[list[Row]]:
+        conditions: list[Condition] = [("aggregate_root_id >= %s", (self._wanted.low,))]
+        if self._wanted.ids:
+            conditions.append(("aggregate_root_id = ANY(%s)", (list(filter(holds, self._wanted.ids)),)))
+        begin = self._wanted.created_from or datetime.min.replace(tzinfo=UTC)
+        for chunk in self._chunks(statements.SCAN_REFUSALS, (begin, 0), conditions, self._place_of_refusal):
+            yield [row[:-1] for row in chunk]
+
+    def _place_of_refusal(self, row: Row) -> tuple[object, object]:
+        made = row[_CREATED_AT]
+        return (RAW_TIMES_BEGIN + timedelta(microseconds=made) if self._loaders else made), row[-1]
+
+    def _is_within(self, id: str) -> bool:
+        return holds(id) and id >= self._wanted.low and (self._wanted.high is None or id < self._wanted.high)
+
+    def _chunks(
+        self,
+        statement: str,
+        after: tuple[object, object],
+        conditions: Iterable[Condition],
+        place_of: Callable[[Row], tuple[object, object]],
+    ) -> Iterator[list[Row]]:
+        while True:
+            rows = self._persistently(partial(self._read, statement, after, [*conditions]))
+            if rows:
+                yield rows
+            if len(rows) < self._at_once and _bytes(rows) < CHUNK_BYTES:
+                return
+            after = place_of(rows[-1])
+
+    def _read(self, statement: str, after: tuple[object, object], conditions: Sequence[Condition]) -> list[Row]:
+        with connected(self._wanted.alias) as connection:
+            known = generations.state(connection).generations
+            texts, values = zip(*conditions, *_conditions(self._wanted, known), strict=True)
+            parameters = (*after, *chain.from_iterable(values), self._at_once, CHUNK_BYTES)
+            with by_index(connection, in_order=True):
+                query = statement.replace("{conditions}", " AND ".join(texts))
+                return execute_long(connection, query, parameters, self._loaders)
+
+    def _persistently(self, read: Callable[[], list[Row]]) -> list[Row]:
+        for delay in islice(delays(0.1, 5.0), TRIES):
+            try:
+                return read()
+            except StoreUnavailable as error:
+                if in_transaction(connections[self._wanted.alias]):
+                    raise
+                logger.warning("%s; reading on in %.1f s", error, delay)
+                time.sleep(delay)
+        return read()
+
+
+def _conditions(wanted: Scan, known: list[Begun]) -> Iterator[Condition]:
+    yield "true", ()
+    if wanted.high is not None:
+        yield "aggregate_root_id < %s", (wanted.high,)
+    if wanted.horizon is not None:
+        yield statements.BELOW, _below(known, wanted.horizon)
+    if wanted.after is not None:
+        yield f"NOT {statements.BELOW}", _below(known, wanted.after)
+    if wanted.types:
+        yield "aggregate_root_type = ANY(%s)", (list(filter(holds, wanted.types)),)
+    if wanted.created_from is not None:
+        yield "created_at >= %s", (wanted.created_from,)
+    if wanted.created_before is not None:
+        yield "created_at < %s", (wanted.created_before,)
+
+
+def _below(known: list[Begun], position: Position) -> tuple[int, int, int]:
+    return (*sequences_before(known, position), position.transaction_id)
+
+
+def _bytes(rows: Sequence[Row]) -> int:
+    """As the statements count them."""
+    return sum(len(row[_EVENTS]) + len(row[_METADATA]) for row in rows)
+
+
+def bounds(alias: str, parts: int) -> list[str]:
+    """Fewer than ``parts`` ids, in order: each begins another range, and the ranges have about as many streams each.
+
+    They come from a sample of the table's pages, so the cost does not grow with it. Fewer ranges are made where single
+    aggregates have more streams than a range would. Raises `StoreUnavailable`.
+    """
+    with connected(alias) as connection:
+        ((pages,),) = execute(connection, statements.PAGES, ())
+        share = min(100.0, 100.0 * SAMPLED_PAGES / max(pages, 1))
+        sample = sorted(id for (id,) in execute(connection, statements.SAMPLE_IDS, (share,)))
+    inner = {sample[len(sample) * part // parts] for part in range(1, parts)} if sample else set()
+    return sorted(inner - {*sample[:1]})
