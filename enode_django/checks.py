@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.apps import AppConfig
@@ -43,6 +43,7 @@ def _settings() -> Iterator[CheckMessage]:
     yield from _numbers()
     yield from _topics()
     yield from _states()
+    yield from _spark()
 
 
 _COUNTS = (
@@ -127,6 +128,21 @@ def _states() -> Iterator[CheckMessage]:
             hint="LOCATION is None, or a Redis server's, for which the extra 'redis' is installed.",
             id="enode_django.E023",
         )
+
+
+def _spark() -> Iterator[CheckMessage]:
+    given = settings.conf().SPARK
+    master, config, files = given.get("MASTER", "local"), given.get("CONFIG", {}), given.get("PY_FILES", [])
+    if not isinstance(master, str) or not master:
+        yield _wrong_spark("MASTER", master, "name a master of Spark, such as 'local[*]' or 'spark://host:7077'")
+    if not isinstance(config, Mapping) or not all(str(key).startswith("spark.") for key in config):
+        yield _wrong_spark("CONFIG", config, "be a dictionary of Spark's properties, such as 'spark.driver.memory'")
+    if not isinstance(files, list | tuple) or not all(isinstance(file, str) for file in files):
+        yield _wrong_spark("PY_FILES", files, "be a list of paths or URLs of .py, .zip or .egg files")
+
+
+def _wrong_spark(key: str, value: object, wanted: str) -> Error:
+    return Error(f"ENODE['SPARK'][{key!r}] is {value!r}; it must {wanted}.", id="enode_django.E024")
 
 
 def _handlers() -> Iterator[CheckMessage]:

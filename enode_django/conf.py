@@ -62,6 +62,7 @@ class Conf:
     SNAPSHOTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``ENABLED`` (True)."""
     SPARK: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """``MASTER`` (``"local[*]"``), ``CONFIG`` (properties of Spark), ``PY_FILES`` (what else executors need)."""
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     PROCESSES: int | None = None
     """Worker processes of each role in one runprocessors (None: one per core it may use)."""
@@ -137,6 +138,20 @@ class Conf:
         return bool(self.SNAPSHOTS.get("ENABLED", True))
 
     @property
+    def spark_master(self) -> str:
+        master: str = self.SPARK.get("MASTER", "local[*]")
+        return master
+
+    @property
+    def spark_config(self) -> Mapping[str, Any]:
+        config: Mapping[str, Any] = self.SPARK.get("CONFIG", {})
+        return config
+
+    @property
+    def spark_py_files(self) -> list[str]:
+        return list(self.SPARK.get("PY_FILES", []))
+
+    @property
     def event_store_backend(self) -> str:
         return str(self.EVENT_STORE.get("BACKEND", POSTGRES))
 
@@ -147,6 +162,7 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "EVENT_STORE": frozenset({"DATABASES", "BACKEND"}),
     "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES", "LOCATION", "PREFIX", "TTL", "WRITE_INTERVAL"}),
     "SNAPSHOTS": frozenset({"ENABLED"}),
+    "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES"}),
 }
 
 

@@ -40,6 +40,7 @@ EnodeError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
 │   ├── UnknownTopic
 │   └── QueueHeld                    retriable: another owner holds a valid lease
+├── SparkUnavailable                 PySpark or Java is missing, or too old
 └── ConfigurationError               a setting that cannot be used
     └── ShardMismatch                the databases of the settings are not the shards of one event store
 
@@ -237,6 +238,10 @@ class QueueHeld(QueueError):
         super().__init__(message)
         self.owner = owner
         self.seconds = seconds
+
+
+class SparkUnavailable(EnodeError):
+    """The message names what to install."""
 
 
 class ConfigurationError(EnodeError):

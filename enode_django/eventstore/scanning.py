@@ -8,13 +8,13 @@ the same for ever, so all chunks below one horizon show one state of the store.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, NamedTuple
+from time import sleep
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import connections
 from psycopg.abc import Loader
@@ -26,15 +26,15 @@ from enode_django.eventstore import generations, statements
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Begun, Position, sequences_before
-from enode_django.eventstore.rows import by_index, connected, execute, execute_long
+from enode_django.eventstore.rows import by_index, connected, execute_long
 from enode_django.exceptions import StoreUnavailable
 
+Value = TypeVar("Value")
 logger = logging.getLogger("enode_django.eventstore")
 
 AT_ONCE = 5_000
 CHUNK_BYTES = 4 * 1024 * 1024
 """A chunk ends with the row that reaches it."""
-SAMPLED_PAGES = 400
 TRIES = 15
 """After a failure, waiting for longer each time: 50 seconds in all."""
 RAW_TIMES_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
@@ -129,7 +129,7 @@ class _Reader:
         place_of: Callable[[Row], tuple[object, object]],
     ) -> Iterator[list[Row]]:
         while True:
-            rows = self._persistently(partial(self._read, statement, after, [*conditions]))
+            rows = persistently(self._wanted.alias, partial(self._read, statement, after, [*conditions]))
             if rows:
                 yield rows
             if len(rows) < self._at_once and _bytes(rows) < CHUNK_BYTES:
@@ -138,23 +138,38 @@ class _Reader:
 
     def _read(self, statement: str, after: tuple[object, object], conditions: Sequence[Condition]) -> list[Row]:
         with connected(self._wanted.alias) as connection:
-            known = generations.state(connection).generations
-            texts, values = zip(*conditions, *_conditions(self._wanted, known), strict=True)
+            state = generations.state(connection)
+            if self._wanted.horizon is not None:
+                check_settled(self._wanted.alias, state.position, self._wanted.horizon)
+            texts, values = zip(*conditions, *_conditions(self._wanted, state.generations), strict=True)
             parameters = (*after, *chain.from_iterable(values), self._at_once, CHUNK_BYTES)
             with by_index(connection, in_order=True):
                 query = statement.replace("{conditions}", " AND ".join(texts))
                 return execute_long(connection, query, parameters, self._loaders)
 
-    def _persistently(self, read: Callable[[], list[Row]]) -> list[Row]:
-        for delay in islice(delays(0.1, 5.0), TRIES):
-            try:
-                return read()
-            except StoreUnavailable as error:
-                if in_transaction(connections[self._wanted.alias]):
-                    raise
-                logger.warning("%s; reading on in %.1f s", error, delay)
-                time.sleep(delay)
-        return read()
+
+def persistently(alias: str, read: Callable[[], Value]) -> Value:
+    """Reads again while the database is away, `TRIES` times. Raises `StoreUnavailable` after that, and at once inside
+    an atomic block, which a lost connection has ended. Blocks."""
+    for delay in islice(delays(0.1, 5.0), TRIES):
+        try:
+            return read()
+        except StoreUnavailable as error:
+            if in_transaction(connections[alias]):
+                raise
+            logger.warning("%s; reading on in %.1f s", error, delay)
+            sleep(delay)
+    return read()
+
+
+def check_settled(alias: str, reached: Position, horizon: Position) -> None:
+    """Raises `StoreUnavailable` if not all that lies below ``horizon`` is there yet: each reading may be of another
+    replica."""
+    if reached < horizon.transaction:
+        raise StoreUnavailable(
+            f"the event store in database {alias!r} has come to {reached} and is to be read up to {horizon}: a replica "
+            "that lags, or another database"
+        )
 
 
 def _conditions(wanted: Scan, known: list[Begun]) -> Iterator[Condition]:
@@ -180,17 +195,3 @@ def _below(known: list[Begun], position: Position) -> tuple[int, int, int]:
 def _bytes(rows: Sequence[Row]) -> int:
     """As the statements count them."""
     return sum(len(row[_EVENTS]) + len(row[_METADATA]) for row in rows)
-
-
-def bounds(alias: str, parts: int) -> list[str]:
-    """Fewer than ``parts`` ids, in order: each begins another range, and the ranges have about as many streams each.
-
-    They come from a sample of the table's pages, so the cost does not grow with it. Fewer ranges are made where single
-    aggregates have more streams than a range would. Raises `StoreUnavailable`.
-    """
-    with connected(alias) as connection:
-        ((pages,),) = execute(connection, statements.PAGES, ())
-        share = min(100.0, 100.0 * SAMPLED_PAGES / max(pages, 1))
-        sample = sorted(id for (id,) in execute(connection, statements.SAMPLE_IDS, (share,)))
-    inner = {sample[len(sample) * part // parts] for part in range(1, parts)} if sample else set()
-    return sorted(inner - {*sample[:1]})

@@ -113,9 +113,14 @@ SCAN_REFUSALS = _SCAN.format(
     columns=f"{_RECORD}, sequence", order="created_at, sequence", conditions="version IS NULL AND {conditions}"
 )
 
-PAGES = f"SELECT pg_relation_size('{TABLE}') / current_setting('block_size')::bigint"
+PAGES = f"""
+    SELECT size / current_setting('block_size')::bigint, size
+    FROM (SELECT pg_relation_size('{TABLE}') AS size) AS relation
+"""
 
 SAMPLE_IDS = f"SELECT aggregate_root_id FROM {TABLE} TABLESAMPLE SYSTEM (%s) WHERE version IS NOT NULL"
+
+SAMPLE_TRANSACTIONS = f"SELECT {_TRANSACTION}, sequence FROM {TABLE} TABLESAMPLE SYSTEM (%s)"
 
 # Another cluster, or another life of it, which begins when a standby is promoted or a backup recovered to a point in
 # time. NULL on a standby, which cannot write what follows from it, and where these functions are refused.

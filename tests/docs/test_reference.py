@@ -22,6 +22,7 @@ from tests.docs.pages import DOCS, code_of, rows_by_code
 
 REFERENCE = DOCS / "reference"
 NESTED = {"BACKEND", "LOCATION", "OPTIONS", "DATABASES", "ENABLED", "MAX_AGGREGATES", "PREFIX", "TTL", "WRITE_INTERVAL"}
+SPARK = {"MASTER", "CONFIG", "PY_FILES"}
 REDIS_OPTIONS = {"prefix", "timeout", "max_length", "client"}
 
 
@@ -34,7 +35,7 @@ def default_of(field: dataclasses.Field[object]) -> object:
 def test_every_setting_is_documented_with_its_default() -> None:
     rows = rows_by_code(REFERENCE / "settings.md")
     defaults = {field.name: repr(default_of(field)) for field in dataclasses.fields(Conf)}
-    assert set(rows) - NESTED - REDIS_OPTIONS == set(defaults)
+    assert set(rows) - NESTED - SPARK - REDIS_OPTIONS == set(defaults)
     assert {key: code_of(rows[key][0][1]) for key in defaults} == defaults
     assert all(row[2] for found in rows.values() for row in found)
 
@@ -54,6 +55,9 @@ def test_keys_within_settings_are_documented_with_their_defaults() -> None:
     assert code_of(rows["TTL"][0][1]) == repr(current.states_ttl)
     assert code_of(rows["WRITE_INTERVAL"][0][1]) == repr(current.states_write_interval)
     assert code_of(rows["ENABLED"][0][1]) == repr(current.snapshots_enabled)
+    assert code_of(rows["MASTER"][0][1]) == repr(current.spark_master)
+    assert code_of(rows["CONFIG"][0][1]) == repr(current.spark_config)
+    assert code_of(rows["PY_FILES"][0][1]) == repr(current.spark_py_files)
 
 
 def test_options_of_the_redis_transport_are_documented_with_their_defaults() -> None:

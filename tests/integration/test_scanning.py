@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from enode_django.eventstore import scanning
+from enode_django.eventstore import dividing, scanning
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.positions import BEGINNING
+from enode_django.eventstore.dividing import bounds, position_bounds
+from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.rows import execute, record_of
-from enode_django.eventstore.scanning import RAW_TIMES_BEGIN, Scan, bounds, scan
+from enode_django.eventstore.scanning import RAW_TIMES_BEGIN, Scan, scan
 from enode_django.exceptions import StoreUnavailable
 from enode_django.testing.event_store_read_contract import history, refusal, stream
 from tests.integration.postgres_proxy import PostgresProxy
@@ -172,7 +173,7 @@ def test_a_history_of_many_chunks_is_read_whole(store: PostgresEventStore) -> No
     assert [row.version for row in read(at_once=300)] == [1, 2, *range(1, 2_001), 1, 2]
 
 
-@pytest.mark.parametrize("skip", [0, 1, 2])
+@pytest.mark.parametrize("skip", [0, 1])
 def test_a_connection_lost_between_chunks_is_made_again(
     proxy: PostgresProxy, store: PostgresEventStore, skip: int
 ) -> None:
@@ -189,6 +190,25 @@ def test_a_database_that_stays_away_is_not_waited_for_for_ever(
     monkeypatch.setattr(scanning, "TRIES", 1)
     with database_alias("away", HOST="127.0.0.1", PORT="1"), pytest.raises(StoreUnavailable):
         read(Scan("away"))
+
+
+def test_a_database_that_has_not_come_to_the_horizon_is_waited_for(
+    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = histories()
+    store.append(records)
+    reached = store.position()
+    ahead = reached._replace(transaction_id=reached.transaction_id + 1)
+    late = stream("new", 1)
+    waits: list[float] = []
+
+    def caught_up_meanwhile(seconds: float) -> None:
+        waits.append(seconds)
+        store.append([late])
+
+    monkeypatch.setattr(scanning, "sleep", caught_up_meanwhile)
+    assert read(EVERYTHING._replace(horizon=ahead)) == in_order([*records, late])
+    assert len(waits) == 1
 
 
 def test_between_chunks_no_transaction_is_open(store: PostgresEventStore) -> None:
@@ -242,7 +262,7 @@ def test_one_aggregate_with_most_streams_is_not_divided(store: PostgresEventStor
 
 
 def test_bounds_of_a_large_table_come_from_a_sample(store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "SAMPLED_PAGES", 10)
+    monkeypatch.setattr(dividing, "SAMPLED_PAGES", 10)
     store.append([record for number in range(3_000) for record in history(f"id{number:04}", 2)])
     edges = bounds("default", 3)
     counts = [
@@ -251,3 +271,15 @@ def test_bounds_of_a_large_table_come_from_a_sample(store: PostgresEventStore, m
     ]
     assert len(edges) <= 2
     assert sum(counts) == 6_000
+
+
+def test_positions_divide_what_lies_between_two_of_them(store: PostgresEventStore) -> None:
+    places: list[Position] = []
+    for number in range(8):
+        if number == 5:
+            store.begin_generation(store.position().generation)
+        places.append(store.position())
+        store.append(history(f"id{number}", 4))
+    assert position_bounds("default", 4, BEGINNING, store.position()) == [places[2], places[4], places[6]]
+    assert position_bounds("default", 8, places[3], places[5]) == [places[4]]
+    assert position_bounds("default", 9, places[3], places[4]) == []

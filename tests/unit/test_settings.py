@@ -128,6 +128,10 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"AGGREGATE_CACHE": {"LOCATION": "memcached://localhost"}}, ["enode_django.E023"]),
         ({"AGGREGATE_CACHE": {"LOCATION": 6379}}, ["enode_django.E023"]),
         ({"AGGREGATE_CACHE": {"PREFIX": None}}, ["enode_django.E023"]),
+        ({"SPARK": {"MASTERS": "local"}}, ["enode_django.E002"]),
+        ({"SPARK": {"MASTER": ""}}, ["enode_django.E024"]),
+        ({"SPARK": {"CONFIG": {"driver.memory": "1g"}}}, ["enode_django.E024"]),
+        ({"SPARK": {"CONFIG": ["spark.driver.memory"], "PY_FILES": "a.zip"}}, ["enode_django.E024"] * 2),
     ],
 )
 def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], expected: list[str]) -> None:

@@ -1,0 +1,68 @@
+"""Dividing a shard into parts with about as many rows each, by a sample of the table's pages: what that costs does not
+grow with the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any, TypeVar
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from enode_django.eventstore import generations, statements
+from enode_django.eventstore.positions import Begun, Position
+from enode_django.eventstore.rows import connected, execute
+
+SAMPLED_PAGES = 400
+
+
+Key = TypeVar("Key", int, str, Position)
+
+
+def bounds(alias: str, parts: int) -> list[str]:
+    """Fewer than ``parts`` aggregate root ids, in order: each begins another range.
+
+    Fewer ranges are made where single aggregates have more streams than a range would. Raises `StoreUnavailable`.
+    """
+    with connected(alias) as connection:
+        return divided([id for (id,) in _sample(connection, statements.SAMPLE_IDS)], parts)
+
+
+def position_bounds(alias: str, parts: int, after: Position, before: Position) -> list[Position]:
+    """Where to divide what lies between two positions, if the whole shard were to have so many ``parts``; each is the
+    beginning of a transaction. Raises `StoreUnavailable`."""
+    with connected(alias) as connection:
+        known = generations.state(connection).generations
+        found = [_position(known, *row) for row in _sample(connection, statements.SAMPLE_TRANSACTIONS)]
+    between = [position for position in found if after <= position < before]
+    return divided(between, ceil(parts * len(between) / len(found)) if found else 1)
+
+
+def size(alias: str) -> int:
+    """Bytes of the table of streams without what is stored out of line. Raises `StoreUnavailable`."""
+    with connected(alias) as connection:
+        ((_, size),) = execute(connection, statements.PAGES, ())
+        return int(size)
+
+
+def divided(sample: Sequence[Key], parts: int) -> list[Key]:
+    """Where the second and each later part begins, none of them empty.
+
+    >>> divided([5, 1, 4, 2, 6, 3], 3)
+    [3, 5]
+    >>> divided([1, 7, 7, 7, 7, 9], 4)
+    [7]
+    """
+    ordered: list[Key] = sorted(sample)
+    begins = {ordered[len(ordered) * part // parts] for part in range(1, parts)} if ordered else set()
+    return sorted(begins - {*ordered[:1]})
+
+
+def _sample(connection: BaseDatabaseWrapper, statement: str) -> list[tuple[Any, ...]]:
+    ((pages, _),) = execute(connection, statements.PAGES, ())
+    return execute(connection, statement, (min(100.0, 100.0 * SAMPLED_PAGES / max(pages, 1)),))
+
+
+def _position(known: Sequence[Begun], transaction_id: int, sequence: int) -> Position:
+    generation = max(begun.generation for begun in known if begun.after_sequence < sequence)
+    return Position(generation, transaction_id)

@@ -1,0 +1,40 @@
+"""Django in the Python processes that Spark starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import django
+from django.apps import apps
+from django.db import connections
+
+from enode_django.exceptions import ConfigurationError
+
+SETTINGS_VARIABLE = "DJANGO_SETTINGS_MODULE"
+
+
+def set_up() -> None:
+    """Load the settings and apps of the project, once in a process; does nothing where they are loaded. Raises
+    `ConfigurationError` where nothing says which settings."""
+    if apps.ready:
+        return
+    if not os.environ.get(SETTINGS_VARIABLE):
+        raise ConfigurationError(
+            f"{SETTINGS_VARIABLE} is not set in Spark's Python process; start the session with "
+            f"enode_django.spark.session.spark_session, or set spark.executorEnv.{SETTINGS_VARIABLE}"
+        )
+    django.setup()
+
+
+@contextmanager
+def task() -> Iterator[None]:
+    """Around the work of one task. Its connections are its own, whatever the settings say about their age: a process
+    may stand still for long before its next task, or serve another job."""
+    set_up()
+    connections.close_all()
+    try:
+        yield
+    finally:
+        connections.close_all()

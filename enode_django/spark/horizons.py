@@ -1,0 +1,47 @@
+"""How far each shard is read: a horizon is a position for each, and all parts of a job read below one horizon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.positions import Position
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.exceptions import ConfigurationError, shown
+
+Positions = Mapping[int, Position]
+"""By the number of the shard."""
+
+
+def horizon_of(store: EventStore) -> dict[int, Position]:
+    """Where each shard has come to: what lies below is the same for ever. Raises `StoreUnavailable`."""
+    return {shard.number: shard.position() for shard in postgres_shards(store)}
+
+
+def postgres_shards(store: EventStore) -> Sequence[PostgresEventStore]:
+    """Raises `ConfigurationError` if executors could not read the store by the aliases of its databases."""
+    shards = [shard for shard in store.shards if isinstance(shard, PostgresEventStore)]
+    if len(shards) < len(store.shards):
+        raise ConfigurationError("Spark reads event stores in PostgreSQL only; see ENODE['EVENT_STORE']")
+    return shards
+
+
+def text_of(positions: Positions) -> str:
+    """As options and manifests have it.
+
+    >>> text_of({0: Position(0, 5321)})
+    '{"0": "0.5321.0"}'
+    """
+    return json.dumps({str(number): str(position) for number, position in sorted(positions.items())})
+
+
+def positions_of(text: str) -> dict[int, Position]:
+    """What `text_of` made this text of; raises `ValueError` for any other text."""
+    try:
+        found = json.loads(text)
+        return {int(number): Position.parse(position) for number, position in found.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f'{shown(text)} gives no positions of shards; give JSON such as {{"0": "0.5321.0"}}: {error}'
+        ) from error

@@ -1,0 +1,72 @@
+"""The options of ``enode_events``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from enode_django.exceptions import ConfigurationError
+from enode_django.spark.horizons import Positions, positions_of
+
+NAME = "enode_events"
+AGGREGATE, POSITION = "aggregate", "position"
+
+
+class Options(NamedTuple):
+    """What a read is told.
+
+    ``horizon`` is None where the read is to take one itself. Of an aggregate whose order is ``"aggregate"`` a partition
+    has all that is read, by version; ``"position"`` reads in the order of the feed. ``partitions`` is how many parts
+    a whole shard is divided into, at most (None: by its size).
+    """
+
+    horizon: Positions | None = None
+    after: Positions | None = None
+    order: str = AGGREGATE
+    refusals: bool = False
+    partitions: int | None = None
+
+
+def options_of(given: Mapping[str, str]) -> Options:
+    """Raises `ConfigurationError` for a name that is not known, or a value that cannot be used.
+
+    >>> options_of({"order": "position", "refusals": "true"}).refusals
+    True
+    """
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        parse = _PARSERS.get(name.lower())
+        if parse is None:
+            raise ConfigurationError(f"{NAME} has no option {name!r}; it has {', '.join(sorted(_PARSERS))}")
+        try:
+            values[name.lower()] = parse(text)
+        except (ValueError, KeyError) as error:
+            raise ConfigurationError(f"the option {name!r} of {NAME} is {text!r}: {error}") from error
+    return Options(**values)
+
+
+def _order(text: str) -> str:
+    if text not in (AGGREGATE, POSITION):
+        raise ValueError(f"it must be {AGGREGATE!r} or {POSITION!r}")
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("it must be 'true' or 'false'")
+    return text.lower() == "true"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("it must be a whole number above 0")
+    return int(text)
+
+
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    "horizon": positions_of,
+    "after": positions_of,
+    "order": _order,
+    "refusals": _flag,
+    "partitions": _count,
+}

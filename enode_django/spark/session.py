@@ -1,0 +1,199 @@
+"""A session of Spark by the settings: started for a job, ended with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyspark
+from django.conf import settings
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from enode_django.conf import conf
+from enode_django.exceptions import ConfigurationError, SparkUnavailable
+from enode_django.spark import packages
+from enode_django.spark.executors import SETTINGS_VARIABLE
+from enode_django.spark.java import check_java
+from enode_django.spark.sources import register
+
+logger = logging.getLogger("enode_django.spark")
+
+LOCAL_TRIES = 4
+"""Of a task on ``local[…]``, as many as Spark has elsewhere."""
+STOP_SECONDS = 30.0
+LOOPBACK = "127.0.0.1"
+_IN_ONE_PROCESS = re.compile(r"local(\[[^,\]]*\])?")
+
+
+@contextmanager
+def spark_session(master: str | None = None) -> Iterator[SparkSession]:
+    """A session on ``master`` (by default the settings') that knows the data sources of this package and ends with the
+    block, and its Java process with it. A session that is there already is used and left alone, whatever its master.
+
+    Takes seconds. Raises `SparkUnavailable` and `ConfigurationError`.
+    """
+    with TemporaryDirectory(prefix="enode-spark-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        if SparkContext._active_spark_context is not None:
+            yield _equipped(SparkSession.builder.getOrCreate(), directory)
+            return
+        spark = _started(master or conf().spark_master, directory)
+        try:
+            yield _equipped(spark, directory)
+        finally:
+            stop(spark)
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop a session and end its Java process, also one that has crashed. Blocks up to `STOP_SECONDS`."""
+    gateway: Any = SparkContext._gateway
+    with suppress(Exception):  # what cannot be asked any more has stopped
+        spark.stop()
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+    if gateway is None:
+        return
+    with suppress(Exception):
+        gateway.shutdown()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It ends when its standard input does."""
+    with suppress(OSError):
+        assert process.stdin is not None
+        process.stdin.close()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        logger.warning("Spark's Java process %d does not end and is killed", process.pid)
+        process.kill()
+        process.wait()
+
+
+def _started(master: str, directory: Path) -> SparkSession:
+    check_java()
+    builder = SparkSession.builder.master(with_retries(master)).appName("enode_django")
+    for key, value in {**defaults(master, directory), **conf().spark_config}.items():
+        builder = builder.config(key, value)
+    with _environment(environment(master, directory)):
+        try:
+            return builder.getOrCreate()
+        except PySparkException as error:
+            raise SparkUnavailable(f"Spark does not start on {master!r}; its log says why: {error}") from error
+
+
+def with_retries(master: str) -> str:
+    """Spark itself never tries a task again where it runs in one process.
+
+    >>> with_retries("local[*]"), with_retries("local"), with_retries("local[2, 1]"), with_retries("yarn")
+    ('local[*,4]', 'local[1,4]', 'local[2, 1]', 'yarn')
+    """
+    if not _IN_ONE_PROCESS.fullmatch(master):
+        return master
+    cores = master.removeprefix("local").strip("[]") or "1"
+    return f"local[{cores},{LOCAL_TRIES}]"
+
+
+def defaults(master: str, directory: Path) -> Mapping[str, str]:
+    """Properties that ``CONFIG`` may override."""
+    properties = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        f"spark.executorEnv.{SETTINGS_VARIABLE}": _settings_module(),
+    }
+    if _is_here(master):
+        properties |= {
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        }
+    return properties
+
+
+def environment(master: str, directory: Path) -> Mapping[str, str]:
+    """What Spark's processes inherit besides this process's variables."""
+    if not _is_here(master):
+        return {SETTINGS_VARIABLE: _settings_module()}
+    found = {
+        SETTINGS_VARIABLE: _settings_module(),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "SPARK_LOCAL_DIRS": os.environ.get("SPARK_LOCAL_DIRS", str(directory)),
+    }
+    if _shares_files(master):
+        before = filter(None, [os.environ.get("PYTHONPATH")])
+        return {**found, "PYTHONPATH": os.pathsep.join([*packages.own_directories(), *before])}
+    return {**found, "SPARK_HOME": str(_home_in(directory))}
+
+
+def _home_in(directory: Path) -> Path:
+    """The installed Spark, seen from a directory in which ``local-cluster`` may leave what its executors work with."""
+    home = directory / "home"
+    home.mkdir()
+    for path in Path(pyspark.__file__).resolve().parent.iterdir():
+        (home / path.name).symlink_to(path)
+    return home
+
+
+def _equipped(spark: SparkSession, directory: Path) -> SparkSession:
+    context = spark.sparkContext
+    wanted = list(conf().spark_py_files)
+    if not _shares_files(context.master or ""):
+        archive = packages.zip_packages(directory)
+        wanted += [str(archive)] if archive else []
+    before = list(sys.path)
+    for file in wanted:
+        context.addPyFile(file)
+    sys.path[:] = before  # this process imports its packages from where they are
+    register(spark)
+    return spark
+
+
+def _is_here(master: str) -> bool:
+    """Whether all processes run on this machine."""
+    return master.startswith("local")
+
+
+def _shares_files(master: str) -> bool:
+    """Whether tasks run on this machine in processes that find what this one finds."""
+    return _is_here(master) and not master.startswith("local-cluster")
+
+
+def _settings_module() -> str:
+    module = os.environ.get(SETTINGS_VARIABLE) or getattr(settings, "SETTINGS_MODULE", None)
+    if not module:
+        raise ConfigurationError(
+            f"Spark's processes load the settings by the name in {SETTINGS_VARIABLE}, which is not set; settings given "
+            "to settings.configure cannot reach them"
+        )
+    return str(module)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,215 @@
+"""The data source ``enode_events``: event streams as a DataFrame, read below one horizon.
+
+A job sees one state of the store, whatever is written meanwhile and however often a task runs: the horizon is taken
+once, when the read is planned or before. Plans hold the aliases of databases and positions; each process finds the rest
+in the project's settings, so no plan, log or web page of Spark shows a password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from math import ceil
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.functions import col
+from pyspark.sql.types import StructType
+
+from enode_django.eventstore import dividing
+from enode_django.eventstore.base import EventStore, FeedPage, StreamRecord
+from enode_django.eventstore.positions import BEGINNING, END, Position
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.eventstore.scanning import CHUNK_BYTES, Scan, check_settled, persistently, scan
+from enode_django.exceptions import ConfigurationError
+from enode_django.processors.cores import usable_cores
+from enode_django.runtime import make_store
+from enode_django.spark import pushdown
+from enode_django.spark.batches import DDL, batch_of
+from enode_django.spark.executors import task
+from enode_django.spark.horizons import Positions, horizon_of, postgres_shards, text_of
+from enode_django.spark.options import AGGREGATE, NAME, POSITION, Options, options_of
+
+PARTITION_BYTES = 32 * 1024 * 1024
+"""Of the table: about a second's work, so that it costs little to run a task again."""
+IDS_PER_PARTITION = 1_000
+_FIRST_PAGE, _LARGEST_PAGE = 100, 5_000
+
+
+def events(
+    spark: SparkSession,
+    *,
+    horizon: Positions | None = None,
+    after: Positions | None = None,
+    types: Sequence[str] = (),
+    order: str = AGGREGATE,
+    refusals: bool = False,
+    partitions: int | None = None,
+) -> DataFrame:
+    """The streams of the settings' event store below ``horizon`` (by default below one that is taken now), with the
+    columns of `enode_django.spark.batches.SCHEMA`; ``types`` are the names of aggregate classes (none: all).
+
+    ``after`` leaves out what lies below it, ``order`` and ``partitions`` are as in `Options`. Asks the database;
+    raises `StoreUnavailable` and `ConfigurationError`.
+    """
+    store = make_store()
+    shards = postgres_shards(store)
+    tasks = ceil(2 * spark.sparkContext.defaultParallelism / len(shards))
+    chosen = partitions or max(parts_of(shard.alias, tasks) for shard in shards)
+    options = {"order": order, "refusals": str(refusals), "partitions": str(chosen)}
+    options["horizon"] = text_of(horizon_of(store) if horizon is None else horizon)
+    if after is not None:
+        options["after"] = text_of(after)
+    frame = spark.read.format(NAME).options(**options).load()
+    return frame.where(col("aggregate_root_type").isin(list(types))) if types else frame
+
+
+def parts_of(alias: str, tasks: int) -> int:
+    """Into how many parts a shard is divided, of which so many ``tasks`` run at once."""
+    return max(tasks, ceil(dividing.size(alias) / PARTITION_BYTES))
+
+
+class EventsSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        options_of(self.options)  # so that who loads hears of a mistake, and not only who counts
+        return DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return EventsReader(options_of(self.options))
+
+
+class EventsPartition(InputPartition):
+    """A part of the shard with this number."""
+
+    def __init__(self, shard: int, scan: Scan, order: str) -> None:
+        self.shard = shard
+        self.scan = scan
+        self.order = order
+
+
+class EventsReader(DataSourceReader):
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._refusals = options.refusals
+        self._wanted = Scan("")
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for condition in filters:
+            if not self._push(condition):
+                yield condition
+
+    def _push(self, condition: Filter) -> bool:
+        if self._options.order == POSITION:
+            return False
+        if pushdown.leaves_out_refusals(condition):
+            self._refusals = False
+            return True
+        narrowed = pushdown.narrowed(self._wanted, condition)
+        self._wanted = narrowed or self._wanted
+        return narrowed is not None
+
+    def partitions(self) -> Sequence[InputPartition]:
+        if pushdown.is_nothing(self._wanted):
+            return []
+        with task():
+            return list(self._planned(make_store()))
+
+    def _planned(self, store: EventStore) -> Iterator[EventsPartition]:
+        horizon = self._options.horizon
+        shards = {shard.number: shard for shard in postgres_shards(store)}
+        horizon = _checked(shards, horizon) if horizon is not None else horizon_of(store)
+        after = self._options.after or {}
+        _check_known(shards, after)
+        for number, shard in shards.items():
+            parts = self._options.partitions or parts_of(shard.alias, usable_cores())
+            whole = self._wanted._replace(alias=shard.alias, horizon=horizon[number], after=after.get(number))
+            for part in self._parts(whole, parts):
+                yield EventsPartition(number, part, self._options.order)
+
+    def _parts(self, whole: Scan, parts: int) -> Iterator[Scan]:
+        if self._options.order == POSITION:
+            yield from _parts_by_position(whole, parts)
+            return
+        yield from _parts_by_id(whole, parts)
+        if self._refusals:
+            yield whole._replace(refusals=True)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, EventsPartition):  # Spark makes one where there is none
+            return
+        with task():
+            for rows in self._rows(partition):
+                if rows:
+                    yield batch_of(partition.shard, rows)
+
+    def _rows(self, partition: EventsPartition) -> Iterator[Sequence[Sequence[Any]]]:
+        if partition.order == AGGREGATE:
+            yield from scan(partition.scan, raw_times=True)
+            return
+        for records in _pages(partition.scan):
+            yield records if self._refusals else [record for record in records if record.version is not None]
+
+
+def _checked(shards: dict[int, PostgresEventStore], horizon: Positions) -> Positions:
+    _check_known(shards, horizon)
+    for number, shard in shards.items():
+        if number not in horizon:
+            raise ConfigurationError(f"the horizon {text_of(horizon)} says nothing of shard {number}; take a new one")
+        if horizon[number].transaction > shard.position():
+            raise ConfigurationError(
+                f"the horizon {horizon[number]} lies ahead of shard {number}: it was taken of another database, "
+                "or the database was set back since, or is a replica that lags; take a new one"
+            )
+    return horizon
+
+
+def _check_known(shards: dict[int, PostgresEventStore], positions: Positions) -> None:
+    unknown = sorted(positions.keys() - shards.keys())
+    if unknown:
+        raise ConfigurationError(f"the event store has no shards {unknown}; it has {sorted(shards)}")
+
+
+def _parts_by_id(whole: Scan, parts: int) -> Iterator[Scan]:
+    some = whole.ids[IDS_PER_PARTITION::IDS_PER_PARTITION]
+    begins = some if whole.ids else dividing.bounds(whole.alias, parts)
+    edges = ["", *begins, None]
+    return (whole._replace(low=low, high=high) for low, high in pairwise(edges) if low is not None)
+
+
+def _parts_by_position(whole: Scan, parts: int) -> Iterator[Scan]:
+    assert whole.horizon is not None
+    after, before = (whole.after or BEGINNING).transaction, whole.horizon.transaction
+    if after >= before:
+        return iter(())
+    edges = [after, *dividing.position_bounds(whole.alias, parts, after, before), before]
+    return (whole._replace(after=one, horizon=other) for one, other in pairwise(dict.fromkeys(edges)))
+
+
+def _pages(part: Scan) -> Iterator[list[StreamRecord]]:
+    """Of the feed; as large as their rows let them be, since a row may have megabytes."""
+    at, limit = part.after or BEGINNING, _FIRST_PAGE
+    horizon = part.horizon or END
+    while at < horizon:
+        page = persistently(part.alias, partial(_page, part.alias, at, limit, horizon))
+        yield [entry.record for entry in page.entries if entry.position < horizon]
+        at = page.position
+        limit = _next_limit([entry.record for entry in page.entries], limit)
+
+
+def _page(alias: str, at: Position, limit: int, horizon: Position) -> FeedPage:
+    page = PostgresEventStore(alias).feed(at, limit=limit)
+    if not page.entries:
+        check_settled(alias, page.position, horizon)
+    return page
+
+
+def _next_limit(records: Sequence[StreamRecord], limit: int) -> int:
+    average = sum(len(record.events) + len(record.metadata) for record in records) // max(len(records), 1)
+    return max(1, min(2 * limit, _LARGEST_PAGE, CHUNK_BYTES // (average + 1)))

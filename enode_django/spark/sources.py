@@ -1,0 +1,17 @@
+"""The data sources of this package."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+
+from enode_django.spark.source import EventsSource
+
+SOURCES: tuple[type[DataSource], ...] = (EventsSource,)
+
+
+def register(spark: SparkSession) -> None:
+    """Make them known to a session, after what executors need was added to it. May be called again."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # without it, `EventsSource` would be refused
+    for source in SOURCES:
+        spark.dataSource.register(source)
