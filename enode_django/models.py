@@ -125,8 +125,9 @@ class ReadModel(models.Model):
 class Checkpoint(models.Model):
     """How far a subscriber got in an aggregate. A `ModelProjection` has one only where it has no row."""
 
-    pk = models.CompositePrimaryKey("subscriber", "aggregate_root_id")
+    pk = models.CompositePrimaryKey("subscriber", "generation", "aggregate_root_id")
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
+    generation = models.BigIntegerField("generation", db_default=0, help_text="Of the projection's tables.")
     aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
     version = models.BigIntegerField("version")
 
@@ -137,6 +138,53 @@ class Checkpoint(models.Model):
 
     def __str__(self) -> str:
         return f"{self.subscriber} has {self.aggregate_root_id} up to version {self.version}"
+
+
+class ProjectionGeneration(models.Model):
+    """Which generation of its tables a projection that was ever rebuilt has in use; without a row it is 0."""
+
+    subscriber = models.CharField("subscriber", max_length=255, primary_key=True, db_collation="C")
+    generation = models.BigIntegerField("generation")
+
+    class Meta:
+        verbose_name = "projection generation"
+        verbose_name_plural = "projection generations"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.subscriber} is at generation {self.generation}"
+
+
+class Rebuild(models.Model):
+    """A generation of a projection's tables that is being built, or was, and the one that it ``replaces``.
+
+    The tables of a generation that is not in use lie in a schema of their own.
+    """
+
+    class State(models.TextChoices):
+        BUILDING = "building"
+        SWAPPED = "swapped"
+        UNDONE = "undone"
+        ABANDONED = "abandoned"
+
+    subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
+    generation = models.BigIntegerField("generation")
+    replaces = models.BigIntegerField("replaces")
+    state = models.CharField("state", max_length=20, choices=State, default=State.BUILDING)
+    tables = models.JSONField("tables", default=dict, help_text="What they were like when they were made.")
+    migrations = models.JSONField("migrations", default=list, help_text="Those applied when it was swapped.")
+    positions = models.JSONField("positions", default=dict, help_text="Up to which all is in what it replaces.")
+    started_at = models.DateTimeField("started at", db_default=Now())
+    swapped_at = models.DateTimeField("swapped at", null=True)
+
+    class Meta:
+        verbose_name = "rebuild"
+        verbose_name_plural = "rebuilds"
+        default_permissions = ("view",)
+        constraints = [models.UniqueConstraint(fields=["subscriber", "generation"], name="enode_rebuild_generation")]
+
+    def __str__(self) -> str:
+        return f"{self.subscriber}: generation {self.generation} {self.state}"
 
 
 class Subscription(models.Model):

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from django.db import connections, transaction
 
-from enode_django.databases import let_hooks_fail_alone
+from enode_django.databases import execute, let_hooks_fail_alone
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.deferring import DeferredInserts
 from enode_django.eventing.projections import ModelProjection, Projection
@@ -235,6 +235,9 @@ class TransactionApplier(Applier):
     def __init__(self, subscriber: Projection, store: EventStore) -> None:
         super().__init__(subscriber, store)
         self._inserts = DeferredInserts(subscriber.models if subscriber.defers_inserts else (), self.alias)
+        quote = connections[self.alias].ops.quote_name
+        tables = ", ".join(sorted(quote(model._meta.db_table) for model in subscriber.models))
+        self._lock_tables = f"LOCK TABLE {tables} IN ROW EXCLUSIVE MODE"
 
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
         if len(works) > 1:
@@ -246,6 +249,7 @@ class TransactionApplier(Applier):
         ids = sorted(work.aggregate_root_id for work in works)
         progress: dict[str, Progress] = {}
         with transaction.atomic(using=self.alias):
+            self._keep_tables()
             positions = checkpoints.lock(self.alias, self.name, ids)
             parked = self._parked(ids, even_parked)
             portion = bearable(works, positions, portion, self.at_once)
@@ -300,7 +304,13 @@ class TransactionApplier(Applier):
         return checkpoints.read(self.alias, self.name, ids)
 
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
-        checkpoints.save(self.alias, self.name, {aggregate_root_id: version})
+        with transaction.atomic(using=self.alias):
+            self._keep_tables()
+            checkpoints.save(self.alias, self.name, {aggregate_root_id: version})
+
+    def _keep_tables(self) -> None:
+        """Before checkpoints are looked at: until the transaction ends no rebuild puts other tables in their place."""
+        execute(self.alias, self._lock_tables, ())
 
 
 class _HandlerFailed(Exception):

@@ -1,6 +1,7 @@
 """How far each subscriber got in each aggregate. All functions work in the calling thread's connection ``alias``.
 
-A version that is saved never goes back: the statements say so, whoever else is at work.
+A version that is saved never goes back: the statements say so, whoever else is at work. Checkpoints are those of the
+projection's tables that are in use; inside a transaction that holds a lock on these tables they stay in use.
 """
 
 from __future__ import annotations
@@ -18,24 +19,29 @@ _CHECKPOINT = "enode_django_checkpoint"
 _SUBSCRIPTION = "enode_django_subscription"
 _REFUSAL = "enode_django_handledrefusal"
 
+# A projection that is rebuilt gets another generation of tables, and with it other checkpoints.
+_GENERATION = "coalesce((SELECT generation FROM enode_django_projectiongeneration WHERE subscriber = %s), 0)"
+_OF_SUBSCRIBER = f"subscriber = %s AND generation = {_GENERATION}"
+
 # Arrays are binary, since as text they take twice as long to write.
 _READ = f"""
-    SELECT aggregate_root_id, version FROM {_CHECKPOINT} WHERE subscriber = %s AND aggregate_root_id = ANY(%b::text[])
+    SELECT aggregate_root_id, version FROM {_CHECKPOINT}
+    WHERE {_OF_SUBSCRIBER} AND aggregate_root_id = ANY(%b::text[])
 """
 _LOCK = f"{_READ} ORDER BY aggregate_root_id FOR UPDATE"
 _MAKE = f"""
-    INSERT INTO {_CHECKPOINT} (subscriber, aggregate_root_id, version)
-    SELECT %s, missing.id, 0 FROM unnest(%b::text[]) AS missing (id) ORDER BY missing.id
+    INSERT INTO {_CHECKPOINT} (subscriber, generation, aggregate_root_id, version)
+    SELECT %s, {_GENERATION}, missing.id, 0 FROM unnest(%b::text[]) AS missing (id) ORDER BY missing.id
     ON CONFLICT DO NOTHING
 """
 _SAVE = f"""
-    INSERT INTO {_CHECKPOINT} AS known (subscriber, aggregate_root_id, version)
-    SELECT %s, reached.id, reached.version FROM unnest(%b::text[], %b::bigint[]) AS reached (id, version)
-    ORDER BY reached.id
-    ON CONFLICT (subscriber, aggregate_root_id) DO UPDATE SET version = EXCLUDED.version
+    INSERT INTO {_CHECKPOINT} AS known (subscriber, generation, aggregate_root_id, version)
+    SELECT %s, {_GENERATION}, reached.id, reached.version
+    FROM unnest(%b::text[], %b::bigint[]) AS reached (id, version) ORDER BY reached.id
+    ON CONFLICT (subscriber, generation, aggregate_root_id) DO UPDATE SET version = EXCLUDED.version
     WHERE known.version < EXCLUDED.version
 """
-_FORGET = f"DELETE FROM {_CHECKPOINT} WHERE subscriber = %s AND aggregate_root_id = ANY(%b::text[])"
+_FORGET = f"DELETE FROM {_CHECKPOINT} WHERE {_OF_SUBSCRIBER} AND aggregate_root_id = ANY(%b::text[])"
 
 _SUBSCRIBE = f"""
     INSERT INTO {_SUBSCRIPTION}
@@ -78,28 +84,28 @@ class Subscription(NamedTuple):
 
 def read(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
     """The versions reached; an aggregate without a checkpoint is left out."""
-    return dict(_fetch(alias, _READ, (subscriber, ids)))
+    return dict(_fetch(alias, _READ, (subscriber, subscriber, ids)))
 
 
 def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
     """The versions reached, of all of them: a checkpoint that is missing is made. Until the transaction ends nobody
     else gets these locks."""
-    locked = dict(_fetch(alias, _LOCK, (subscriber, ids)))
+    locked = dict(_fetch(alias, _LOCK, (subscriber, subscriber, ids)))
     missing = [id for id in ids if id not in locked]
     if missing:
-        _run(alias, _MAKE, (subscriber, missing))
-        locked.update(_fetch(alias, _LOCK, (subscriber, missing)))
+        _run(alias, _MAKE, (subscriber, subscriber, missing))
+        locked.update(_fetch(alias, _LOCK, (subscriber, subscriber, missing)))
     return locked
 
 
 def save(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
     if versions:
-        _run(alias, _SAVE, (subscriber, list(versions), list(versions.values())))
+        _run(alias, _SAVE, (subscriber, subscriber, list(versions), list(versions.values())))
 
 
 def forget(alias: str, subscriber: str, ids: Sequence[str]) -> None:
     if ids:
-        _run(alias, _FORGET, (subscriber, ids))
+        _run(alias, _FORGET, (subscriber, subscriber, ids))
 
 
 def subscription(alias: str, subscriber: str, shard: int) -> Subscription | None:

@@ -42,7 +42,7 @@ HARM = {
     "DELETE FROM enode_django_checkpoint WHERE aggregate_root_id = 'a5' AND subscriber = 'bank.transfers'": (
         "bank.transfers has a5 at version 0, which is not in [2]",
     ),
-    "INSERT INTO enode_django_checkpoint VALUES ('bank.Ledger', 'nobody', 1)": ("of nothing that is stored",),
+    "INSERT INTO enode_django_checkpoint VALUES ('bank.Ledger', 'nobody', 1, 0)": ("of nothing that is stored",),
     # What the commands of a process manager should have brought about:
     "DELETE FROM enode_django_eventstream WHERE command_type = 'bank.ConfirmDeposit' AND aggregate_root_id = 'a6'": (
         "account a6 has reservations: ['t0']",
