@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -79,6 +80,19 @@ def heal_connections() -> None:
             discard_if_lost(connection)
         else:
             connection.close_if_unusable_or_obsolete()
+
+
+@contextmanager
+def beside(alias: str) -> Iterator[str]:
+    """Another connection to the same database, for this thread, under the alias that is given: what is asked in it is
+    not part of a transaction that is open in the first. Closed at the end of the block."""
+    name = f"{alias} beside"
+    connections[name] = connections[alias].copy(name)
+    try:
+        yield name
+    finally:
+        connections[name].close()
+        del connections[name]
 
 
 def let_hooks_fail_alone(alias: str) -> None:

@@ -29,7 +29,11 @@ EnodeError
 ├── SubscriberError
 │   ├── UnknownSubscriber            no projection, process manager or group of event handlers has that name
 │   ├── NotParked                    the subscriber has not parked the aggregate
-│   └── SubscriberUnavailable        retriable: a database or the queue that a subscriber needs is away
+│   ├── SubscriberUnavailable        retriable: a database or the queue that a subscriber needs is away
+│   └── RebuildError                 a projection that cannot be rebuilt as it is, or not be put in its place
+│       ├── RebuildOvertaken         another rebuild of the same projection has begun
+│       ├── ProjectionsDiffer        the rebuilt tables are not like those in use
+│       └── TablesInUse              retriable: the tables could not be locked for a moment
 ├── SnapshotError
 │   ├── InvalidState                 an aggregate's state that a snapshot cannot hold
 │   └── UnusableSnapshot             a stored snapshot that cannot be used: the streams are, from the first on
@@ -188,6 +192,22 @@ class NotParked(SubscriberError):
 
 
 class SubscriberUnavailable(SubscriberError):
+    retriable = True
+
+
+class RebuildError(SubscriberError):
+    pass
+
+
+class RebuildOvertaken(RebuildError):
+    pass
+
+
+class ProjectionsDiffer(RebuildError):
+    pass
+
+
+class TablesInUse(RebuildError):
     retriable = True
 
 

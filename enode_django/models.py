@@ -165,6 +165,7 @@ class Rebuild(models.Model):
         BUILDING = "building"
         SWAPPED = "swapped"
         UNDONE = "undone"
+        SETTLED = "settled", "swapped or undone, for good"
         ABANDONED = "abandoned"
 
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")

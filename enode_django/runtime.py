@@ -6,7 +6,7 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from django.core.signals import setting_changed
@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
 from enode_django.concurrency.backoff import Persist, once, until_it_works
 from enode_django.conf import conf
+from enode_django.databases import beside
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
@@ -63,16 +64,27 @@ def _check_options(backend: Any, path: str, options: Mapping[str, Any]) -> None:
             )
 
 
-def make_store() -> EventStore:
-    """The event store of the settings; raises `ConfigurationError`. It connects when it is first used."""
+def make_store(aliases: Sequence[str] = ()) -> EventStore:
+    """The event store of the settings; raises `ConfigurationError`. It connects when it is first used.
+
+    ``aliases`` are other ways to the same databases, in their order.
+    """
     current = conf()
     backend = _import(current.event_store_backend, 'EVENT_STORE["BACKEND"]')
-    aliases = current.event_databases
+    aliases = aliases or current.event_databases
     if len(aliases) == 1:
         store: EventStore = backend(aliases[0])
         return store
     shard_map = ShardMap(aliases)
     return ShardedEventStore([backend(alias, shard_map) for alias in aliases], shard_map)
+
+
+@contextmanager
+def store_beside() -> Iterator[EventStore]:
+    """The event store over connections of its own: what this thread reads from it is not part of the transaction that
+    it may have open in one of these databases."""
+    with ExitStack() as stack:
+        yield make_store([stack.enter_context(beside(alias)) for alias in conf().event_databases])
 
 
 def make_snapshots(store: EventStore) -> SnapshotStore | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Protocol, TypeVar
 
 from enode_django.exceptions import EnodeError
@@ -36,14 +37,25 @@ def once(call: Callable[[], Value], /) -> Value:
     return call()
 
 
+class PersistFor:
+    """Blocks while ``call`` raises a retriable `EnodeError`, for so many seconds at most; then that is raised."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, call: Callable[[], Value], /) -> Value:
+        end = time.monotonic() + self._seconds
+        for delay in delays():
+            try:
+                return call()
+            except EnodeError as error:
+                if not error.retriable or time.monotonic() + delay > end:
+                    raise
+                logger.warning("%s; trying again in %.2f s", error, delay)
+            time.sleep(delay)
+        raise AssertionError("delays() ends")
+
+
 def until_it_works(call: Callable[[], Value], /) -> Value:
     """Blocks while ``call`` raises a retriable `EnodeError`; every other error is the caller's."""
-    for delay in delays():
-        try:
-            return call()
-        except EnodeError as error:
-            if not error.retriable:
-                raise
-            logger.warning("%s; trying again in %.2f s", error, delay)
-        time.sleep(delay)
-    raise AssertionError("delays() ends")
+    return PersistFor(inf)(call)

@@ -18,12 +18,13 @@ class ModelProjection(Subscriber, Generic[Row]):
     are loaded and stored in bulk, so neither ``save()`` nor its signals are called.
 
     ``model`` is derived from `enode_django.models.ReadModel`. An aggregate that has no row yet gets a new one, whose
-    ``version`` is 0, with the first event that is handled.
+    ``version`` is 0, with the first event that is handled. ``volatile`` names fields that may differ after a rebuild.
     """
 
     abstract: ClassVar[bool] = True
     _arguments: ClassVar[tuple[str, ...]] = ("row", "event")
     model: ClassVar[type[models.Model]]
+    volatile: ClassVar[Sequence[str]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -53,11 +54,16 @@ class Projection(Subscriber):
 
     ``models`` names every model that the handlers write; they must lie in one database. ``defers_inserts``: rows that
     handlers create one by one may be sent together, before the next statement of any kind.
+
+    For a rebuild: ``aggregate_field`` names the field that says whose row it is, so that rows can be compared while
+    commands go on; ``volatile`` names fields that may differ.
     """
 
     abstract: ClassVar[bool] = True
     models: ClassVar[Sequence[type[models.Model]]]
     defers_inserts: ClassVar[bool] = True
+    aggregate_field: ClassVar[str] = ""
+    volatile: ClassVar[Sequence[str]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -105,6 +105,20 @@ class RowTable(Generic[Row]):
                 stored += self._store_in_values(connection, group[start : start + _VALUES_MAX], adding)
         return stored
 
+    def copy(self, rows: Sequence[Row]) -> None:
+        """As `store`, of rows that are not there yet; else, and if the database refuses a value, it raises."""
+        if not self._fits_arrays or self._defaults:
+            self.store(rows)
+            return
+        connection = self._connection()
+        values = [column.values(rows, connection) for column in self._columns]
+        names = ", ".join(column.name for column in self._columns)
+        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
+            with cursor.copy(f"COPY {self._table} ({names}) FROM STDIN (FORMAT BINARY)") as copy:
+                copy.set_types([column.array or "" for column in self._columns])
+                for row in zip(*values, strict=True):
+                    copy.write_row(row)
+
     def delete(self, versions: Mapping[str, int]) -> None:
         """Delete the rows whose version is below the one given for their id."""
         if versions:

@@ -83,6 +83,7 @@ class Migration(migrations.Migration):
                             ("building", "Building"),
                             ("swapped", "Swapped"),
                             ("undone", "Undone"),
+                            ("settled", "swapped or undone, for good"),
                             ("abandoned", "Abandoned"),
                         ],
                         default="building",

@@ -114,6 +114,11 @@ class TypeRegistry:
         self.index()
         return list(self._unnamed)
 
+    def names_of(self, kind: type) -> list[str]:
+        """All that classes of this kind are known by, aliases too."""
+        self.index()
+        return list(self._classes[kind])
+
     def names(self) -> dict[type, str]:
         self.index()
         return dict(self._names)

@@ -1,0 +1,186 @@
+"""Two generations of a projection's tables, row by row, where they have come equally far.
+
+Each question is one statement, so what it sees is of one moment, whatever goes on. Surrogate keys are left out, since
+they count the order of inserts, and so are the fields that the projection calls volatile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.db import models, transaction
+
+from enode_django.databases import execute
+from enode_django.eventing.projections import ModelProjection
+from enode_django.exceptions import RebuildError, shown
+from enode_django.rebuilding.definitions import quoted
+from enode_django.rebuilding.shadow import CHECKPOINTS, Shadow
+from enode_django.rebuilding.target import Target
+
+EXAMPLES = 20
+
+_REACHED = f"SELECT aggregate_root_id, version FROM {CHECKPOINTS} WHERE subscriber = %s AND generation = %s"
+_COMPARE = """
+    WITH one_reached AS MATERIALIZED ({one_reached}), other_reached AS MATERIALIZED ({other_reached}),
+    equal AS MATERIALIZED (
+        SELECT aggregate_root_id FROM one_reached JOIN other_reached USING (aggregate_root_id, version)
+        WHERE %s OR aggregate_root_id = ANY(%s)
+    ),
+    one AS (SELECT {key} AS id, to_jsonb(row) - %s::text[] AS fields FROM {one_table} AS row {of_equal}),
+    other AS (SELECT {key} AS id, to_jsonb(row) - %s::text[] AS fields FROM {other_table} AS row {of_equal}),
+    different AS (
+        (SELECT 0 AS side, * FROM (SELECT * FROM one EXCEPT ALL SELECT * FROM other) AS only_one)
+        UNION ALL (SELECT 1, * FROM (SELECT * FROM other EXCEPT ALL SELECT * FROM one) AS only_other WHERE %s)
+    )
+    SELECT (SELECT count(*) FROM equal),
+           (SELECT count(*) FROM one_reached FULL JOIN other_reached USING (aggregate_root_id)
+            WHERE one_reached.version IS DISTINCT FROM other_reached.version),
+           (SELECT count(*) FROM different),
+           ARRAY(SELECT jsonb_build_array(side, id, fields)::text FROM different ORDER BY id, side LIMIT {examples})
+"""
+
+
+class Generation(NamedTuple):
+    """Tables in a schema, and how far they have come."""
+
+    schema: str
+    number: int
+
+    @classmethod
+    def of(cls, shadow: Shadow) -> Generation:
+        return cls(shadow.schema, shadow.generation)
+
+
+class Difference(NamedTuple):
+    """A row, as fields by name, of which the one or the other generation has more than the other."""
+
+    table: str
+    aggregate_root_id: str | None
+    one: Mapping[str, Any] | None
+    other: Mapping[str, Any] | None
+
+    def text(self, one: str, other: str) -> str:
+        whose = f" of {self.aggregate_root_id}" if self.aggregate_root_id is not None else ""
+        if self.one is None or self.other is None:
+            where, fields = (other, self.other) if self.one is None else (one, self.one)
+            return f"{self.table}{whose}: only {where} {shown(fields)}"
+        changes = [
+            f"{name}: {one} {shown(self.one.get(name))}, {other} {shown(self.other.get(name))}"
+            for name in sorted(self.one.keys() | self.other.keys())
+            if self.one.get(name) != self.other.get(name)
+        ]
+        return f"{self.table}{whose}: {'; '.join(changes)}"
+
+
+class Comparison(NamedTuple):
+    """``compared`` aggregates had come equally far in both, ``apart`` had not; ``rows`` are in one of them only, some
+    of which are among the ``examples``. ``undecided`` are tables that could not be compared."""
+
+    compared: int
+    apart: int
+    rows: int
+    examples: Sequence[Difference]
+    undecided: Sequence[str] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.rows and not self.undecided
+
+
+def compare(
+    target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None, *, both_ways: bool = True
+) -> Comparison:
+    """Of the rows of all aggregates, or of these. Without ``both_ways`` ``other`` may have more rows.
+
+    A table whose rows nobody can attribute is compared as a whole, and only if all aggregates have come equally far.
+    """
+    compared, apart, rows = 0, 0, 0
+    examples: list[Difference] = []
+    undecided: list[str] = []
+    for model in target.written:
+        key = target.aggregate_field(model)
+        compared, apart, count, texts = _asked(
+            target, model, key, one, other, ids, both_ways and not _is_part(key, ids)
+        )
+        if key is None and apart and ids is None:
+            undecided.append(model._meta.db_table)
+            continue
+        rows += count
+        examples += _paired(model._meta.db_table, [json.loads(text) for text in texts])
+    return Comparison(compared, apart, rows, examples[:EXAMPLES], undecided)
+
+
+def _is_part(key: str | None, ids: Sequence[str] | None) -> bool:
+    return key is None and ids is not None
+
+
+def _asked(
+    target: Target, model: type[models.Model], key: str | None, one: Generation, other: Generation,
+    ids: Sequence[str] | None, both_ways: bool,
+) -> tuple[int, int, int, list[str]]:  # fmt: skip
+    of_equal = "" if key is None else f"WHERE {quoted(key)} IN (SELECT aggregate_root_id FROM equal)"
+    one_reached, one_parameters = reached(target, one)
+    other_reached, other_parameters = reached(target, other)
+    left_out = [*left_out_of(target, model)]
+    statement = _COMPARE.format(
+        one_reached=one_reached,
+        other_reached=other_reached,
+        key="NULL::text" if key is None else f"{quoted(key)}::text",
+        one_table=quoted(one.schema, model._meta.db_table),
+        other_table=quoted(other.schema, model._meta.db_table),
+        of_equal=of_equal,
+        examples=EXAMPLES,
+    )
+    parameters = (*one_parameters, *other_parameters, ids is None, list(ids or ()), left_out, left_out, both_ways)
+    with transaction.atomic(using=target.alias):
+        found = execute(target.alias, statement, parameters).fetchone()
+    assert found is not None
+    return found[0], found[1], found[2], found[3]
+
+
+def reached(target: Target, generation: Generation) -> tuple[str, tuple[Any, ...]]:
+    """The statement that gives the version of each aggregate, and its parameters."""
+    parameters = (target.name, generation.number)
+    if not isinstance(target.subscriber, ModelProjection):
+        return _REACHED, parameters
+    table = quoted(generation.schema, target.subscriber.model._meta.db_table)
+    return f"SELECT aggregate_root_id, version FROM {table} UNION ALL {_REACHED}", parameters
+
+
+def left_out_of(target: Target, model: type[models.Model]) -> Iterator[str]:
+    """The columns that are not compared. Raises `RebuildError` if a volatile field is of no model."""
+    known = {field.name for one in target.written for field in one._meta.concrete_fields}
+    for name in target.subscriber.volatile:
+        if name not in known:
+            raise RebuildError(f"{target.name} calls {name!r} volatile, but none of its models has such a field")
+    for field in model._meta.concrete_fields:
+        if field.name in target.subscriber.volatile or _counts_inserts(target, field):
+            yield str(field.column)
+
+
+def _counts_inserts(target: Target, field: models.Field[Any, Any]) -> bool:
+    if isinstance(field, models.ForeignKey):
+        return field.remote_field.model in target.written and _counts_inserts(target, field.target_field)
+    return isinstance(field, models.AutoField | models.BigAutoField | models.SmallAutoField)
+
+
+def _paired(table: str, found: Sequence[Sequence[Any]]) -> Iterator[Difference]:
+    """A row that only one has, and the next one of the same aggregate that only the other has, tell of a change."""
+    waiting: list[Any] | None = None
+    for side, id, fields in found:
+        if waiting is not None and id is not None and waiting[1] == id and waiting[0] != side:
+            yield Difference(table, id, waiting[2], fields)
+            waiting = None
+            continue
+        if waiting is not None:
+            yield _alone(table, waiting)
+        waiting = [side, id, fields]
+    if waiting is not None:
+        yield _alone(table, waiting)
+
+
+def _alone(table: str, found: Sequence[Any]) -> Difference:
+    side, id, fields = found
+    return Difference(table, id, fields, None) if side == 0 else Difference(table, id, None, fields)

@@ -1,0 +1,59 @@
+"""Who does the work of a rebuild: this process, or the executors of a Spark cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from enode_django.eventstore.positions import Position
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.eventstore.scanning import Scan, scan
+from enode_django.exceptions import ConfigurationError
+from enode_django.rebuilding.replaying import Replayed, Todo, replayer
+from enode_django.rebuilding.shadow import Shadow
+from enode_django.runtime import make_store
+
+Report = Callable[..., None]
+"""``report(stage, **figures)``: where the work is. It may raise, to end it."""
+
+
+class Plan(NamedTuple):
+    """What is to be replayed into a shadow: the streams of aggregates of these types (stored names) below the
+    ``horizon``, a position for each shard by its number; from an archive, if there is one, and the rest from the
+    store."""
+
+    shadow: Shadow
+    types: Sequence[str]
+    horizon: Mapping[int, Position]
+    archive: str | None = None
+
+
+class Engine(Protocol):
+    """All methods block, and raise as `Replayer` does. What was half done may be done again."""
+
+    def replay(self, plan: Plan, report: Report) -> Replayed: ...
+
+    def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed: ...
+
+
+class InProcess:
+    """In the calling thread, for small stores: it needs no Spark."""
+
+    def replay(self, plan: Plan, report: Report) -> Replayed:
+        if plan.archive is not None:
+            raise ConfigurationError(
+                "an archive is read by Spark; leave out the archive, or the choice of this process"
+            )
+        total = Replayed()
+        store = make_store()
+        with replayer(plan.shadow) as replaying:
+            for shard in store.shards:
+                assert isinstance(shard, PostgresEventStore)
+                wanted = Scan(shard.alias, horizon=plan.horizon[shard.number], types=plan.types)
+                total += replaying.replay(record for rows in scan(wanted) for record in rows)
+                report("replay", shard=shard.name, streams=total.streams, aggregates=total.aggregates)
+        return total
+
+    def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
+        with replayer(shadow) as replaying:
+            return replaying.catch_up(todo)

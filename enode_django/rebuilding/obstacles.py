@@ -1,0 +1,79 @@
+"""Why a table cannot be rebuilt: something hangs on it that would go on with the old one, or stay behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from enode_django.databases import execute
+from enode_django.rebuilding.definitions import Table
+
+_KINDS = {"p": "it is partitioned", "v": "it is a view", "m": "it is a materialized view", "f": "it is a foreign table"}
+
+_FOREIGN_KEYS = """
+    SELECT format('the foreign key %%I of %%s points to it', conname, conrelid::regclass)
+    FROM pg_constraint WHERE contype = 'f' AND confrelid = %s AND NOT conrelid = ANY(%s)
+"""
+_TRIGGERS = """
+    SELECT format('it has the trigger %%I', tgname) FROM pg_trigger WHERE tgrelid = %s AND NOT tgisinternal
+"""
+_RULES = """
+    SELECT format('it has the rule %%I', rulename) FROM pg_rewrite WHERE ev_class = %s
+    UNION ALL SELECT 'it has row level security' FROM pg_class WHERE oid = %s AND (relrowsecurity OR relforcerowsecurity)
+    UNION ALL SELECT format('it has the policy %%I', polname) FROM pg_policy WHERE polrelid = %s
+    UNION ALL SELECT 'other tables inherit from it, or it from another' FROM pg_inherits
+        WHERE inhrelid = %s OR inhparent = %s
+"""
+_PUBLICATIONS = """
+    SELECT format('the publication %%I has it', p.pubname) FROM pg_publication AS p
+    WHERE p.puballtables OR EXISTS (SELECT FROM pg_publication_tables AS t
+        JOIN pg_class AS c ON c.relname = t.tablename JOIN pg_namespace AS n
+        ON n.oid = c.relnamespace AND n.nspname = t.schemaname WHERE t.pubname = p.pubname AND c.oid = %s)
+"""
+_VIEWS = """
+    SELECT DISTINCT format('the view %%s reads from it', r.ev_class::regclass)
+    FROM pg_depend AS d JOIN pg_rewrite AS r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+    WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = %s AND r.ev_class <> d.refobjid
+"""
+_FUNCTIONS = """
+    SELECT DISTINCT format('%%s depends on it', pg_describe_object(d.classid, d.objid, d.objsubid)) FROM pg_depend AS d
+    WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'n'
+      AND ((d.refclassid = 'pg_class'::regclass AND d.refobjid = %s)
+        OR (d.refclassid = 'pg_type'::regclass AND d.refobjid IN (
+            SELECT unnest(ARRAY[t.oid, t.typarray]) FROM pg_type AS t JOIN pg_class AS c ON c.reltype = t.oid
+            WHERE c.oid = %s)))
+"""
+_RIGHTS = """
+    SELECT format('%%I is not its owner, %%I', current_user, pg_get_userbyid(relowner)) FROM pg_class
+    WHERE oid = %s AND NOT pg_has_role(relowner, 'USAGE')
+"""
+_MAY_MAKE_SCHEMAS = "SELECT has_database_privilege(current_database(), 'CREATE'), current_user, current_database()"
+
+
+def obstacles(alias: str, names: Sequence[str], tables: Mapping[str, Table]) -> Iterator[str]:
+    """In words, of the tables with these names; ``tables`` are those of them that exist. Changes nothing."""
+    allowed, user, database = execute(alias, _MAY_MAKE_SCHEMAS, ()).fetchone() or (False, "", "")
+    if not allowed:
+        yield f"{user} may not make schemas in the database {database}: GRANT CREATE ON DATABASE {database} TO {user}"
+    oids = [table.oid for table in tables.values()]
+    for name in names:
+        if name not in tables:
+            yield f"{name}: there is no such table; run manage.py migrate"
+            continue
+        for reason in _of_table(alias, tables[name], oids):
+            yield f"{name}: {reason}"
+
+
+def _of_table(alias: str, table: Table, oids: Sequence[int]) -> Iterator[str]:
+    if table.kind != "r":
+        yield _KINDS.get(table.kind, f"it is no table (relkind {table.kind!r})")
+        return
+    if table.is_partition:
+        yield "it is a partition of another"
+    if table.persistence == "t":
+        yield "it is temporary"
+    if table.replica_identity == "i":
+        yield "its replica identity is an index"
+    for statement in (_FOREIGN_KEYS, _TRIGGERS, _RULES, _PUBLICATIONS, _VIEWS, _FUNCTIONS, _RIGHTS):
+        count = statement.count("%s") - statement.count("%%s")
+        parameters = (table.oid, oids) if statement is _FOREIGN_KEYS else (table.oid,) * count
+        yield from (reason for (reason,) in execute(alias, statement, parameters).fetchall())

@@ -1,0 +1,289 @@
+"""Rebuilding a projection with no downtime: replay, catch up, compare, swap; and undoing that.
+
+Until the swap nothing that is in use is touched, so whatever ends a rebuild, a crash too, leaves the projection as it
+was; the next one begins by clearing away what was left.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, NamedTuple
+
+from django.db import connections
+from django.utils import timezone
+
+from enode_django.databases import execute
+from enode_django.eventing import checkpoints
+from enode_django.eventing.sweeping import parts_of
+from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.positions import BEGINNING, END, Position
+from enode_django.exceptions import ProjectionsDiffer, RebuildError
+from enode_django.models import Rebuild
+from enode_django.rebuilding.comparing import Comparison, Generation, compare, reached
+from enode_django.rebuilding.definitions import quoted
+from enode_django.rebuilding.engine import Engine, Plan, Report
+from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer
+from enode_django.rebuilding.shadow import Shadow
+from enode_django.rebuilding.swapping import Swap
+from enode_django.rebuilding.target import State, Target
+from enode_django.runtime import make_store
+
+logger = logging.getLogger("enode_django.rebuilding")
+
+SMALL = 500
+"""So many aggregates may be left for the moment when writers are shut out."""
+ROUNDS = 50
+LOOK_AGAIN = 0.2
+LOOKS = 25
+"""A projection that does not say whose its rows are can only be compared at a moment when nothing is under way."""
+
+Positions = Mapping[int, Position]
+"""By the number of the shard."""
+
+
+class Rebuilt(NamedTuple):
+    """What came of it. ``comparison`` is with the tables that were in use."""
+
+    replayed: Replayed
+    comparison: Comparison
+    is_swapped: bool
+    seconds: float
+
+    def figures(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return {
+            "streams": self.replayed.streams,
+            "aggregates": self.replayed.aggregates,
+            "parked": list(self.replayed.parked[:100]),
+            "compared": self.comparison.compared,
+            "differences": self.comparison.rows,
+            "examples": describe(self.comparison),
+            "swapped": self.is_swapped,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def plan(name: str) -> Target:
+    """What would be rebuilt. Raises `UnknownSubscriber`, and `RebuildError` with everything that stands in the way."""
+    target = Target.of(name)
+    target.check()
+    return target
+
+
+def rebuild(
+    name: str,
+    engine: Engine,
+    report: Report,
+    *,
+    accept_differences: bool = False,
+    compare_only: bool = False,
+    sample: int = 200,
+    archive: str | None = None,
+) -> Rebuilt:
+    """Blocks until it is done. Raises as `plan`, `ProjectionsDiffer` if the rebuilt rows are not those in use and that
+    was not accepted, `RebuildOvertaken`, `TablesInUse`, `SubscriberUnavailable`, and what ``report`` raises."""
+    started = time.monotonic()
+    target = plan(name)
+    record, shadow = target.begin()
+    try:
+        store = make_store()
+        horizon = _now(store)
+        replayed = engine.replay(Plan(shadow, target.types(), horizon, archive), report)
+        with replayer(shadow) as replaying:
+            positions, more = _catch_up(store, engine, replaying, horizon, report)
+            _analyze(target, shadow)
+            _check_sample(target, record, shadow, sample, report)
+            report("compare")
+            comparison = _compare_with_used(target, shadow)
+            if not (compare_only or accept_differences or comparison.is_equal):
+                raise ProjectionsDiffer(_differ(target, comparison))
+            if not compare_only:
+                _swap(target, record, store, replaying, positions, report)
+    except BaseException:
+        _give_up(target, record)
+        raise
+    if compare_only:
+        target.abandon(record)
+    return Rebuilt(replayed + more, comparison, not compare_only, time.monotonic() - started)
+
+
+def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
+    """Put the tables back that the last rebuild has replaced, after they were brought up to date.
+
+    Blocks until it is done. Raises `RebuildError` if there are none, or migrations came since, and as `rebuild`.
+    """
+    started = time.monotonic()
+    target = Target.of(name)
+    record = target.rebuilds().filter(state=State.SWAPPED, generation=target.generation()).first()
+    if record is None:
+        raise RebuildError(f"{name} has no rebuild that could be undone: there was none, or it was undone already")
+    if record.migrations != target.applied_migrations():
+        raise RebuildError(
+            f"the rebuild of {name} cannot be undone: migrations of its app were applied or taken back since, and the "
+            "tables that it replaced do not have them"
+        )
+    store = make_store()
+    shadow = target.shadow(record.replaces)
+    since = {shard.number: BEGINNING for shard in store.shards}
+    since |= {int(number): Position.parse(text) for number, text in record.positions.items()}
+    with replayer(shadow) as replaying:
+        positions, replayed = _catch_up(store, engine, replaying, since, report)
+        comparison = _compare_with_used(target, shadow)
+        _swap(target, record, store, replaying, positions, report)
+    return Rebuilt(replayed, comparison, True, time.monotonic() - started)
+
+
+def describe(comparison: Comparison) -> list[str]:
+    """Line by line."""
+    lines = [example.text("rebuilt", "in use") for example in comparison.examples]
+    lines += [
+        f"{table}: not compared: events kept coming, and the projection names no aggregate_field"
+        for table in comparison.undecided
+    ]
+    return lines
+
+
+def _differ(target: Target, comparison: Comparison) -> str:
+    lines = "\n  ".join(describe(comparison))
+    return (
+        f"the rebuilt tables of {target.name} are not like those in use: {comparison.rows} rows differ among "
+        f"{comparison.compared} aggregates\n  {lines}\nnothing was swapped; if that is what the new code means, accept "
+        "the differences"
+    )
+
+
+def _now(store: EventStore) -> Positions:
+    return {shard.number: shard.position() for shard in store.shards}
+
+
+# -- catching up ------------------------------------------------------------------------------------------------------
+
+
+def _catch_up(
+    store: EventStore, engine: Engine, replaying: Replayer, since: Positions, report: Report
+) -> tuple[Positions, Replayed]:
+    """In rounds, each of what came during the one before, until little is left; returns up to where it came."""
+    total, last = Replayed(), 0
+    for number in range(1, ROUNDS + 1):
+        until = _now(store)
+        done = Replayed()
+        for todo in _in_portions(_behind(store, replaying, since, until)):
+            done += engine.catch_up(replaying.shadow, todo)
+            report("catch up", round=number, aggregates=done.aggregates, before=last)
+        total, last, since = total + done, done.aggregates, until
+        if done.aggregates <= SMALL:
+            return since, total
+    raise RebuildError(
+        f"{replaying.shadow.subscriber} was not caught up with after {ROUNDS} rounds, {last} aggregates in the last: "
+        "events come in faster than they are handled; give Spark more cores, or try at a quieter time"
+    )
+
+
+def _behind(store: EventStore, replaying: Replayer, since: Positions, until: Positions) -> Iterator[Todo]:
+    for shard in store.shards:
+        for part in parts_of(shard, since[shard.number], until[shard.number]):
+            yield from replaying.behind(part.settled)
+
+
+def _in_portions(todo: Iterator[Todo], size: int = 50_000) -> Iterator[Sequence[Todo]]:
+    while some := list(islice(todo, size)):
+        yield some
+
+
+# -- looking whether it is right --------------------------------------------------------------------------------------
+
+
+def _analyze(target: Target, shadow: Shadow) -> None:
+    """The planner should know the tables when they come into use."""
+    for name in target.tables:
+        execute(target.alias, f"ANALYZE {quoted(shadow.schema, name)}", ())
+
+
+def _check_sample(target: Target, record: Rebuild, shadow: Shadow, count: int, report: Report) -> None:
+    """Some aggregates are replayed once more, alone, and must come out the same. Raises `RebuildError`."""
+    with shadow.opened():
+        statement, parameters = reached(target, Generation.of(shadow))
+        wanted = f"SELECT * FROM ({statement}) AS reached WHERE version > 0 ORDER BY random() LIMIT %s"
+        versions = dict(execute(target.alias, wanted, (*parameters, count)).fetchall())
+    report("check a sample", aggregates=len(versions))
+    with _scratch(target, record) as scratch, replayer(scratch) as replaying:
+        replaying.catch_up([Todo(id, "", version) for id, version in versions.items()])
+        fresh, built = Generation.of(scratch), Generation.of(shadow)
+        comparison = compare(target, fresh, built, list(versions))
+    if comparison.rows:
+        lines = "\n  ".join(one.text("replayed again", "rebuilt") for one in comparison.examples)
+        raise RebuildError(
+            f"{target.name} does not come out the same each time it is replayed:\n  {lines}\nits handlers depend on "
+            "more than the events; call such fields volatile"
+        )
+
+
+@contextmanager
+def _scratch(target: Target, record: Rebuild) -> Iterator[Shadow]:
+    scratch = target.shadow(-record.generation)
+    scratch.make_schema()
+    target.make_tables(scratch)
+    try:
+        yield scratch
+    finally:
+        scratch.drop()
+
+
+def _compare_with_used(target: Target, shadow: Shadow) -> Comparison:
+    built = Generation.of(shadow)
+    for _ in range(LOOKS):
+        schema = next(iter(target.described().values())).schema
+        comparison = compare(target, built, Generation(schema, target.generation()))
+        if not comparison.undecided:
+            break
+        time.sleep(LOOK_AGAIN)
+    return comparison
+
+
+# -- the swap ---------------------------------------------------------------------------------------------------------
+
+
+def _swap(
+    target: Target, record: Rebuild, store: EventStore, replaying: Replayer, positions: Positions, report: Report
+) -> None:
+    """``replaying`` is that of the incoming tables, which have everything below ``positions``."""
+    incoming, was = replaying.shadow, record.state
+    outgoing = target.shadow(target.generation())
+    everything = dict.fromkeys(positions, END)
+    subscribed = _swept(target, store)
+
+    def last_steps() -> None:
+        locked = target.locked(record, was)
+        todo = list(_behind(store, replaying, positions, everything))
+        report("swap", aggregates=len(todo))
+        replaying.catch_up(todo)
+        locked.state = State.SWAPPED if was == State.BUILDING else State.UNDONE
+        locked.positions = {str(number): str(position) for number, position in subscribed.items()}
+        locked.migrations = target.applied_migrations()
+        locked.swapped_at = timezone.now()
+        locked.save(using=target.alias)
+
+    Swap(target, incoming, outgoing).run(last_steps, lambda: None)
+    logger.info("%s has generation %d in use", target.name, incoming.generation)
+
+
+def _swept(target: Target, store: EventStore) -> Positions:
+    """Below which everything is in the tables in use, whatever else is."""
+    found = {}
+    for shard in store.shards:
+        subscription = checkpoints.subscription(target.alias, target.name, shard.number)
+        found[shard.number] = subscription.swept_position if subscription is not None else BEGINNING
+    return found
+
+
+def _give_up(target: Target, record: Rebuild) -> None:
+    """The error that ends the rebuild is told, not what clearing away may raise: the next one does it again."""
+    try:
+        connections[target.alias].close_if_unusable_or_obsolete()
+        target.abandon(record)
+    except Exception:
+        logger.exception("what the rebuild of %s has made so far could not be dropped", target.name)

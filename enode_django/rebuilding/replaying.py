@@ -1,0 +1,264 @@
+"""Stored streams into the tables of a shadow, by the same handlers as always.
+
+A part of the work is the streams of some aggregates, all of each, sorted by aggregate and version. It can be run again,
+after a crash or beside itself: checkpoints say what is there already. Streams are handled as they come, so memory does
+not depend on how long a history is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from django.db import connections
+
+from enode_django.concurrency.backoff import PersistFor, once
+from enode_django.databases import heal_connections
+from enode_django.eventing import checkpoints
+from enode_django.eventing.applying import is_transient
+from enode_django.eventing.follower import Follower, RetryPolicy
+from enode_django.eventing.parking import parked_among
+from enode_django.eventing.projections import ModelProjection
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.rows import RowTable
+from enode_django.eventing.running import Runner
+from enode_django.eventing.subscribers import Subscriber, running_subscriber
+from enode_django.eventing.sweeping import behind
+from enode_django.eventing.work import Work, followed_events
+from enode_django.eventstore.base import Settled, StreamRecord
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, sqlstate
+from enode_django.exceptions import RebuildError, SubscriberUnavailable
+from enode_django.rebuilding.shadow import Shadow
+from enode_django.runtime import make_applier, store_beside
+
+Value = TypeVar("Value")
+logger = logging.getLogger("enode_django.rebuilding")
+
+ROWS_AT_ONCE = 5_000
+STREAMS_AT_ONCE = 1_000
+DATABASE_MAY_BE_AWAY = 120.0
+"""Seconds. A part of the work waits for a server that restarts, since to begin it again costs more."""
+_UNDEFINED = ("42P01", "42703")
+"""A table, a column."""
+
+_by_id = attrgetter("aggregate_root_id")
+
+
+class Replayed(NamedTuple):
+    """How much was handled; ``parked`` are the ids of aggregates that were set aside at an event that failed."""
+
+    streams: int = 0
+    aggregates: int = 0
+    parked: tuple[str, ...] = ()
+
+    def __add__(self, other: object) -> Replayed:
+        assert isinstance(other, Replayed)
+        return Replayed(self.streams + other.streams, self.aggregates + other.aggregates, (*self.parked, *other.parked))
+
+
+class Todo(NamedTuple):
+    """An aggregate that is to be brought up to a version."""
+
+    aggregate_root_id: str
+    aggregate_root_type: str
+    until: int
+
+
+class Replayer:
+    """All methods block, and are called by one thread. They raise `RebuildError` if the projection needs what it does
+    not declare, and `SubscriberUnavailable` when a database is away for too long."""
+
+    def __init__(self, shadow: Shadow, follower: Follower) -> None:
+        self.shadow = shadow
+        self.follower = follower
+        self._persist = PersistFor(DATABASE_MAY_BE_AWAY)
+
+    def replay(self, records: Iterable[StreamRecord]) -> Replayed:
+        """Of aggregates from their first stream on, sorted."""
+        subscriber = self.follower.subscriber
+        if isinstance(subscriber, ModelProjection):
+            return _Reducing(self, subscriber).replay(records)
+        return self._handle(records)
+
+    def _handle(self, records: Iterable[StreamRecord]) -> Replayed:
+        records, total, last = iter(records), Replayed(), ""
+        while some := list(islice(records, STREAMS_AT_ONCE)):
+            works: dict[str, Work] = {}
+            for record in some:
+                id = record.aggregate_root_id
+                works.setdefault(id, Work(id, record.aggregate_root_type)).add(record)
+            begun = len(works) - (last in works)
+            total += Replayed(len(some), begun, self._drive(list(works.values())))
+            last = some[-1].aggregate_root_id
+        return total
+
+    def catch_up(self, todo: Iterable[Todo]) -> Replayed:
+        """Bring aggregates from where they are up to these versions, with what the store has."""
+        todo, total = iter(todo), Replayed()
+        while some := list(islice(todo, STREAMS_AT_ONCE)):
+            works = [Work(id, type_name, until) for id, type_name, until in some]
+            total += Replayed(0, len(works), self._drive(works))
+        return total
+
+    def behind(self, settled: Settled) -> list[Todo]:
+        """What of it is not in the shadow yet."""
+
+        def look() -> list[Todo]:
+            with self.shadow.opened():
+                return [_todo(work) for work in behind(self.follower, settled)]
+
+        return self.persisted(look)
+
+    def _drive(self, works: Sequence[Work]) -> tuple[str, ...]:
+        """In one transaction; returns which aggregates were parked."""
+
+        def drive() -> tuple[str, ...]:
+            parked = self.follower.parked
+            with self.shadow.opened():
+                self.follower.catch_up([Work(*_todo(work), dict(work.streams)) for work in works])
+                return self._parked_among(works) if self.follower.parked > parked else ()
+
+        return self.persisted(drive)
+
+    def _parked_among(self, works: Sequence[Work]) -> tuple[str, ...]:
+        ids = [work.aggregate_root_id for work in works]
+        return tuple(parked_among(self.shadow.alias, self.shadow.subscriber, ids))
+
+    def persisted(self, call: Callable[[], Value]) -> Value:
+        """The call's own transaction is run anew while the database is away."""
+
+        def guarded() -> Value:
+            heal_connections()
+            try:
+                return call()
+            except (SubscriberUnavailable, *DATABASE_ERRORS) as error:
+                raise self._explained(error) from error
+
+        return self._persist(guarded)
+
+    def _explained(self, error: Exception) -> Exception:
+        cause: BaseException | None = error
+        while cause is not None and sqlstate(cause) is None:
+            cause = cause.__cause__
+        if cause is not None and sqlstate(cause) in _UNDEFINED:
+            what = str(cause).partition("\n")[0]
+            return RebuildError(
+                f"{self.shadow.subscriber} needs what it does not declare: {what}; list in its models all that its "
+                "handlers read or write"
+            )
+        if isinstance(error, DATABASE_ERRORS) and is_transient(error):
+            return SubscriberUnavailable(f"{self.shadow.subscriber} cannot be rebuilt now: {error}")
+        return error
+
+
+class _Reducing:
+    """For a `ModelProjection`: the streams of an aggregate make one row, and rows are copied.
+
+    Whatever goes wrong, a handler that raises or asks a database, a value that this refuses, rows that are there
+    already, is left to the follower, which finds out what it is.
+    """
+
+    def __init__(self, replayer: Replayer, subscriber: ModelProjection[Any]) -> None:
+        self._replayer = replayer
+        self._subscriber = subscriber
+        self._alias = replayer.shadow.alias
+        self._table: RowTable[Any] = RowTable(subscriber.model, self._alias)
+
+    def replay(self, records: Iterable[StreamRecord]) -> Replayed:
+        total = Replayed()
+        folded = self._fold_all(records)
+        while some := self._take(folded):
+            failed = [one.todo for one in some if one.failed]
+            copied = [one for one in some if not one.failed]
+            if not self._copy(copied):
+                failed += [one.todo for one in copied]
+            parked = self._replayer.catch_up(failed).parked if failed else ()
+            total += Replayed(sum(one.streams for one in some), len(some), parked)
+        return total
+
+    def _take(self, folded: Iterator[_Folded]) -> list[_Folded]:
+        with ExitStack() as stack:
+            for connection in connections.all():
+                stack.enter_context(connection.execute_wrapper(_refuse))
+            return list(islice(folded, ROWS_AT_ONCE))
+
+    def _fold_all(self, records: Iterable[StreamRecord]) -> Iterator[_Folded]:
+        token = running_subscriber.set(self._subscriber.name)
+        try:
+            for id, streams in groupby(records, _by_id):
+                yield self._fold(id, streams)
+        finally:
+            running_subscriber.reset(token)
+
+    def _fold(self, id: str, records: Iterator[StreamRecord]) -> _Folded:
+        row, count, failed = None, 0, False
+        new, subscriber = self._subscriber.model, self._subscriber
+        for record in records:
+            count += 1
+            if failed or record.version != count:
+                failed = True
+                continue
+            try:
+                for event, handlers in followed_events(subscriber, record):
+                    if row is None:
+                        row = new(aggregate_root_id=id)
+                    for handler in handlers:
+                        handler(row, event)
+                    if row.__dict__.pop("_enode_deleted", False):
+                        row = None
+            except Exception:
+                failed = True
+        if row is not None:
+            row.version = record.version  # type: ignore[attr-defined]
+        return _Folded(Todo(id, record.aggregate_root_type, record.version or 0), count, row, failed)
+
+    def _copy(self, folded: Sequence[_Folded]) -> bool:
+        rows = [one.row for one in folded if one.row is not None]
+        rowless = {one.todo.aggregate_root_id: one.todo.until for one in folded if one.row is None}
+
+        def copy() -> bool:
+            try:
+                with self._replayer.shadow.opened():
+                    if rows:
+                        self._table.copy(rows)
+                    checkpoints.save(self._alias, self._subscriber.name, rowless)
+            except Exception as error:
+                if is_transient(error):
+                    raise
+                logger.info("%s: rows are stored one by one: %s", self._subscriber.name, error)
+                return False
+            return True
+
+        return self._replayer.persisted(copy)
+
+
+def _refuse(*arguments: object) -> NoReturn:
+    raise RebuildError("outside of its shadow a handler would reach the tables in use")
+
+
+class _Folded(NamedTuple):
+    todo: Todo
+    streams: int
+    row: Any
+    failed: bool
+
+
+def _todo(work: Work) -> Todo:
+    return Todo(work.aggregate_root_id, work.aggregate_root_type, work.until)
+
+
+@contextmanager
+def replayer(shadow: Shadow) -> Iterator[Replayer]:
+    """In this thread. What fails is parked at once: it has failed before, or will again after the swap."""
+    subscriber: Subscriber = subscribers.get(shadow.subscriber)
+    with store_beside() as store:
+        runner = Runner(make_applier(subscriber, store, _send_nothing), once)
+        yield Replayer(shadow, Follower(runner, policy=RetryPolicy(1, 0.0), notify=lambda notices: None))
+
+
+def _send_nothing(commands: object) -> None:
+    raise AssertionError("a projection sends no commands")

@@ -1,0 +1,120 @@
+"""The tables of a projection that are not in use, and running its own code on them.
+
+They lie in a schema of their own, and in a transaction whose ``search_path`` is that schema alone, handlers, appliers
+and everything else find these tables under the usual names, and no others: what a projection does not declare it cannot
+reach. Beside them lie three fittings under the names of our own tables: a view of the checkpoints, one that says which
+generation this is, and a table for what is parked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from django.db import connections, models, transaction
+
+from enode_django.databases import execute
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.exceptions import RebuildError
+from enode_django.rebuilding.definitions import quoted, search_path
+from enode_django.rebuilding.making import literal
+
+CHECKPOINTS, GENERATIONS, PARKED = (
+    "enode_django_checkpoint",
+    "enode_django_projectiongeneration",
+    "enode_django_parkedevent",
+)
+_LONGEST_NAME = 63
+
+
+class Shadow(NamedTuple):
+    """The tables of ``subscriber`` in one of its generations; of that in use they are elsewhere."""
+
+    subscriber: str
+    alias: str
+    generation: int
+
+    @property
+    def schema(self) -> str:
+        """
+        >>> Shadow("bank.Ledger", "default", 3).schema
+        'enode_bank_ledger_3'
+        """
+        end = f"_{self.generation}".replace("-", "check_")
+        name = re.sub("[^a-z0-9]+", "_", self.subscriber.lower())
+        return f"enode_{name}"[: _LONGEST_NAME - len(end)] + end
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """A transaction in which the tables of this generation are those of the projection, and all there are.
+
+        What handlers have registered to run after it does not run: nothing has changed yet for those outside.
+        """
+        connection: Any = connections[self.alias]
+        with transaction.atomic(using=self.alias):
+            hooks = list(connection.run_on_commit)
+            with search_path(self.alias, quoted(self.schema)):
+                yield
+            connection.run_on_commit = hooks
+
+    def make_schema(self) -> None:
+        """With its fittings; to be called in a transaction whose ``search_path`` is the usual one."""
+        execute(self.alias, f"CREATE SCHEMA {quoted(self.schema)}", ())
+        (home,) = execute(
+            self.alias,
+            "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass(%s)",
+            (CHECKPOINTS,),
+        ).fetchone() or ("public",)
+        checkpoints, generations, parked = (quoted(self.schema, name) for name in (CHECKPOINTS, GENERATIONS, PARKED))
+        name = literal(self.subscriber)
+        for statement in (
+            f"CREATE VIEW {checkpoints} AS SELECT * FROM {home}.{CHECKPOINTS}",
+            f"CREATE VIEW {generations} AS SELECT {name}::varchar AS subscriber, {self.generation}::bigint AS generation",
+            f"CREATE TABLE {parked} (LIKE {home}.{PARKED} INCLUDING ALL)",
+        ):
+            execute(self.alias, statement, ())
+
+    def drop_fittings(self) -> None:
+        """With the schema, which has no other tables any more; fails if somebody else put something there."""
+        for kind, name in execute(self.alias, _IN_SCHEMA, (self.schema,)).fetchall():
+            execute(self.alias, f"DROP {kind} {quoted(self.schema, name)} CASCADE", ())
+        execute(self.alias, f"DROP SCHEMA IF EXISTS {quoted(self.schema)}", ())
+
+    def drop(self) -> None:
+        """With its tables and checkpoints, if there are any."""
+        with transaction.atomic(using=self.alias):
+            self.drop_fittings()
+            execute(
+                self.alias,
+                f"DELETE FROM {CHECKPOINTS} WHERE subscriber = %s AND generation = %s",
+                (self.subscriber, self.generation),
+            )
+
+
+_IN_SCHEMA = """
+    SELECT CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, relname::text FROM pg_class
+    WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s) AND relkind IN ('v', 'r')
+"""
+
+
+def declared_models(subscriber: Subscriber) -> list[type[models.Model]]:
+    """All that the projection writes, tables between them included. Raises `RebuildError` for what is no projection."""
+    if isinstance(subscriber, ModelProjection):
+        return [subscriber.model]
+    if isinstance(subscriber, Projection):
+        return list(dict.fromkeys(one for model in subscriber.models for one in (model, *_between(model))))
+    raise RebuildError(f"{subscriber.name} is no projection: it has no tables that could be built anew")
+
+
+def table_names(subscriber: Subscriber) -> list[str]:
+    return list(dict.fromkeys(model._meta.db_table for model in declared_models(subscriber)))
+
+
+def _between(model: type[models.Model]) -> Iterator[type[models.Model]]:
+    for field in model._meta.local_many_to_many:
+        through: Any = field.remote_field.through
+        if through._meta.auto_created:
+            yield through

@@ -1,0 +1,127 @@
+"""Putting one generation of a projection's tables in the place of another.
+
+Writers are shut out first, and what the incoming tables lack is brought up while readers go on; only then, for the
+moment that two renamings take, readers wait, too. It is all one transaction, so a crash leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from django.db import transaction
+
+from enode_django.concurrency.backoff import delays
+from enode_django.databases import execute, heal_connections
+from enode_django.eventstore import sqlstates
+from enode_django.exceptions import RebuildError, TablesInUse
+from enode_django.models import ProjectionGeneration
+from enode_django.rebuilding.definitions import describe, quoted
+from enode_django.rebuilding.shadow import PARKED, Shadow
+from enode_django.rebuilding.target import Target
+
+ATTEMPTS = 20
+LOCK_TIMEOUT = "2s"
+"""So long others may have to wait behind us, while we wait for one that was there before."""
+_LOCK_NOT_AVAILABLE = ("55P03", "40P01")
+
+
+class Swap(NamedTuple):
+    """``incoming`` takes the place of ``outgoing``, which is in use."""
+
+    target: Target
+    incoming: Shadow
+    outgoing: Shadow
+
+    def run(self, last_steps: Callable[[], None], note: Callable[[], None]) -> None:
+        """``last_steps`` is called when nobody writes to the tables any more, and brings the incoming ones up to what
+        the outgoing ones have; ``note`` when all is done, both in the transaction. What they raise ends it.
+
+        Raises `TablesInUse` if somebody will not let go of the tables, and `RebuildError` if they are not what they
+        were when the incoming ones were made.
+        """
+        for attempt, delay in enumerate(delays(0.1, 2.0), 1):
+            try:
+                heal_connections()
+                with transaction.atomic(using=self.target.alias, durable=True):
+                    if self.target.generation() != self.incoming.generation:  # else only the word of it was lost
+                        self._swap(last_steps, note)
+                return
+            except sqlstates.DATABASE_ERRORS as error:
+                if attempt == ATTEMPTS or not _is_passing(error):
+                    raise self._explained(error) from error
+            time.sleep(delay)
+
+    def _explained(self, error: Exception) -> Exception:
+        if sqlstates.sqlstate(error) not in _LOCK_NOT_AVAILABLE:
+            return error
+        return TablesInUse(
+            f"the tables of {self.target.name} could not be locked in {ATTEMPTS} attempts of {LOCK_TIMEOUT}: "
+            "a long transaction uses them; see pg_stat_activity, and try again"
+        )
+
+    def _swap(self, last_steps: Callable[[], None], note: Callable[[], None]) -> None:
+        alias = self.target.alias
+        execute(alias, "SELECT set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
+        self._lock("EXCLUSIVE")
+        self._check()
+        last_steps()
+        self._lock("ACCESS EXCLUSIVE")
+        self._exchange()
+        note()
+
+    def _lock(self, mode: str) -> None:
+        tables = ", ".join(sorted(quoted(name) for name in self.target.tables))
+        execute(self.target.alias, f"LOCK TABLE {tables} IN {mode} MODE", ())
+
+    def _check(self) -> None:
+        """They may have been migrated meanwhile."""
+        alias, names = self.target.alias, self.target.tables
+        if self.target.generation() != self.outgoing.generation:
+            raise RebuildError(f"{self.target.name} has other tables in use than at the beginning: begin anew")
+        used = describe(alias, names)
+        with self.incoming.opened():
+            incoming = describe(alias, names)
+        for name in names:
+            if name not in used or name not in incoming or used[name].shape != incoming[name].shape:
+                raise RebuildError(
+                    f"{name} is not as it was when its other generation was made, it was migrated meanwhile: "
+                    "rebuild it anew"
+                )
+
+    def _exchange(self) -> None:
+        alias, target = self.target.alias, self.target
+        home = {name: table.schema for name, table in describe(alias, target.tables).items()}
+        self.outgoing.make_schema()
+        for name in target.tables:
+            execute(alias, f"ALTER TABLE {quoted(home[name], name)} SET SCHEMA {quoted(self.outgoing.schema)}", ())
+            moved = f"ALTER TABLE {quoted(self.incoming.schema, name)} SET SCHEMA {quoted(home[name])}"
+            execute(alias, moved, ())
+        self._exchange_parked()
+        self.incoming.drop_fittings()
+        ProjectionGeneration.objects.using(alias).update_or_create(
+            subscriber=target.name, defaults={"generation": self.incoming.generation}
+        )
+
+    def _exchange_parked(self) -> None:
+        """What is parked belongs to a generation, too; but of aggregates that this process does not know it stays."""
+        alias, target = self.target.alias, self.target
+        columns = ", ".join(_PARKED_COLUMNS)
+        types = target.types()
+        outgoing, incoming = (quoted(shadow.schema, PARKED) for shadow in (self.outgoing, self.incoming))
+        take = f"INSERT INTO {{}} ({columns}) SELECT {columns} FROM {{}} WHERE subscriber = %s ON CONFLICT DO NOTHING"
+        execute(alias, take.format(outgoing, PARKED), (target.name,))
+        remove = f"DELETE FROM {PARKED} WHERE subscriber = %s AND aggregate_root_type = ANY(%s)"
+        execute(alias, remove, (target.name, types))
+        execute(alias, take.format(PARKED, incoming), (target.name,))
+
+
+def _is_passing(error: Exception) -> bool:
+    return sqlstates.sqlstate(error) in _LOCK_NOT_AVAILABLE or sqlstates.is_unavailable(error)
+
+
+_PARKED_COLUMNS = (
+    "subscriber", "aggregate_root_type", "aggregate_root_id", "version", "command_id", "error_type", "error",
+    "attempts", "first_failed_at", "last_failed_at",
+)  # fmt: skip

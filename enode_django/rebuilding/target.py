@@ -1,0 +1,153 @@
+"""What is to be rebuilt, and the generations of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django.core.exceptions import FieldDoesNotExist
+from django.db import models, transaction
+from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import Max
+
+from enode_django.databases import execute
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.registry import subscribers
+from enode_django.exceptions import RebuildError, RebuildOvertaken
+from enode_django.models import ProjectionGeneration, Rebuild
+from enode_django.rebuilding.definitions import Table, describe
+from enode_django.rebuilding.making import make_tables
+from enode_django.rebuilding.obstacles import obstacles
+from enode_django.rebuilding.shadow import Shadow, declared_models, table_names
+from enode_django.serialization.registry import types
+
+State = Rebuild.State
+LOCK_TIMEOUT = "5s"
+"""For tables that foreign keys point to: writing to them waits while others like ours are made or dropped."""
+
+
+class Target(NamedTuple):
+    """``written`` are all models that the projection writes, ``tables`` the names of theirs."""
+
+    subscriber: ModelProjection[Any] | Projection
+    alias: str
+    written: Sequence[type[models.Model]]
+    tables: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return self.subscriber.name
+
+    @classmethod
+    def of(cls, name: str) -> Target:
+        """Raises `UnknownSubscriber`, and `RebuildError` for what is no projection, or shares a table with another."""
+        subscriber = subscribers.get(name)
+        tables = table_names(subscriber)
+        assert isinstance(subscriber, ModelProjection | Projection)
+        for other in subscribers.all():
+            if other is not subscriber and isinstance(other, ModelProjection | Projection):
+                shared = sorted(set(tables) & set(table_names(other)))
+                if shared:
+                    raise RebuildError(
+                        f"{name} and {other.name} both write {shared[0]}: neither can be rebuilt without the other; "
+                        "give each tables of its own"
+                    )
+        return cls(subscriber, subscriber.database, declared_models(subscriber), tables)
+
+    def types(self) -> list[str]:
+        """The stored names of the aggregates whose events it may follow, among those that this process knows."""
+        return [name for name in types.names_of(AggregateRoot) if self.subscriber.follows(name)]
+
+    def shadow(self, generation: int) -> Shadow:
+        return Shadow(self.name, self.alias, generation)
+
+    def generation(self) -> int:
+        """Of the tables in use."""
+        known = ProjectionGeneration.objects.using(self.alias).filter(subscriber=self.name)
+        return known.values_list("generation", flat=True).first() or 0
+
+    def described(self) -> dict[str, Table]:
+        """The tables in use."""
+        with transaction.atomic(using=self.alias):
+            return describe(self.alias, self.tables)
+
+    def check(self) -> None:
+        """Raises `RebuildError` with everything that stands in the way. Changes nothing."""
+        with transaction.atomic(using=self.alias):
+            found = list(obstacles(self.alias, self.tables, describe(self.alias, self.tables)))
+        if found:
+            raise RebuildError(f"{self.name} cannot be rebuilt: {'; '.join(found)}")
+
+    def applied_migrations(self) -> list[list[str]]:
+        """Of the apps that its models belong to."""
+        labels = {model._meta.app_label for model in self.written}
+        applied = MigrationRecorder.Migration.objects.using(self.alias).filter(app__in=labels)
+        return sorted([app, name] for app, name in applied.values_list("app", "name"))
+
+    # -- generations ----------------------------------------------------------------------------------------------
+
+    def rebuilds(self) -> models.QuerySet[Rebuild]:
+        return Rebuild.objects.using(self.alias).filter(subscriber=self.name)
+
+    def begin(self) -> tuple[Rebuild, Shadow]:
+        """Tables for the next generation, empty. What earlier rebuilds left behind goes: one that is still under way
+        finds its tables gone, and one that was swapped cannot be undone any more."""
+        with transaction.atomic(using=self.alias):
+            execute(self.alias, "SELECT set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
+            for left in self.rebuilds().select_for_update().exclude(state__in=[State.ABANDONED, State.SETTLED]):
+                self._leave(left)
+            replaces = self.generation()
+            newest = self.rebuilds().aggregate(newest=Max("generation"))["newest"] or 0
+            shadow = self.shadow(max(newest, replaces) + 1)
+            shadow.make_schema()
+            tables = self.make_tables(shadow)
+            rebuild = self.rebuilds().create(
+                subscriber=self.name,
+                generation=shadow.generation,
+                replaces=replaces,
+                tables={name: table.shape for name, table in tables.items()},
+            )
+        return rebuild, shadow
+
+    def make_tables(self, shadow: Shadow) -> dict[str, Table]:
+        """Like those in use, in the shadow's schema."""
+        with transaction.atomic(using=self.alias):
+            tables = describe(self.alias, self.tables)
+            make_tables(self.alias, shadow.schema, tables)
+        return tables
+
+    def abandon(self, rebuild: Rebuild) -> None:
+        """Drop what was built, unless it came into use meanwhile, or somebody else has dropped it."""
+        with transaction.atomic(using=self.alias):
+            left = self.rebuilds().select_for_update().filter(pk=rebuild.pk, state=State.BUILDING).first()
+            if left is not None:
+                self._leave(left)
+
+    def _leave(self, left: Rebuild) -> None:
+        used = self.generation()
+        for generation in {left.generation, left.replaces, -left.generation} - {used}:
+            self.shadow(generation).drop()
+        left.state = State.ABANDONED if left.state == State.BUILDING else State.SETTLED
+        left.save(using=self.alias, update_fields=["state"])
+
+    def locked(self, rebuild: Rebuild, state: str) -> Rebuild:
+        """The record as it is now, locked until the transaction ends; raises `RebuildOvertaken` if it has not this
+        state any more."""
+        found: Rebuild | None = self.rebuilds().select_for_update().filter(pk=rebuild.pk, state=state).first()
+        if found is None:
+            raise RebuildOvertaken(f"another rebuild of {self.name} has begun meanwhile: nothing is swapped")
+        return found
+
+    def aggregate_field(self, model: type[models.Model]) -> str | None:
+        """The column that says whose row it is."""
+        if isinstance(self.subscriber, ModelProjection):
+            return "aggregate_root_id"
+        given = self.subscriber.aggregate_field
+        if not given:
+            return None
+        try:
+            field: Any = model._meta.get_field(given)
+        except FieldDoesNotExist:
+            return None
+        return str(field.column)
