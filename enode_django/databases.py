@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -19,6 +20,9 @@ _END_SESSIONS = """
 """
 _END_SESSION_WAIT_MS = 5_000
 _APPLICATION_NAME_BYTES = 63
+
+
+_numbers = count()
 
 
 class StatementsWait(ABC):
@@ -86,7 +90,7 @@ def heal_connections() -> None:
 def beside(alias: str) -> Iterator[str]:
     """Another connection to the same database, for this thread, under the alias that is given: what is asked in it is
     not part of a transaction that is open in the first. Closed at the end of the block."""
-    name = f"{alias} beside"
+    name = f"{alias} beside {next(_numbers)}"
     connections[name] = connections[alias].copy(name)
     try:
         yield name
@@ -103,8 +107,9 @@ def let_hooks_fail_alone(alias: str) -> None:
         connection.run_on_commit = [(sids, hook, True) for sids, hook, _ in connection.run_on_commit]
 
 
-def execute(alias: str, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
+def execute(alias: str, statement: str, parameters: Sequence[Any] | None) -> psycopg.Cursor[Any]:
     """In the calling thread's connection, never as a prepared statement: behind a pooler the session is not ours.
+    With None as parameters the statement is taken as it stands, per cent signs too.
 
     Raises the driver's errors, and `TransactionManagementError` in a transaction that will be rolled back anyway.
     """

@@ -21,7 +21,8 @@ from enode_django.rebuilding.target import Target
 
 EXAMPLES = 20
 
-_REACHED = f"SELECT aggregate_root_id, version FROM {CHECKPOINTS} WHERE subscriber = %s AND generation = %s"
+_REACHED = f"SELECT aggregate_root_id, version FROM {CHECKPOINTS} "
+_REACHED += "WHERE subscriber = %s AND generation = %s AND version > 0"
 _COMPARE = """
     WITH one_reached AS MATERIALIZED ({one_reached}), other_reached AS MATERIALIZED ({other_reached}),
     equal AS MATERIALIZED (
@@ -89,10 +90,8 @@ class Comparison(NamedTuple):
         return not self.rows and not self.undecided
 
 
-def compare(
-    target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None, *, both_ways: bool = True
-) -> Comparison:
-    """Of the rows of all aggregates, or of these. Without ``both_ways`` ``other`` may have more rows.
+def compare(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> Comparison:
+    """Of the rows of all aggregates, or of these, of which ``one`` has no others.
 
     A table whose rows nobody can attribute is compared as a whole, and only if all aggregates have come equally far.
     """
@@ -101,19 +100,14 @@ def compare(
     undecided: list[str] = []
     for model in target.written:
         key = target.aggregate_field(model)
-        compared, apart, count, texts = _asked(
-            target, model, key, one, other, ids, both_ways and not _is_part(key, ids)
-        )
+        exactly = ids is None or key is not None  # else ``other`` has the rows of others, too
+        compared, apart, count, texts = _asked(target, model, key, one, other, ids, exactly)
         if key is None and apart and ids is None:
             undecided.append(model._meta.db_table)
             continue
         rows += count
         examples += _paired(model._meta.db_table, [json.loads(text) for text in texts])
     return Comparison(compared, apart, rows, examples[:EXAMPLES], undecided)
-
-
-def _is_part(key: str | None, ids: Sequence[str] | None) -> bool:
-    return key is None and ids is not None
 
 
 def _asked(

@@ -1,7 +1,7 @@
 """What a table is like, read from PostgreSQL's catalogue, so that another one like it can be made under its own names.
 
-``CREATE TABLE … (LIKE … INCLUDING ALL)`` gives indexes and constraints other names than those that a migration will look
-for. So columns are taken over with LIKE, and everything that has a name is made from its definition.
+``CREATE TABLE … (LIKE … INCLUDING ALL)`` gives indexes and constraints other names than those that a migration will
+look for. So columns are taken over with LIKE, and everything that has a name is made from its definition.
 """
 
 from __future__ import annotations

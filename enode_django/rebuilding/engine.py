@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.eventstore.rows import record_of
 from enode_django.eventstore.scanning import Scan, scan
 from enode_django.exceptions import ConfigurationError
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
@@ -48,9 +49,10 @@ class InProcess:
         store = make_store()
         with replayer(plan.shadow) as replaying:
             for shard in store.shards:
-                assert isinstance(shard, PostgresEventStore)
+                if not isinstance(shard, PostgresEventStore):
+                    raise ConfigurationError(f"projections are rebuilt from PostgreSQL, not from {shard!r}")
                 wanted = Scan(shard.alias, horizon=plan.horizon[shard.number], types=plan.types)
-                total += replaying.replay(record for rows in scan(wanted) for record in rows)
+                total += replaying.replay(record_of(row) for rows in scan(wanted) for row in rows)
                 report("replay", shard=shard.name, streams=total.streams, aggregates=total.aggregates)
         return total
 

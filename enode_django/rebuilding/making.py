@@ -16,7 +16,7 @@ def make_tables(alias: str, schema: str, tables: Mapping[str, Table]) -> None:
     with them what they may with these."""
     with search_path(alias, ""):
         for statement in statements(schema, tables.values()):
-            execute(alias, statement, ())
+            execute(alias, statement, None)
 
 
 def statements(schema: str, tables: Iterable[Table]) -> Iterator[str]:

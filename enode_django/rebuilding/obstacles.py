@@ -18,7 +18,8 @@ _TRIGGERS = """
 """
 _RULES = """
     SELECT format('it has the rule %%I', rulename) FROM pg_rewrite WHERE ev_class = %s
-    UNION ALL SELECT 'it has row level security' FROM pg_class WHERE oid = %s AND (relrowsecurity OR relforcerowsecurity)
+    UNION ALL SELECT 'it has row level security' FROM pg_class
+        WHERE oid = %s AND (relrowsecurity OR relforcerowsecurity)
     UNION ALL SELECT format('it has the policy %%I', polname) FROM pg_policy WHERE polrelid = %s
     UNION ALL SELECT 'other tables inherit from it, or it from another' FROM pg_inherits
         WHERE inhrelid = %s OR inhparent = %s

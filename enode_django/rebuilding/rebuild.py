@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
 from django.db import connections
 from django.utils import timezone
 
+from enode_django.concurrency.backoff import once
 from enode_django.databases import execute
 from enode_django.eventing import checkpoints
 from enode_django.eventing.sweeping import parts_of
@@ -35,7 +36,9 @@ from enode_django.runtime import make_store
 logger = logging.getLogger("enode_django.rebuilding")
 
 SMALL = 500
-"""So many aggregates may be left for the moment when writers are shut out."""
+"""Aggregates that a round may leave for the next."""
+MOST = 5_000
+"""Aggregates that may be left for the moment when writers are shut out."""
 ROUNDS = 50
 LOOK_AGAIN = 0.2
 LOOKS = 25
@@ -93,22 +96,22 @@ def rebuild(
         store = make_store()
         horizon = _now(store)
         replayed = engine.replay(Plan(shadow, target.types(), horizon, archive), report)
-        with replayer(shadow) as replaying:
-            positions, more = _catch_up(store, engine, replaying, horizon, report)
-            _analyze(target, shadow)
-            _check_sample(target, record, shadow, sample, report)
-            report("compare")
-            comparison = _compare_with_used(target, shadow)
-            if not (compare_only or accept_differences or comparison.is_equal):
-                raise ProjectionsDiffer(_differ(target, comparison))
-            if not compare_only:
-                _swap(target, record, store, replaying, positions, report)
+        catching_up = _CatchingUp(store, engine, shadow, horizon, report)
+        catching_up.run()
+        _analyze(target, shadow)
+        _check_sample(target, record, shadow, sample, report)
+        report("compare")
+        comparison = _compare_with_used(target, shadow)
+        if not (compare_only or accept_differences or comparison.is_equal):
+            raise ProjectionsDiffer(_differ(target, comparison))
+        if not compare_only:
+            _swap(target, record, catching_up)
     except BaseException:
         _give_up(target, record)
         raise
     if compare_only:
         target.abandon(record)
-    return Rebuilt(replayed + more, comparison, not compare_only, time.monotonic() - started)
+    return Rebuilt(replayed + catching_up.total, comparison, not compare_only, time.monotonic() - started)
 
 
 def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
@@ -130,11 +133,11 @@ def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
     shadow = target.shadow(record.replaces)
     since = {shard.number: BEGINNING for shard in store.shards}
     since |= {int(number): Position.parse(text) for number, text in record.positions.items()}
-    with replayer(shadow) as replaying:
-        positions, replayed = _catch_up(store, engine, replaying, since, report)
-        comparison = _compare_with_used(target, shadow)
-        _swap(target, record, store, replaying, positions, report)
-    return Rebuilt(replayed, comparison, True, time.monotonic() - started)
+    catching_up = _CatchingUp(store, engine, shadow, since, report)
+    catching_up.run()
+    comparison = _compare_with_used(target, shadow)
+    _swap(target, record, catching_up)
+    return Rebuilt(catching_up.total, comparison, True, time.monotonic() - started)
 
 
 def describe(comparison: Comparison) -> list[str]:
@@ -163,24 +166,54 @@ def _now(store: EventStore) -> Positions:
 # -- catching up ------------------------------------------------------------------------------------------------------
 
 
-def _catch_up(
-    store: EventStore, engine: Engine, replaying: Replayer, since: Positions, report: Report
-) -> tuple[Positions, Replayed]:
-    """In rounds, each of what came during the one before, until little is left; returns up to where it came."""
-    total, last = Replayed(), 0
-    for number in range(1, ROUNDS + 1):
-        until = _now(store)
-        done = Replayed()
-        for todo in _in_portions(_behind(store, replaying, since, until)):
-            done += engine.catch_up(replaying.shadow, todo)
-            report("catch up", round=number, aggregates=done.aggregates, before=last)
-        total, last, since = total + done, done.aggregates, until
-        if done.aggregates <= SMALL:
-            return since, total
-    raise RebuildError(
-        f"{replaying.shadow.subscriber} was not caught up with after {ROUNDS} rounds, {last} aggregates in the last: "
-        "events come in faster than they are handled; give Spark more cores, or try at a quieter time"
-    )
+class _CatchingUp:
+    """``positions``: everything below them is in the shadow."""
+
+    def __init__(self, store: EventStore, engine: Engine, shadow: Shadow, positions: Positions, report: Report) -> None:
+        self.store = store
+        self.shadow = shadow
+        self.positions = positions
+        self.report = report
+        self.total = Replayed()
+        self._engine = engine
+
+    def run(self) -> None:
+        """In rounds, each of what came during the one before, until little is left."""
+        last = 0
+        for number in range(1, ROUNDS + 1):
+            done = self._round(number, last)
+            self.total += done
+            last = done.aggregates
+            if last <= SMALL:
+                return
+        raise RebuildError(
+            f"{self.shadow.subscriber} was not caught up with after {ROUNDS} rounds, {last} aggregates in the last: "
+            "events come in faster than they are handled; give Spark more cores, or try at a quieter time"
+        )
+
+    def _round(self, number: int, before: int) -> Replayed:
+        until, done = _now(self.store), Replayed()
+        with replayer(self.shadow) as replaying:
+            for todo in _in_portions(_behind(self.store, replaying, self.positions, until)):
+                done += self._engine.catch_up(self.shadow, todo)
+                self.report("catch up", round=number, aggregates=done.aggregates, before=before)
+        self.positions = until
+        return done
+
+    def finish(self) -> None:
+        """With everything that is stored, to be called when nobody writes to the tables in use; does not wait for what
+        is away. Raises `_TooMuchLeft`."""
+        everything = dict.fromkeys(self.positions, END)
+        with replayer(self.shadow, once) as replaying:
+            todo = list(islice(_behind(self.store, replaying, self.positions, everything), MOST + 1))
+            if len(todo) > MOST:
+                raise _TooMuchLeft("more came meanwhile than writers should wait for")
+            self.report("swap", aggregates=len(todo))
+            replaying.catch_up(todo)
+
+
+class _TooMuchLeft(RebuildError):
+    pass
 
 
 def _behind(store: EventStore, replaying: Replayer, since: Positions, until: Positions) -> Iterator[Todo]:
@@ -247,28 +280,26 @@ def _compare_with_used(target: Target, shadow: Shadow) -> Comparison:
 # -- the swap ---------------------------------------------------------------------------------------------------------
 
 
-def _swap(
-    target: Target, record: Rebuild, store: EventStore, replaying: Replayer, positions: Positions, report: Report
-) -> None:
-    """``replaying`` is that of the incoming tables, which have everything below ``positions``."""
-    incoming, was = replaying.shadow, record.state
-    outgoing = target.shadow(target.generation())
-    everything = dict.fromkeys(positions, END)
-    subscribed = _swept(target, store)
+def _swap(target: Target, record: Rebuild, catching_up: _CatchingUp) -> None:
+    was, incoming, outgoing = record.state, catching_up.shadow, target.shadow(target.generation())
+    swept = _swept(target, catching_up.store)
 
     def last_steps() -> None:
         locked = target.locked(record, was)
-        todo = list(_behind(store, replaying, positions, everything))
-        report("swap", aggregates=len(todo))
-        replaying.catch_up(todo)
+        catching_up.finish()
         locked.state = State.SWAPPED if was == State.BUILDING else State.UNDONE
-        locked.positions = {str(number): str(position) for number, position in subscribed.items()}
+        locked.positions = {str(number): str(position) for number, position in swept.items()}
         locked.migrations = target.applied_migrations()
         locked.swapped_at = timezone.now()
         locked.save(using=target.alias)
 
-    Swap(target, incoming, outgoing).run(last_steps, lambda: None)
-    logger.info("%s has generation %d in use", target.name, incoming.generation)
+    for _ in range(ROUNDS):
+        catching_up.run()
+        with suppress(_TooMuchLeft):
+            Swap(target, incoming, outgoing).run(last_steps)
+            logger.info("%s has generation %d in use", target.name, incoming.generation)
+            return
+    raise RebuildError(f"{target.name} cannot be swapped: events keep coming in faster than they are handled")
 
 
 def _swept(target: Target, store: EventStore) -> Positions:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from django.db import connections
 
-from enode_django.concurrency.backoff import PersistFor, once
+from enode_django.concurrency.backoff import Persist, PersistFor, once
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints
 from enode_django.eventing.applying import is_transient
@@ -72,10 +72,10 @@ class Replayer:
     """All methods block, and are called by one thread. They raise `RebuildError` if the projection needs what it does
     not declare, and `SubscriberUnavailable` when a database is away for too long."""
 
-    def __init__(self, shadow: Shadow, follower: Follower) -> None:
+    def __init__(self, shadow: Shadow, follower: Follower, persist: Persist) -> None:
         self.shadow = shadow
         self.follower = follower
-        self._persist = PersistFor(DATABASE_MAY_BE_AWAY)
+        self._persist = persist
 
     def replay(self, records: Iterable[StreamRecord]) -> Replayed:
         """Of aggregates from their first stream on, sorted."""
@@ -252,12 +252,16 @@ def _todo(work: Work) -> Todo:
 
 
 @contextmanager
-def replayer(shadow: Shadow) -> Iterator[Replayer]:
-    """In this thread. What fails is parked at once: it has failed before, or will again after the swap."""
+def replayer(shadow: Shadow, persist: Persist = PersistFor(DATABASE_MAY_BE_AWAY)) -> Iterator[Replayer]:  # noqa: B008
+    """In this thread. ``persist`` says how long to wait for a database that is away.
+
+    What fails is parked at once: it has failed before, or will again after the swap.
+    """
     subscriber: Subscriber = subscribers.get(shadow.subscriber)
     with store_beside() as store:
         runner = Runner(make_applier(subscriber, store, _send_nothing), once)
-        yield Replayer(shadow, Follower(runner, policy=RetryPolicy(1, 0.0), notify=lambda notices: None))
+        follower = Follower(runner, policy=RetryPolicy(1, 0.0), notify=lambda notices: None)
+        yield Replayer(shadow, follower, persist)
 
 
 def _send_nothing(commands: object) -> None:

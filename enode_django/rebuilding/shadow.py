@@ -72,7 +72,8 @@ class Shadow(NamedTuple):
         name = literal(self.subscriber)
         for statement in (
             f"CREATE VIEW {checkpoints} AS SELECT * FROM {home}.{CHECKPOINTS}",
-            f"CREATE VIEW {generations} AS SELECT {name}::varchar AS subscriber, {self.generation}::bigint AS generation",
+            f"CREATE VIEW {generations} AS SELECT {name}::varchar AS subscriber, "
+            f"{self.generation}::bigint AS generation",
             f"CREATE TABLE {parked} (LIKE {home}.{PARKED} INCLUDING ALL)",
         ):
             execute(self.alias, statement, ())

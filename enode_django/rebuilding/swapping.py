@@ -15,7 +15,7 @@ from django.db import transaction
 from enode_django.concurrency.backoff import delays
 from enode_django.databases import execute, heal_connections
 from enode_django.eventstore import sqlstates
-from enode_django.exceptions import RebuildError, TablesInUse
+from enode_django.exceptions import EnodeError, RebuildError, TablesInUse
 from enode_django.models import ProjectionGeneration
 from enode_django.rebuilding.definitions import describe, quoted
 from enode_django.rebuilding.shadow import PARKED, Shadow
@@ -34,9 +34,9 @@ class Swap(NamedTuple):
     incoming: Shadow
     outgoing: Shadow
 
-    def run(self, last_steps: Callable[[], None], note: Callable[[], None]) -> None:
-        """``last_steps`` is called when nobody writes to the tables any more, and brings the incoming ones up to what
-        the outgoing ones have; ``note`` when all is done, both in the transaction. What they raise ends it.
+    def run(self, last_steps: Callable[[], None]) -> None:
+        """``last_steps`` is called in the transaction when nobody writes to the tables any more, and brings the
+        incoming ones up to what the outgoing ones have. What it raises ends it, unless it is retriable.
 
         Raises `TablesInUse` if somebody will not let go of the tables, and `RebuildError` if they are not what they
         were when the incoming ones were made.
@@ -46,9 +46,9 @@ class Swap(NamedTuple):
                 heal_connections()
                 with transaction.atomic(using=self.target.alias, durable=True):
                     if self.target.generation() != self.incoming.generation:  # else only the word of it was lost
-                        self._swap(last_steps, note)
+                        self._swap(last_steps)
                 return
-            except sqlstates.DATABASE_ERRORS as error:
+            except (EnodeError, *sqlstates.DATABASE_ERRORS) as error:
                 if attempt == ATTEMPTS or not _is_passing(error):
                     raise self._explained(error) from error
             time.sleep(delay)
@@ -61,7 +61,7 @@ class Swap(NamedTuple):
             "a long transaction uses them; see pg_stat_activity, and try again"
         )
 
-    def _swap(self, last_steps: Callable[[], None], note: Callable[[], None]) -> None:
+    def _swap(self, last_steps: Callable[[], None]) -> None:
         alias = self.target.alias
         execute(alias, "SELECT set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
         self._lock("EXCLUSIVE")
@@ -69,7 +69,6 @@ class Swap(NamedTuple):
         last_steps()
         self._lock("ACCESS EXCLUSIVE")
         self._exchange()
-        note()
 
     def _lock(self, mode: str) -> None:
         tables = ", ".join(sorted(quoted(name) for name in self.target.tables))
@@ -118,6 +117,8 @@ class Swap(NamedTuple):
 
 
 def _is_passing(error: Exception) -> bool:
+    if isinstance(error, EnodeError):
+        return error.retriable
     return sqlstates.sqlstate(error) in _LOCK_NOT_AVAILABLE or sqlstates.is_unavailable(error)
 
 

@@ -52,6 +52,7 @@ class AccountSummaries(ModelProjection[AccountSummary]):
 
 class Ledger(Projection):
     models = [LedgerEntry]
+    aggregate_field = "account"
 
     @handles(Deposited)
     def deposited(self, event: Deposited) -> None:
