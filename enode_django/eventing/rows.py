@@ -113,11 +113,12 @@ class RowTable(Generic[Row]):
         connection = self._connection()
         values = [column.values(rows, connection) for column in self._columns]
         names = ", ".join(column.name for column in self._columns)
-        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
-            with cursor.copy(f"COPY {self._table} ({names}) FROM STDIN (FORMAT BINARY)") as copy:
-                copy.set_types([column.array or "" for column in self._columns])
-                for row in zip(*values, strict=True):
-                    copy.write_row(row)
+        statement = f"COPY {self._table} ({names}) FROM STDIN (FORMAT BINARY)"
+        cursor = psycopg.Cursor[Any](connection.connection)
+        with connection.wrap_database_errors, cursor, cursor.copy(statement) as copy:
+            copy.set_types([column.array or "" for column in self._columns])
+            for row in zip(*values, strict=True):
+                copy.write_row(row)
 
     def delete(self, versions: Mapping[str, int]) -> None:
         """Delete the rows whose version is below the one given for their id."""

@@ -1,0 +1,127 @@
+"""``manage.py rebuildprojection``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from enode_django.exceptions import EnodeError
+from enode_django.jobs import running_job
+from enode_django.rebuilding.engine import Engine, InProcess
+from enode_django.rebuilding.rebuild import Rebuilt, plan, rebuild, undo
+
+LOCAL = "none"
+"""In the place of a master: this process does the work."""
+TELL_EVERY = 2.0
+
+
+class Command(BaseCommand):
+    help = "Builds the tables of a projection anew from the events, compares them with those in use, and swaps them."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", help="of the projection, such as bank.Ledger")
+        parser.add_argument(
+            "--master", help=f'Spark\'s (default: as SPARK["MASTER"] says); {LOCAL!r}: without Spark, in this process'
+        )
+        parser.add_argument("--archive", metavar="PATH", help="read an archive, and only what came since from the store")
+        parser.add_argument("--sample", type=int, default=200, help="aggregates that are replayed twice (default: 200)")
+        parser.add_argument("--accept-differences", action="store_true", help="swap even if rows are not as they were")
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--dry-run", action="store_true", help="say what would be rebuilt, or what stands in the way")
+        what.add_argument("--compare-only", action="store_true", help="build and compare, and then drop what was built")
+        what.add_argument("--undo", action="store_true", help="put the tables back that the last rebuild replaced")
+
+    def handle(self, *, name: str, dry_run: bool, **options: Any) -> None:
+        try:
+            if dry_run:
+                self._plan(name)
+            else:
+                self._run(name, **options)
+        except (EnodeError, DatabaseError) as error:
+            raise CommandError(str(error)) from error
+
+    def _plan(self, name: str) -> None:
+        target = plan(name)
+        rows = {table: described.schema for table, described in target.described().items()}
+        self.stdout.write(f"{name} can be rebuilt; generation {target.generation()} is in use")
+        for table, schema in rows.items():
+            self.stdout.write(f"  {schema}.{table}")
+        self.stdout.write(f"from aggregates of {', '.join(target.types()) or 'no type that is known here'}")
+
+    def _run(
+        self,
+        name: str,
+        *,
+        master: str | None,
+        archive: str | None,
+        sample: int,
+        accept_differences: bool,
+        compare_only: bool,
+        undo: bool,
+        **options: Any,
+    ) -> None:
+        plan(name)  # before anything is started for it
+        with running_job("rebuild", name) as job, self._engine(master) as engine:
+            report = _Lines(self, job.report)
+            if undo:
+                rebuilt = _undo(name, engine, report)
+            else:
+                rebuilt = rebuild(
+                    name,
+                    engine,
+                    report,
+                    accept_differences=accept_differences,
+                    compare_only=compare_only,
+                    sample=sample,
+                    archive=archive,
+                )
+            job.result(**rebuilt.figures())
+        self._tell(name, rebuilt)
+
+    @contextmanager
+    def _engine(self, master: str | None) -> Iterator[Engine]:
+        if master == LOCAL:
+            yield InProcess()
+            return
+        from enode_django.spark.rebuild_job import SparkEngine
+        from enode_django.spark.session import spark_session
+
+        with spark_session(master) as spark:
+            yield SparkEngine(spark)
+
+    def _tell(self, name: str, rebuilt: Rebuilt) -> None:
+        figures = rebuilt.figures()
+        for line in figures["examples"]:
+            self.stdout.write(f"  {line}")
+        for id in figures["parked"]:
+            self.stderr.write(f"parked: {id}; see manage.py parked")
+        self.stdout.write(
+            f"{name}: {figures['streams']} streams of {figures['aggregates']} aggregates in {figures['seconds']} s, "
+            f"{len(rebuilt.replayed.parked)} parked; {figures['differences']} rows differ among "
+            f"{figures['compared']} aggregates; {'swapped' if rebuilt.is_swapped else 'nothing was swapped'}"
+        )
+
+
+_undo = undo
+
+
+class _Lines:
+    """Every now and then a line; each stage has one at least."""
+
+    def __init__(self, command: BaseCommand, report: Any) -> None:
+        self._command = command
+        self._report = report
+        self._stage = ""
+        self._next = 0.0
+
+    def __call__(self, stage: str, **figures: Any) -> None:
+        self._report(stage, **figures)
+        if stage != self._stage or time.monotonic() >= self._next:
+            told = ", ".join(f"{name} {value}" for name, value in figures.items() if value is not None)
+            self._command.stdout.write(f"{stage}: {told}" if told else stage)
+            self._stage, self._next = stage, time.monotonic() + TELL_EVERY

@@ -1,0 +1,77 @@
+"""The work of a rebuild on Spark: each task replays a range of aggregates into the shadow, with the projection's own
+handlers.
+
+A task that runs again, or twice at a time, does no harm: what is in the shadow already is known by its checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from enode_django.rebuilding.engine import Plan, Report
+from enode_django.rebuilding.replaying import Replayed, Todo, replayer
+from enode_django.rebuilding.shadow import Shadow
+from enode_django.runtime import make_store
+from enode_django.spark.archive import archived_events
+from enode_django.spark.batches import records_of
+from enode_django.spark.executors import task
+from enode_django.spark.progress import with_progress
+from enode_django.spark.source import events
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ALONE = 2_000
+"""So many aggregates are brought up to date in this process: to tell others costs more."""
+DONE = pa.schema([("streams", pa.int64()), ("aggregates", pa.int64()), ("parked", pa.list_(pa.string()))])
+_DDL = "streams BIGINT, aggregates BIGINT, parked ARRAY<STRING>"
+
+
+class SparkEngine:
+    """As `Engine` says. Methods raise what Spark raises for a task that failed again and again."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def replay(self, plan: Plan, report: Report) -> Replayed:
+        if not plan.types:
+            return Replayed()
+        replayed = self._events(plan).mapInArrow(partial(_replay, plan.shadow), _DDL)
+        rows = with_progress(self._spark, "replay", replayed.collect, report)
+        return _sum(Replayed(streams, aggregates, tuple(parked)) for streams, aggregates, parked in rows)
+
+    def _events(self, plan: Plan) -> DataFrame:
+        if plan.archive is None:
+            return events(self._spark, horizon=plan.horizon, types=plan.types)
+        return archived_events(self._spark, plan.archive, make_store(), plan.horizon, types=plan.types)
+
+    def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
+        if len(todo) <= ALONE:
+            with replayer(shadow) as replaying:
+                return replaying.catch_up(todo)
+        context = self._spark.sparkContext
+        parts = context.parallelize(todo, min(4 * context.defaultParallelism, len(todo) // ALONE + 1))
+        return _sum(parts.mapPartitions(partial(_catch_up, shadow)).collect())
+
+
+def _replay(shadow: Shadow, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with task(), replayer(shadow) as replaying:
+        done = replaying.replay(record for batch in batches for record in records_of(batch))
+    columns = [[done.streams], [done.aggregates], [list(done.parked)]]
+    yield pa.RecordBatch.from_arrays([pa.array(values, field.type) for values, field in zip(columns, DONE, strict=True)], schema=DONE)
+
+
+def _catch_up(shadow: Shadow, todo: Iterator[Todo]) -> Iterator[Replayed]:
+    with task(), replayer(shadow) as replaying:
+        yield replaying.catch_up(todo)
+
+
+def _sum(all_done: Iterator[Replayed] | list[Replayed]) -> Replayed:
+    total = Replayed()
+    for done in all_done:
+        total += done
+    return total
