@@ -80,6 +80,19 @@ BARS = (
         lambda with_them, without: with_them / without,
         at_most=1.11,
     ),
+    Bar("rebuild / plain SQL", ["rebuild", "rebuild: plain SQL"], lambda spark, sql: spark / sql, at_most=6),
+    Bar(
+        "snapshots on Spark / plain SQL",
+        ["snapshots on Spark", "rebuild: plain SQL"],
+        lambda spark, sql: spark / sql,
+        at_most=6,
+    ),
+    Bar(
+        "rebuild, twice the streams / half",
+        ["rebuild", "rebuild, half the streams"],
+        lambda larger, smaller: larger / smaller,
+        at_most=2.4,
+    ),
     Bar("handled p50, ms", ["handled p50"], lambda p50: p50, at_most=12),
     Bar(
         "append, large table / small",

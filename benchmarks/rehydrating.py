@@ -8,15 +8,13 @@ in memory.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
 
+from benchmarks.children import Asked
 from benchmarks.figures import Figure, median
 from benchmarks.peer import BEST, connection_settings
-from benchmarks.processors import BenchmarkError
-from benchmarks.workspace import PROJECT, Services
+from benchmarks.workspace import Services
 
 BEHIND = 50
 """Versions that a snapshot is older than its aggregate: on average half of what lies between two of them."""
@@ -28,8 +26,8 @@ def run(services: Services, quick: bool) -> list[Figure]:
     with (
         services.workspace() as workspace,
         services.database(migrated=False) as url,
-        _Asked("benchmarks.rehydrating", accounts, events, env=workspace.environment) as ours,
-        _Asked(
+        Asked("benchmarks.rehydrating", accounts, events, env=workspace.environment) as ours,
+        Asked(
             "benchmarks.peer_rehydrating", accounts, events, json.dumps({**connection_settings(url), **BEST})
         ) as peer,
     ):
@@ -38,7 +36,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
         kinds = [kind for pair in zip(kinds[:rounds], kinds[rounds:], strict=True) for kind in pair]
         kinds += [(ours, "with")] * 9 + [(ours, "one")] * 50 + [(peer, "tuned")] * rounds
         for process, kind in kinds:
-            seconds.setdefault(kind, []).append(process.round(kind))
+            seconds.setdefault(kind, []).append(process.ask(kind))
     count = accounts * events
     rates = {kind: [count / each for each in taken] for kind, taken in seconds.items()}
     note = f"{accounts} accounts of {events:,} events"
@@ -55,36 +53,6 @@ def run(services: Services, quick: bool) -> list[Figure]:
         median("peer rehydrating", rates["plain"], "events/s", f"{note}, in turns with ours"),
         median("peer rehydrating, tuned", rates["tuned"], "events/s", tuned),
     ]
-
-
-def _peer_settings(url: str) -> str:
-    return json.dumps({**connection_settings(url), **BEST})
-
-
-class _Asked:
-    """A process that prepares its accounts, and then loads them once for each line that it gets."""
-
-    def __init__(self, module: str, *arguments: object, env: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", module, *map(str, arguments)]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, cwd=PROJECT, env=env, stdin=pipe, stdout=pipe, text=True)
-
-    def __enter__(self) -> _Asked:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._process.communicate()  # which ends its input
-
-    def round(self, kind: str) -> float:
-        """The seconds that one took."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{kind}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise BenchmarkError(f"{self._process.args!r} ended with {self._process.wait()}")
-        return float(answer)
 
 
 def main(accounts: int, events: int) -> None:

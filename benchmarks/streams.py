@@ -32,19 +32,19 @@ class History(NamedTuple):
 def history(accounts: int, deposits: int, seed: int = 1) -> History:
     """Deposits to random accounts."""
     roots = [BankAccount.open(id, f"owner {n}") for n, id in enumerate(account_ids(accounts))]
-    opened = [_accepted(root, OpenAccount) for root in roots]
+    opened = [accepted(root, OpenAccount) for root in roots]
     balances: dict[str, list[Decimal]] = {root.id: [] for root in roots}
     choose = random.Random(seed).choice
     deposited = []
     for _ in range(deposits):
         root = choose(roots)
         root.deposit(AMOUNT)
-        deposited.append(_accepted(root, Deposit))
+        deposited.append(accepted(root, Deposit))
         balances[root.id].append(root.balance)
     return History(opened, deposited, balances)
 
 
-def _accepted(root: BankAccount, command: type[Deposit | OpenAccount]) -> StreamRecord:
+def accepted(root: BankAccount, command: type[Deposit | OpenAccount]) -> StreamRecord:
     events = root.accept()
     return StreamRecord(
         root.id,

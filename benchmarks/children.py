@@ -1,0 +1,41 @@
+"""Processes that prepare something, and then measure when they are asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.processors import BenchmarkError
+from benchmarks.workspace import PROJECT
+
+
+class Asked:
+    """It answers each line that it gets with one of JSON. It ends with its input."""
+
+    def __init__(self, module: str, *arguments: object, env: Mapping[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=PROJECT, env=env, stdin=pipe, stdout=pipe, text=True)
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.communicate()
+
+    def ask(self, line: str) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> Any:
+        """The next line."""
+        assert self._process.stdout is not None
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise BenchmarkError(f"{self._process.args!r} ended with {self._process.wait()}")
+        return json.loads(answer)
