@@ -78,12 +78,15 @@ def _numbers() -> Iterator[CheckMessage]:
     counts |= {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS_OR_NONE if getattr(current, key) is not None}
     for key in ("MAX_AGGREGATES", "TTL"):
         counts[f"ENODE['AGGREGATE_CACHE'][{key!r}]"] = current.AGGREGATE_CACHE.get(key, 1)
+    counts["ENODE['JOBS']['ATTEMPTS']"] = current.job_attempts
     for name, value in counts.items():
         if type(value) is not int or value < 1:
             yield Error(f"{name} is {value!r}; it must be a whole number above 0.", id="enode_django.E003")
     times = {f"ENODE[{key!r}]": getattr(current, key) for key in _TIMES}
     times |= {f"ENODE[{key!r}]": getattr(current, key) for key in _TIMES_OR_NONE if getattr(current, key) is not None}
     times["ENODE['AGGREGATE_CACHE']['WRITE_INTERVAL']"] = current.AGGREGATE_CACHE.get("WRITE_INTERVAL", 1)
+    times["ENODE['JOBS']['LEASE']"] = current.job_lease
+    times["ENODE['JOBS']['TIME_LIMIT']"] = current.job_time_limit
     for name, value in times.items():
         if not _is_number(value) or value <= 0:
             yield Error(f"{name} is {value!r}; it must be a number above 0.", id="enode_django.E007")

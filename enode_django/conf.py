@@ -61,6 +61,8 @@ class Conf:
     """``DATABASES`` (``["default"]``), ``BACKEND`` (dotted path of an event store)."""
     SNAPSHOTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``ENABLED`` (True)."""
+    JOBS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """``LEASE`` (60), ``TIME_LIMIT`` (21,600), ``ATTEMPTS`` (5)."""
     SPARK: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``MASTER`` (``"local[*]"``), ``CONFIG`` (properties of Spark), ``PY_FILES`` (what else executors need)."""
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -152,6 +154,21 @@ class Conf:
         return list(self.SPARK.get("PY_FILES", []))
 
     @property
+    def job_lease(self) -> float:
+        seconds: float = self.JOBS.get("LEASE", 60.0)
+        return seconds
+
+    @property
+    def job_time_limit(self) -> float:
+        seconds: float = self.JOBS.get("TIME_LIMIT", 21_600.0)
+        return seconds
+
+    @property
+    def job_attempts(self) -> int:
+        attempts: int = self.JOBS.get("ATTEMPTS", 5)
+        return attempts
+
+    @property
     def event_store_backend(self) -> str:
         return str(self.EVENT_STORE.get("BACKEND", POSTGRES))
 
@@ -163,6 +180,7 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES", "LOCATION", "PREFIX", "TTL", "WRITE_INTERVAL"}),
     "SNAPSHOTS": frozenset({"ENABLED"}),
     "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES"}),
+    "JOBS": frozenset({"LEASE", "TIME_LIMIT", "ATTEMPTS"}),
 }
 
 

@@ -40,6 +40,13 @@ EnodeError
 ├── StoreError
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
 │       └── ShardMapOutdated         a shard owns other buckets than the writer knew: it asks again
+├── JobError
+│   ├── JobRunning                   another run holds the lease on the same
+│   ├── JobStopped                   the work has to end
+│   │   ├── JobCancelled             somebody asked for it
+│   │   ├── JobTimeout               it has lasted longer than its time limit
+│   │   └── JobLost                  retriable: its lease could not be renewed in time, or was taken over
+│   └── UnknownJob                   there is no such job, or it has ended
 ├── QueueError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
 │   ├── UnknownTopic
@@ -234,6 +241,39 @@ class StoreUnavailable(StoreError):
 
 
 class ShardMapOutdated(StoreUnavailable):
+    pass
+
+
+class JobError(EnodeError):
+    pass
+
+
+class JobRunning(JobError):
+    """``job_id`` is the other job's; ``task_id`` the Celery task that runs it, if one does."""
+
+    def __init__(self, message: str, *, job_id: int, task_id: str = "") -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.task_id = task_id
+
+
+class JobStopped(JobError):
+    pass
+
+
+class JobCancelled(JobStopped):
+    pass
+
+
+class JobTimeout(JobStopped, TimeoutError):
+    pass
+
+
+class JobLost(JobStopped):
+    retriable = True
+
+
+class UnknownJob(JobError):
     pass
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models.functions import Cast, Now
 
@@ -279,3 +280,44 @@ class Snapshot(models.Model):
 
     def __str__(self) -> str:
         return f"{self.aggregate_root_type} {self.aggregate_root_id} at version {self.version}"
+
+
+class JobState(models.TextChoices):
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Job(models.Model):
+    """One run of a batch job. While it is running, its row is the lease of who works on it: ``owner``, until
+    ``lease_until`` by the clock of the database.
+
+    Rows are written by `enode_django.jobs`. They may be deleted when they have ended.
+    """
+
+    kind = models.CharField("kind", max_length=50)
+    name = models.CharField("name", max_length=500, help_text="What it works on: one at a time of each kind.")
+    state = models.CharField("state", max_length=20, choices=JobState.choices, default=JobState.RUNNING)
+    progress = models.JSONField("progress", default=dict, encoder=DjangoJSONEncoder)
+    figures = models.JSONField("figures", default=dict, encoder=DjangoJSONEncoder)
+    error = models.TextField("error", default="", blank=True, help_text="With its traceback.")
+    owner = models.UUIDField("owner", help_text="Of this run alone: a row that has another one was taken over.")
+    lease_until = models.DateTimeField("lease until")
+    cancel_requested_at = models.DateTimeField("cancel requested at", null=True, blank=True)
+    task_id = models.CharField("task id", max_length=255, default="", blank=True, help_text="Celery's, if one runs it.")
+    started_at = models.DateTimeField("started at")
+    finished_at = models.DateTimeField("finished at", null=True, blank=True)
+
+    class Meta:
+        verbose_name = "job"
+        verbose_name_plural = "jobs"
+        default_permissions = ("view", "change")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["kind", "name"], name="enode_job_running", condition=models.Q(state=JobState.RUNNING)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"job {self.pk}: {self.kind} {self.name} ({self.state})"

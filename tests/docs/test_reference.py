@@ -21,7 +21,10 @@ from enode_django.eventing.subscribers import Subscriber
 from tests.docs.pages import DOCS, code_of, rows_by_code
 
 REFERENCE = DOCS / "reference"
-NESTED = {"BACKEND", "LOCATION", "OPTIONS", "DATABASES", "ENABLED", "MAX_AGGREGATES", "PREFIX", "TTL", "WRITE_INTERVAL"}
+NESTED = {
+    *("BACKEND", "LOCATION", "OPTIONS", "DATABASES", "ENABLED", "MAX_AGGREGATES", "PREFIX", "TTL", "WRITE_INTERVAL"),
+    *("TIME_LIMIT", "ATTEMPTS"),
+}
 SPARK = {"MASTER", "CONFIG", "PY_FILES"}
 REDIS_OPTIONS = {"prefix", "timeout", "max_length", "client"}
 
@@ -58,6 +61,9 @@ def test_keys_within_settings_are_documented_with_their_defaults() -> None:
     assert code_of(rows["MASTER"][0][1]) == repr(current.spark_master)
     assert code_of(rows["CONFIG"][0][1]) == repr(current.spark_config)
     assert code_of(rows["PY_FILES"][0][1]) == repr(current.spark_py_files)
+    assert code_of(rows["LEASE"][1][1]) == repr(current.job_lease)
+    assert code_of(rows["TIME_LIMIT"][0][1]) == repr(current.job_time_limit)
+    assert code_of(rows["ATTEMPTS"][0][1]) == repr(current.job_attempts)
 
 
 def test_options_of_the_redis_transport_are_documented_with_their_defaults() -> None:
@@ -95,7 +101,7 @@ def options_of(parser: ArgumentParser) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["runprocessors", "parked", "buildsnapshots", "forgetsubscriber", "eventschemas", "bankdemo"]
+    "command", ["runprocessors", "parked", "buildsnapshots", "forgetsubscriber", "eventschemas", "jobs", "bankdemo"]
 )
 def test_every_option_of_a_command_is_documented_in_its_section(command: str) -> None:
     sections = (REFERENCE / "commands.md").read_text(encoding="utf-8").split("\n## ")

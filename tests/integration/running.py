@@ -93,12 +93,17 @@ def processors(**settings: Any) -> Iterator[Processors]:
             running.transport.close()
 
 
-def end_other_sessions() -> None:
-    """Threads that are gone may have left sessions behind, and the tests' database must be dropped in the end."""
+def other_session() -> psycopg.Connection[Any]:
+    """To the tests' database, without Django."""
     parameters = {**connection.get_connection_params()}
     for name in ("context", "cursor_factory"):
         parameters.pop(name, None)
-    with psycopg.connect(**parameters, autocommit=True) as session:
+    return psycopg.connect(**parameters, autocommit=True)
+
+
+def end_other_sessions() -> None:
+    """Threads that are gone may have left sessions behind, and the tests' database must be dropped in the end."""
+    with other_session() as session:
         session.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid NOT IN (pg_backend_pid(), %s)",

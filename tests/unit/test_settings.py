@@ -100,6 +100,12 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"EVENT_STORE": {"DATABASE": "default"}, "AGGREGATE_CACHE": {"MAX": 1}}, ["enode_django.E002"] * 2),
         ({"PROCESSES": 0, "MAX_ABNORMAL_ENDS": 0}, ["enode_django.E003"] * 2),
         ({"PROCESSES": None}, []),
+        ({"JOBS": {"LEASE": 30, "TIME_LIMIT": 600.5, "ATTEMPTS": 1}}, []),
+        (
+            {"JOBS": {"LEASE": 0, "TIME_LIMIT": None, "ATTEMPTS": 0.5}},
+            ["enode_django.E003", *["enode_django.E007"] * 2],
+        ),
+        ({"JOBS": {"TIMEOUT": 3}}, ["enode_django.E002"]),
         ({"EVENT_STORE": {"DATABASES": ["elsewhere"]}}, ["enode_django.E004"]),
         ({"COMMAND_MAILBOXES": 0}, ["enode_django.E003"]),
         ({"COPY_MAX_BATCH": "5", "MAX_UNFINISHED": True}, ["enode_django.E003", "enode_django.E003"]),

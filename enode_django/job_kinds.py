@@ -1,0 +1,54 @@
+"""What each kind of job does. The work is imported when a job begins: whoever only asks for it needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventing.snapshot_building import build
+from enode_django.exceptions import ConfigurationError
+from enode_django.jobs import RunningJob
+from enode_django.runtime import make_snapshots, make_store
+from enode_django.serialization.registry import types
+
+EVERYTHING = "*"
+"""The name of a job that works on all types."""
+FAILURES_KEPT = 10
+
+
+def _build_snapshots(job: RunningJob, *, type: str | None) -> None:
+    store = make_store()
+    snapshots = make_snapshots(store)
+    if snapshots is None:
+        raise ConfigurationError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
+    classes = None if type is None else [types.class_of(AggregateRoot, type)]
+    made, failed = 0, dict[str, str]()
+    job.report("looking for what is due")
+    for one in build(store, snapshots, classes, dry_run=False):
+        if one.failure:
+            failed[one.aggregate_root_id] = one.failure
+        else:
+            made += 1
+        job.report("making snapshots", made=made, failed=len(failed))
+    job.result(made=made, failed=len(failed), failures=_first(failed))
+
+
+def _first(failed: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    return list(failed.items())[:FAILURES_KEPT]
+
+
+def _rebuild(job: RunningJob, *, name: str, accept_differences: bool) -> None:
+    rebuild = import_string("enode_django.rebuilding.rebuild.rebuild")
+    job.result(**rebuild(name, accept_differences=accept_differences, report=job.report))
+
+
+def _export(job: RunningJob, *, path: str) -> None:
+    export_events = import_string("enode_django.spark.archive.export_events")
+    job.result(**export_events(path, report=job.report))
+
+
+KINDS: dict[str, Callable[..., Any]] = {"snapshots": _build_snapshots, "rebuild": _rebuild, "export": _export}
+"""Each is called with the `RunningJob` and keyword arguments; it says its figures by ``result``."""

@@ -1,0 +1,144 @@
+"""The rows of jobs, as leases: who may work on what, and until when by the clock of the database.
+
+A lease is a row and a time, no lock of a session: behind a pooler the session is not ours. Every change of a row says
+whose run it is, so that a run that has lost its lease changes nothing any more.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+from django.db import IntegrityError, router, transaction
+from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models.functions import Now
+
+from enode_django.databases import healthy_connection
+from enode_django.exceptions import JobLost, JobRunning, UnknownJob
+from enode_django.models import Job, JobState
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+_CONSTRAINT = "enode_job_running"
+_RAN_OUT = Q(lease_until__lte=Now())
+
+
+class Lease(NamedTuple):
+    """The right to work on something for another ``seconds`` after each renewal."""
+
+    alias: str
+    job_id: int
+    owner: uuid.UUID
+    seconds: float
+
+    @property
+    def rows(self) -> QuerySet[Job]:
+        """Its row, while the run has it."""
+        return Job.objects.using(self.alias).filter(pk=self.job_id, owner=self.owner, state=JobState.RUNNING)
+
+
+def job_database() -> str:
+    return router.db_for_write(Job)
+
+
+def with_lease_state(jobs: QuerySet[Job]) -> QuerySet[Any]:
+    """Each with ``is_left``: it counts as running, but nobody has renewed its lease."""
+    left = Q(state=JobState.RUNNING) & _RAN_OUT
+    return jobs.annotate(is_left=ExpressionWrapper(left, output_field=BooleanField()))
+
+
+def take(kind: str, name: str, *, task_id: str, seconds: float) -> Lease:
+    """Begin a run. One whose lease has run out counts as failed then. Raises `JobRunning`, what the database raises,
+    and RuntimeError inside an atomic block, since nobody would see the row."""
+    alias = job_database()
+    healthy_connection(alias)
+    while True:
+        try:
+            with transaction.atomic(using=alias, durable=True):
+                _end_left(alias, kind, name)
+                return _insert(alias, kind, name, task_id, seconds)
+        except IntegrityError as error:
+            if _constraint_of(error) != _CONSTRAINT:
+                raise
+            # Another run was quicker by a moment: look at its row.
+
+
+def _end_left(alias: str, kind: str, name: str) -> None:
+    running = Job.objects.using(alias).filter(kind=kind, name=name, state=JobState.RUNNING)
+    held = with_lease_state(running.select_for_update()).first()
+    if held is None:
+        return
+    if not held.is_left:
+        by = f" in the task {held.task_id}" if held.task_id else ""
+        raise JobRunning(
+            f"job {held.pk} ({kind} of {name!r}) runs since {held.started_at:%Y-%m-%d %H:%M:%S %Z}{by}; "
+            f"wait for its end, or say: manage.py jobs cancel {held.pk}",
+            job_id=held.pk,
+            task_id=held.task_id,
+        )
+    running.update(state=JobState.FAILED, finished_at=Now(), error="its lease ran out")
+
+
+def _insert(alias: str, kind: str, name: str, task_id: str, seconds: float) -> Lease:
+    job = Job.objects.using(alias).create(
+        kind=kind,
+        name=name,
+        owner=uuid.uuid4(),
+        task_id=task_id,
+        started_at=Now(),
+        lease_until=Now() + timedelta(seconds=seconds),
+    )
+    return Lease(alias, job.pk, job.owner, seconds)
+
+
+def _constraint_of(error: IntegrityError) -> str | None:
+    cause = error.__cause__
+    return cause.diag.constraint_name if isinstance(cause, psycopg.Error) else None
+
+
+def renew(lease: Lease, progress: Mapping[str, Any]) -> bool:
+    """Returns whether somebody asked to cancel it. Raises `JobLost` if the row is not the run's any more, and what the
+    database raises. A lease that has run out and that nobody has taken is renewed, too."""
+    healthy_connection(lease.alias)
+    if not lease.rows.update(lease_until=Now() + timedelta(seconds=lease.seconds), progress=progress):
+        raise _taken(lease)
+    return lease.rows.filter(cancel_requested_at__isnull=False).exists()
+
+
+def hold(lease: Lease) -> None:
+    """Lock the row until the end of the transaction. Raises `JobLost` if it is not the run's any more."""
+    if not list(lease.rows.select_for_update().values_list("pk")):
+        raise _taken(lease)
+
+
+def finish(
+    lease: Lease, state: JobState, *, progress: Mapping[str, Any], figures: Mapping[str, Any], error: str
+) -> None:
+    """End the run. It may be said again, with the same, as long as nobody knows whether it was heard. Raises `JobLost`
+    if the row is not the run's any more."""
+    healthy_connection(lease.alias)
+    end = {"state": state, "progress": progress, "figures": figures, "error": error, "finished_at": Now()}
+    if lease.rows.update(**end):
+        return
+    if not Job.objects.using(lease.alias).filter(pk=lease.job_id, owner=lease.owner, state=state).exists():
+        raise _taken(lease)
+
+
+def _taken(lease: Lease) -> JobLost:
+    return JobLost(f"the lease of job {lease.job_id} ran out and was ended by somebody else; this run must stop")
+
+
+def request_cancel(job_id: int) -> None:
+    """A job hears of it when it next renews its lease; one that nobody renews any more is cancelled here and now. To
+    ask again changes nothing. Raises `UnknownJob` if it does not run."""
+    alias = job_database()
+    running = Job.objects.using(alias).filter(pk=job_id, state=JobState.RUNNING)
+    left = running.filter(_RAN_OUT)
+    if left.update(state=JobState.CANCELLED, cancel_requested_at=Now(), finished_at=Now(), error="its lease ran out"):
+        return
+    if not running.filter(cancel_requested_at__isnull=True).update(cancel_requested_at=Now()) and not running.exists():
+        raise UnknownJob(f"no job {job_id!r} runs; see manage.py jobs list")

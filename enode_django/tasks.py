@@ -1,0 +1,138 @@
+"""The batch jobs as Celery tasks, which Celery's autodiscovery finds. Nothing else of the package needs Celery.
+
+A task that finds the same work in other hands ends at once: its state is IGNORED, and its result says who has it. One
+that is cancelled is REVOKED. Both are final, and their messages are acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from billiard import current_process
+from celery import Task, shared_task, states
+from celery.exceptions import Ignore
+from celery.utils.time import get_exponential_backoff_interval
+
+from enode_django.concurrency.threads import join_threads, start_thread
+from enode_django.conf import conf
+from enode_django.eventing.applying import is_transient
+from enode_django.exceptions import JobCancelled, JobRunning
+from enode_django.job_kinds import EVERYTHING, KINDS
+from enode_django.jobs import RunningJob, running_job
+
+logger = logging.getLogger("enode_django.jobs")
+
+PROGRESS = "PROGRESS"
+KILL_AFTER = 60.0
+"""Seconds that a job has to end by itself after its time limit, before Celery kills its process."""
+TELL_EVERY = 1.0
+FIRST_RETRY, LAST_RETRY = 10, 600
+"""Seconds; each pause is a random part of twice the one before."""
+
+
+class JobTask(Task):  # type: ignore[type-arg]
+    """Acknowledged late, so that a job whose worker dies comes again; to run it twice does no harm."""
+
+    abstract = True
+    acks_late = True
+    track_started = True
+
+    @property
+    def time_limit(self) -> float:  # type: ignore[override]
+        return conf().job_time_limit + KILL_AFTER
+
+
+@shared_task(bind=True, base=JobTask, name="enode_django.build_snapshots")
+def build_snapshots(self: JobTask, type: str | None = None) -> dict[str, Any]:
+    """Make the snapshots that are due, of the aggregates of a type, or of all."""
+    return run_job(self, "snapshots", EVERYTHING if type is None else type, type=type)
+
+
+@shared_task(bind=True, base=JobTask, name="enode_django.rebuild_projection")
+def rebuild_projection(self: JobTask, name: str, accept_differences: bool = False) -> dict[str, Any]:
+    """Build a projection anew, and put it in the place of the live one."""
+    return run_job(self, "rebuild", name, name=name, accept_differences=accept_differences)
+
+
+@shared_task(bind=True, base=JobTask, name="enode_django.export_events")
+def export_events(self: JobTask, path: str) -> dict[str, Any]:
+    """Add what has been stored since the last time to the archive."""
+    return run_job(self, "export", path, path=path)
+
+
+def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[str, Any]:
+    """Run a kind of job as this task; returns its figures. What may pass is tried again later."""
+    try:
+        with running_job(kind, name, task_id=task.request.id or "") as job, _stopped_by_sigterm(job), _told(task, job):
+            KINDS[kind](job, **arguments)
+        return dict(job.figures)
+    except (JobRunning, JobCancelled) as error:
+        if task.request.called_directly:
+            raise
+        _set_aside(task, error)
+        raise Ignore from error
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        pause = get_exponential_backoff_interval(FIRST_RETRY, task.request.retries, LAST_RETRY, full_jitter=True)
+        raise task.retry(exc=error, countdown=pause, max_retries=conf().job_attempts - 1) from error
+
+
+def _set_aside(task: JobTask, error: JobRunning | JobCancelled) -> None:
+    logger.info("task %s: %s", task.request.id, error)
+    if isinstance(error, JobRunning):
+        other = {"reason": str(error), "job": error.job_id, "task": error.task_id}
+        task.update_state(state=states.IGNORED, meta=other)
+    else:
+        task.backend.mark_as_revoked(task.request.id or "", str(error), request=task.request)
+
+
+@contextmanager
+def _stopped_by_sigterm(job: RunningJob) -> Iterator[None]:
+    """In a process of a pool, which hears SIGTERM when its task is to be terminated. A second one has the effect that
+    it would have without us: an exception in the middle of the work."""
+    if current_process().name == "MainProcess" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, before)
+        job.stop(JobCancelled(f"job {job.id} was cancelled: its process was told to end"))
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _told(task: JobTask, job: RunningJob) -> Iterator[None]:
+    """The progress is the task's state meanwhile. In a thread, since a result backend that is away holds up who tells
+    it, and the work must not wait."""
+    if task.request.called_directly:
+        yield
+        return
+    id, ended = task.request.id, threading.Event()
+
+    def tell() -> None:
+        told = job.progress
+        while not ended.wait(TELL_EVERY):
+            if job.progress is not told:
+                told = job.progress
+                try:
+                    task.update_state(task_id=id, state=PROGRESS, meta=dict(told))
+                except Exception as error:
+                    logger.warning("job %s: its progress could not be told: %s", job.id, error)
+
+    thread = start_thread(f"job-{job.id}-telling", tell)
+    try:
+        yield
+    finally:
+        ended.set()
+        join_threads([thread], TELL_EVERY)
