@@ -1,4 +1,5 @@
-"""The event store in the admin, to look at and never to change; what is parked, to be retried or skipped."""
+"""The event store in the admin, to look at and never to change; what is parked, to be retried or skipped; batch jobs,
+to be cancelled."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.exceptions import EnodeError, MessageError
-from enode_django.models import EventStream, ParkedEvent
+from enode_django.job_leases import request_cancel, with_lease_state
+from enode_django.job_texts import duration_of, in_words, state_of
+from enode_django.models import EventStream, Job, JobState, ParkedEvent
 from enode_django.runtime import follower_of
 from enode_django.serialization.codec import StoredRefusal, read_stored
 from enode_django.serialization.plain import unpack
@@ -26,8 +29,9 @@ if TYPE_CHECKING:
     StreamBase = admin.ModelAdmin[EventStream]
     ParkedBase = admin.ModelAdmin[ParkedEvent]
     ParkedEvents = QuerySet[ParkedEvent]
+    JobBase = admin.ModelAdmin[Job]
 else:  # generic for the type checker only
-    StreamBase = ParkedBase = admin.ModelAdmin
+    StreamBase = ParkedBase = JobBase = admin.ModelAdmin
 
 
 class ReadOnly:
@@ -144,6 +148,72 @@ class ParkedEventAdmin(ReadOnly, ParkedBase):
                 self.message_user(request, f"{name}: {id} goes on", messages.SUCCESS)
             else:
                 self.message_user(request, f"{name}: {id} is still parked: {left.error_type}", messages.WARNING)
+
+
+@admin.register(Job)
+class JobAdmin(ReadOnly, JobBase):
+    """Read-only but for an action, which needs the permission to change jobs."""
+
+    list_display = ("id", "kind", "name", "shown_state", "shown_progress", "started_at", "duration")
+    list_filter = ("kind", "state")
+    search_fields = ("name", "task_id__exact")
+    search_help_text = "a part of the name, or the id of a Celery task, whole"
+    ordering = ("-id",)
+    show_full_result_count = False
+    fields = (
+        "kind",
+        "name",
+        "shown_state",
+        "started_at",
+        "finished_at",
+        "duration",
+        "shown_progress",
+        "shown_figures",
+        "shown_error",
+        "cancel_requested_at",
+        "lease_until",
+        "owner",
+        "task_id",
+    )
+    readonly_fields = fields
+    actions = ("cancel",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        return with_lease_state(super().get_queryset(request))
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm("enode_django.change_job"))
+
+    @admin.display(description="state", ordering="state")
+    def shown_state(self, job: Job) -> str:
+        return state_of(job)
+
+    @admin.display(description="progress")
+    def shown_progress(self, job: Job) -> str:
+        return in_words(job.progress) or "-"
+
+    @admin.display(description="duration")
+    def duration(self, job: Job) -> str:
+        return duration_of(job)
+
+    @admin.display(description="figures")
+    def shown_figures(self, job: Job) -> SafeString:
+        return _preformatted(_json(job.figures))
+
+    @admin.display(description="error")
+    def shown_error(self, job: Job) -> SafeString:
+        return _preformatted(job.error or "-")
+
+    @admin.action(description="Cancel", permissions=["cancel"])
+    def cancel(self, request: HttpRequest, chosen: QuerySet[Job]) -> None:
+        for job in chosen.filter(state=JobState.RUNNING):
+            try:
+                request_cancel(job.pk)
+            except EnodeError as error:  # it has ended meanwhile
+                self.message_user(request, str(error), messages.WARNING)
+                continue
+            self.log_change(request, job, "cancel")
+            self.message_user(request, f"job {job.pk} ({job.kind} of {job.name}) was asked to stop", messages.SUCCESS)
 
 
 def _json(value: Any) -> str:

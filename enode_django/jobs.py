@@ -233,16 +233,3 @@ def storable(figures: Mapping[str, Any]) -> dict[str, Any]:
     text = json.dumps(figures, cls=DjangoJSONEncoder, ensure_ascii=False, allow_nan=False)
     kept: dict[str, Any] = json.loads(text.encode("utf-8", "replace").replace(rb"\u0000", rb"\ufffd"))
     return kept
-
-
-def in_words(progress: Mapping[str, Any]) -> str:
-    """
-    >>> in_words({"stage": "reading", "rounds": 3, "events": 1200000})
-    'reading: rounds 3, events 1,200,000'
-    """
-    figures = ", ".join(f"{name.replace('_', ' ')} {_number(progress[name])}" for name in progress if name != "stage")
-    return ": ".join(part for part in (str(progress.get("stage", "")), figures) if part)
-
-
-def _number(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,71 @@
+"""``manage.py jobs``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from enode_django.exceptions import EnodeError
+from enode_django.job_leases import job_database, request_cancel, with_lease_state
+from enode_django.job_texts import duration_of, in_words, state_of
+from enode_django.models import Job
+
+HEADINGS = ("id", "kind", "name", "state", "started", "lasts", "progress")
+
+
+class Command(BaseCommand):
+    help = "Lists the batch jobs, the newest first, or has one cancelled."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True)
+        listing = actions.add_parser("list", help="show the newest jobs")
+        listing.add_argument("--limit", type=_count, default=20, help="so many at most (20)")
+        listing.add_argument("--running", action="store_true", help="only those that run")
+        cancelling = actions.add_parser("cancel", help="ask a job to stop")
+        cancelling.add_argument("id", type=int, help="as the list shows it")
+
+    def handle(self, *, action: str, **options: Any) -> None:
+        try:
+            if action == "list":
+                self._list(options["limit"], options["running"])
+            else:
+                request_cancel(options["id"])
+                self.stdout.write(f"job {options['id']} is to stop; manage.py jobs list shows when it has")
+        except EnodeError as error:
+            raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            raise CommandError(f"{error}; was manage.py migrate run?") from error
+
+    def _list(self, limit: int, only_running: bool) -> None:
+        jobs = with_lease_state(Job.objects.using(job_database()).order_by("-pk"))
+        if only_running:
+            jobs = jobs.filter(state="running")
+        rows = [_shown(job) for job in jobs[:limit]]
+        table = [HEADINGS, *rows]
+        widths = [max(len(line[column]) for line in table) for column in range(len(HEADINGS))]
+        for line in table if rows else []:
+            self.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        self.stdout.write(f"{len(rows)} jobs")
+
+
+def _shown(job: Any) -> Sequence[str]:
+    error = job.error.strip().rsplit("\n", 1)[-1]
+    return (
+        str(job.pk),
+        job.kind,
+        job.name,
+        state_of(job),
+        job.started_at.isoformat(" ", "seconds"),
+        duration_of(job),
+        (error or in_words(job.figures or job.progress))[:100],
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is no number of jobs above 0")
+    return int(text)

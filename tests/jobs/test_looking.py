@@ -1,0 +1,129 @@
+"""Jobs as people see them: in the admin, and by ``manage.py jobs``."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.utils import timezone
+
+from enode_django.models import Job
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/enode_django/job/"
+
+
+def job(name: str, *, lasts: float = 3661, left: bool = False, **fields: Any) -> Job:
+    now = timezone.now()
+    return Job.objects.create(
+        kind="snapshots",
+        name=name,
+        owner=uuid.uuid4(),
+        started_at=now - timedelta(seconds=lasts),
+        lease_until=now + timedelta(hours=-1 if left else 1),
+        **fields,
+    )
+
+
+@pytest.fixture
+def running() -> Job:
+    return job("bank.BankAccount", progress={"stage": "making snapshots", "made": 12000})
+
+
+@pytest.fixture
+def left() -> Job:
+    return job("*", left=True)
+
+
+@pytest.fixture
+def failed() -> Job:
+    error = "Traceback\n  <script>alert(1)</script>\nZeroDivisionError: no\n"
+    return job("bank.Other", state="failed", finished_at=timezone.now(), error=error, figures={"made": 7})
+
+
+def test_the_list_says_how_each_job_stands(admin_client: Client, running: Job, left: Job, failed: Job) -> None:
+    page = admin_client.get(LIST).content.decode()
+    assert "making snapshots: made 12,000" in page
+    assert "running (its lease ran out)" in page
+    assert "1:01:01" in page
+    assert admin_client.get(LIST, {"q": "bank."}).context["cl"].result_count == 2
+
+
+def test_a_jobs_page_shows_its_figures_and_its_error(admin_client: Client, failed: Job) -> None:
+    page = admin_client.get(f"{LIST}{failed.pk}/change/").content.decode()
+    assert "&quot;made&quot;: 7" in page
+    assert "ZeroDivisionError: no" in page
+    assert "<script>alert(1)</script>" not in page
+
+
+def test_nobody_adds_changes_or_deletes_a_job(admin_client: Client, running: Job) -> None:
+    assert admin_client.get(f"{LIST}add/").status_code == 403
+    assert admin_client.post(f"{LIST}{running.pk}/change/", {"state": "failed"}).status_code == 403
+    assert admin_client.post(f"{LIST}{running.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert Job.objects.get().state == "running"
+
+
+def cancel(client: Client, *jobs: Job) -> str:
+    data = {"action": "cancel", "_selected_action": [each.pk for each in jobs]}
+    return client.post(LIST, data, follow=True).content.decode()
+
+
+def test_cancelling_asks_what_runs_and_ends_what_was_left(
+    admin_client: Client, running: Job, left: Job, failed: Job
+) -> None:
+    page = cancel(admin_client, running, left, failed)
+    assert "snapshots of bank.BankAccount) was asked to stop" in page
+    assert "running (is to stop)" in page
+    states = dict(Job.objects.values_list("pk", "state"))
+    assert states == {running.pk: "running", left.pk: "cancelled", failed.pk: "failed"}
+    asked = set(Job.objects.filter(cancel_requested_at__isnull=False).values_list("pk", flat=True))
+    assert asked == {running.pk, left.pk}
+    assert LogEntry.objects.count() == 2
+
+
+def test_cancelling_needs_the_permission_to_change_jobs(client: Client, running: Job) -> None:
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    client.force_login(clerk)
+    assert client.get(LIST).status_code == 403
+    clerk.user_permissions.add(Permission.objects.get(codename="view_job"))
+    assert client.get(LIST).status_code == 200
+    cancel(client, running)
+    assert Job.objects.get().cancel_requested_at is None
+    clerk.user_permissions.add(Permission.objects.get(codename="change_job"))
+    cancel(client, running)
+    assert Job.objects.get().cancel_requested_at is not None
+
+
+def jobs(*arguments: str) -> list[str]:
+    out = io.StringIO()
+    call_command("jobs", *arguments, stdout=out, no_color=True)
+    return out.getvalue().splitlines()
+
+
+def test_the_command_lists_the_newest_first(running: Job, left: Job, failed: Job) -> None:
+    lines = jobs("list")
+    assert [line.split()[0] for line in lines[1:-1]] == [str(each.pk) for each in (failed, left, running)]
+    assert "ZeroDivisionError: no" in lines[1]
+    assert "running (its lease ran out)" in lines[2]
+    assert lines[3].endswith("making snapshots: made 12,000")
+    assert jobs("list", "--limit", "1")[-1] == "1 jobs"
+    assert jobs("list", "--running")[-1] == "2 jobs"
+
+
+def test_the_command_cancels(running: Job, failed: Job) -> None:
+    assert jobs("cancel", str(running.pk)) == [
+        f"job {running.pk} is to stop; manage.py jobs list shows when it has",
+    ]
+    assert "running (is to stop)" in jobs("list", "--running")[1]
+    with pytest.raises(CommandError, match=f"no job {failed.pk} runs"):
+        jobs("cancel", str(failed.pk))
+    with pytest.raises(CommandError, match="'0' is no number"):
+        jobs("list", "--limit", "0")
