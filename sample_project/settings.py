@@ -56,6 +56,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "rest_framework",
+    "django_celery_beat",
     "enode_django",
     *(app for app in ("sample_project.bank", "sample_project.notes") if find_spec(app)),
 ]
@@ -115,5 +116,25 @@ ENODE: dict[str, Any] = {
     "EVENT_STORE": {"DATABASES": list(SHARDS)} if SHARDS else {},
 }
 
+EVENT_ARCHIVE = os.environ.get("EVENT_ARCHIVE", str(BASE_DIR / "archive"))
+"""Where the events go every day, as Parquet: a directory, or what Spark can write to."""
+
+# Celery runs the batch jobs: `celery -A sample_project worker` and `celery -A sample_project beat`.
 CELERY_BROKER_URL = REDIS_URL
+CELERY_RESULT_BACKEND = REDIS_URL
 CELERY_TIMEZONE = TIME_ZONE
+CELERY_TASK_SERIALIZER = CELERY_RESULT_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = CELERY_RESULT_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_TRACK_STARTED = True
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# Redis gives a message that is not acknowledged to another worker after so long: later than any job's time limit.
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 12 * 3600}
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1  # what waits behind a long job waits for any worker
+CELERY_WORKER_MAX_TASKS_PER_CHILD = 1  # Spark's Java process ends with the process that started it
+CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+# Beat puts them into its tables, where the admin changes them.
+CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
+    "snapshots": {"task": "enode_django.build_snapshots", "schedule": 3600.0},
+    "archive": {"task": "enode_django.export_events", "schedule": 86_400.0, "args": [EVENT_ARCHIVE]},
+}

@@ -17,7 +17,7 @@ WITHOUT_GENERATION = """
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0006_shards"),
+        ("enode_django", "0007_jobs"),
     ]
 
     operations = [

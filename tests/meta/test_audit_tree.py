@@ -34,6 +34,11 @@ def test_nothing_is_pickled_by_the_package() -> None:
     assert {path for path, tree in package().items() if unsafe & imported(tree)} == set()
 
 
+def test_only_the_tasks_need_celery() -> None:
+    celery = {"celery", "billiard", "kombu"}
+    assert {path for path, tree in package().items() if celery & imported(tree)} == {"enode_django/tasks.py"}
+
+
 def test_one_place_makes_threads() -> None:
     makers = {"Thread", "Timer", "ThreadPoolExecutor", "start_new_thread"}
     assert {path for path, tree in package().items() if makers & called(tree)} == {

@@ -1,0 +1,119 @@
+"""The Celery tasks, run in this process. tests/acceptance/test_celery.py has them in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import shared_task
+
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.exceptions import JobCancelled, JobRunning, StoreUnavailable
+from enode_django.job_kinds import KINDS
+from enode_django.jobs import RunningJob, running_job
+from enode_django.models import Job, Snapshot
+from enode_django.tasks import JobTask, build_snapshots, export_events, rebuild_projection, run_job
+from sample_project.celery import app
+from tests.snapshots.domain import Hooked, Shelf
+from tests.snapshots.histories import store_history
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+KIND = "tests"
+Work = Callable[[RunningJob], None]
+
+
+@shared_task(bind=True, base=JobTask, name="tests.work")
+def work(self: JobTask) -> dict[str, Any]:
+    return run_job(self, KIND, "something")
+
+
+@pytest.fixture
+def does(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], None]:
+    """What the task ``work`` does."""
+    assert app.tasks  # the tasks have their app
+    return lambda does: monkeypatch.setitem(KINDS, KIND, does)
+
+
+def states() -> list[str]:
+    return list(Job.objects.order_by("pk").values_list("state", flat=True))
+
+
+def test_snapshots_are_made_of_all_types_or_of_one_and_counted() -> None:
+    store = PostgresEventStore()
+    for id, until, cls in (("a", 25, Shelf), ("b", 9, Shelf), ("h", 12, Hooked)):
+        store_history(store, id, until, cls)
+    store_history(store, "poisoned", 20, fails_at=3)
+    assert build_snapshots.apply(args=["snapshots.Hooked"]).get() == {"made": 1, "failed": 0, "failures": []}
+    figures = build_snapshots.apply().get()
+    assert (figures["made"], figures["failed"], figures["failures"][0][0]) == (1, 1, "poisoned")
+    assert set(Snapshot.objects.values_list("aggregate_root_id", flat=True)) == {"a", "h"}
+    one, all_types = Job.objects.order_by("pk")
+    assert (one.kind, one.name, one.state) == ("snapshots", "snapshots.Hooked", "succeeded")
+    assert (all_types.name, all_types.progress["stage"]) == ("*", "making snapshots")
+    assert all_types.figures == figures
+    assert all_types.task_id
+
+
+def test_a_task_that_finds_another_at_work_ends_without_an_error(does: Callable[[Work], None]) -> None:
+    does(lambda job: job.result(done=True))
+    with running_job(KIND, "something", task_id="another") as other:
+        result = work.apply()
+        assert result.state == "IGNORED"
+    assert states() == ["succeeded"]
+    assert Job.objects.get().pk == other.id
+    assert work.apply().get() == {"done": True}
+
+
+def test_a_cancelled_task_is_revoked_and_not_tried_again(does: Callable[[Work], None]) -> None:
+    def cancelled(job: RunningJob) -> None:
+        job.stop(JobCancelled("enough"))
+        job.check()
+
+    does(cancelled)
+    assert work.apply().state == "IGNORED"  # of its message; the result backend knows more
+    assert states() == ["cancelled"]
+
+
+def test_what_may_pass_is_tried_again_a_few_times(does: Callable[[Work], None]) -> None:
+    def fails_twice(job: RunningJob) -> None:
+        if Job.objects.count() < 3:
+            raise StoreUnavailable("the store is away")
+        job.result(done=True)
+
+    does(fails_twice)
+    assert work.apply().get() == {"done": True}
+    assert states() == ["failed", "failed", "succeeded"]
+    Job.objects.all().delete()
+
+    def always_fails(job: RunningJob) -> None:
+        raise StoreUnavailable("the store is away")
+
+    does(always_fails)
+    with pytest.raises(StoreUnavailable):
+        work.apply().get()
+    assert states() == ["failed"] * 5
+
+
+def test_what_will_not_pass_fails_at_once(does: Callable[[Work], None]) -> None:
+    does(lambda job: [][1])
+    with pytest.raises(IndexError):
+        work.apply().get()
+    assert states() == ["failed"]
+
+
+def test_a_task_that_is_called_like_a_function_raises_what_stops_it(does: Callable[[Work], None]) -> None:
+    does(lambda job: job.result(done=True))
+    assert work() == {"done": True}
+    with running_job(KIND, "something"), pytest.raises(JobRunning):
+        work()
+
+
+@pytest.mark.parametrize("task", [build_snapshots, rebuild_projection, export_events])
+def test_celery_finds_the_tasks_and_their_limits(task: JobTask) -> None:
+    app.loader.import_default_modules()
+    found = app.tasks[task.name]
+    assert task.name == f"enode_django.{task.__name__}"
+    assert found.time_limit == 21_660
+    assert found.acks_late
