@@ -37,25 +37,25 @@ def once(call: Callable[[], Value], /) -> Value:
     return call()
 
 
-class PersistFor:
-    """Blocks while ``call`` raises a retriable `EnodeError`, for so many seconds at most; then that is raised."""
+def until_it_works(call: Callable[[], Value], /) -> Value:
+    """Blocks while ``call`` raises a retriable `EnodeError`; every other error is the caller's."""
+    return within(inf)(call)
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
 
-    def __call__(self, call: Callable[[], Value], /) -> Value:
-        end = time.monotonic() + self._seconds
+def within(seconds: float) -> Persist:
+    """As `until_it_works`, but what a call raises that began after so many seconds is raised."""
+
+    def call_again(call: Callable[[], Value], /) -> Value:
+        last_try = time.monotonic() + seconds
         for delay in delays():
+            is_last = time.monotonic() >= last_try
             try:
                 return call()
             except EnodeError as error:
-                if not error.retriable or time.monotonic() + delay > end:
+                if not error.retriable or is_last:
                     raise
                 logger.warning("%s; trying again in %.2f s", error, delay)
             time.sleep(delay)
         raise AssertionError("delays() ends")
 
-
-def until_it_works(call: Callable[[], Value], /) -> Value:
-    """Blocks while ``call`` raises a retriable `EnodeError`; every other error is the caller's."""
-    return PersistFor(inf)(call)
+    return call_again

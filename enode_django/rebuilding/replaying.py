@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from django.db import connections
 
-from enode_django.concurrency.backoff import Persist, PersistFor, once
+from enode_django.concurrency.backoff import Persist, once, within
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints
 from enode_django.eventing.applying import is_transient
@@ -252,7 +252,7 @@ def _todo(work: Work) -> Todo:
 
 
 @contextmanager
-def replayer(shadow: Shadow, persist: Persist = PersistFor(DATABASE_MAY_BE_AWAY)) -> Iterator[Replayer]:  # noqa: B008
+def replayer(shadow: Shadow, persist: Persist = within(DATABASE_MAY_BE_AWAY)) -> Iterator[Replayer]:  # noqa: B008
     """In this thread. ``persist`` says how long to wait for a database that is away.
 
     What fails is parked at once: it has failed before, or will again after the swap.
