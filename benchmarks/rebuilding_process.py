@@ -23,9 +23,8 @@ def main(accounts: int) -> None:
     import django
 
     django.setup()
-    from enode_django.spark.session import spark_session
-
     from benchmarks.loads import account_ids
+    from enode_django.spark.session import spark_session
     from sample_project.bank.domain import BankAccount
 
     roots = [BankAccount.open(id, f"owner {n}") for n, id in enumerate(account_ids(accounts))]
@@ -92,9 +91,8 @@ def rebuild(spark: Any) -> dict[str, Any]:
 
 
 def snapshots(spark: Any) -> dict[str, Any]:
-    from enode_django.spark.snapshot_job import build_snapshots
-
     from enode_django.models import Snapshot
+    from enode_django.spark.snapshot_job import build_snapshots
 
     Snapshot.objects.all().delete()
     figures = build_snapshots(spark, None, lambda stage, **figures: None)

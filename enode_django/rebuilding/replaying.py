@@ -252,7 +252,7 @@ def _todo(work: Work) -> Todo:
 
 
 @contextmanager
-def replayer(shadow: Shadow, persist: Persist = within(DATABASE_MAY_BE_AWAY)) -> Iterator[Replayer]:  # noqa: B008
+def replayer(shadow: Shadow, persist: Persist = within(DATABASE_MAY_BE_AWAY)) -> Iterator[Replayer]:
     """In this thread. ``persist`` says how long to wait for a database that is away.
 
     What fails is parked at once: it has failed before, or will again after the swap.

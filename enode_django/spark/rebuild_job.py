@@ -16,7 +16,6 @@ from enode_django.rebuilding.engine import Plan, Report
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.runtime import make_store
-from enode_django.spark.archive import archived_events
 from enode_django.spark.batches import records_of
 from enode_django.spark.executors import task
 from enode_django.spark.progress import with_progress
@@ -27,7 +26,13 @@ if TYPE_CHECKING:
 
 ALONE = 2_000
 """So many aggregates are brought up to date in this process: to tell others costs more."""
-DONE = pa.schema([("streams", pa.int64()), ("aggregates", pa.int64()), ("parked", pa.list_(pa.string()))])
+DONE: pa.Schema = pa.schema(
+    [
+        pa.field("streams", pa.int64()),
+        pa.field("aggregates", pa.int64()),
+        pa.field("parked", pa.list_(pa.string())),
+    ]
+)
 _DDL = "streams BIGINT, aggregates BIGINT, parked ARRAY<STRING>"
 
 
@@ -47,6 +52,8 @@ class SparkEngine:
     def _events(self, plan: Plan) -> DataFrame:
         if plan.archive is None:
             return events(self._spark, horizon=plan.horizon, types=plan.types)
+        from enode_django.spark.archive import archived_events
+
         return archived_events(self._spark, plan.archive, make_store(), plan.horizon, types=plan.types)
 
     def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
@@ -61,8 +68,7 @@ class SparkEngine:
 def _replay(shadow: Shadow, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with task(), replayer(shadow) as replaying:
         done = replaying.replay(record for batch in batches for record in records_of(batch))
-    columns = [[done.streams], [done.aggregates], [list(done.parked)]]
-    yield pa.RecordBatch.from_arrays([pa.array(values, field.type) for values, field in zip(columns, DONE, strict=True)], schema=DONE)
+    yield pa.RecordBatch.from_pylist([done._asdict()], schema=DONE)
 
 
 def _catch_up(shadow: Shadow, todo: Iterator[Todo]) -> Iterator[Replayed]:

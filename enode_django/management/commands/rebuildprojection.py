@@ -28,7 +28,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--master", help=f'Spark\'s (default: as SPARK["MASTER"] says); {LOCAL!r}: without Spark, in this process'
         )
-        parser.add_argument("--archive", metavar="PATH", help="read an archive, and only what came since from the store")
+        parser.add_argument(
+            "--archive", metavar="PATH", help="read an archive, and only what came since from the store"
+        )
         parser.add_argument("--sample", type=int, default=200, help="aggregates that are replayed twice (default: 200)")
         parser.add_argument("--accept-differences", action="store_true", help="swap even if rows are not as they were")
         what = parser.add_mutually_exclusive_group()
