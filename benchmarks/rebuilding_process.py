@@ -84,7 +84,7 @@ def rebuild(spark: Any) -> dict[str, Any]:
         stages.setdefault(stage, time.perf_counter())
 
     began = time.perf_counter()
-    rebuilt = rebuild_projection("bank.AccountSummaries", SparkEngine(spark), report, accept_differences=True)
+    rebuilt = rebuild_projection("bank.AccountSummaries", SparkEngine(lambda: spark), report, accept_differences=True)
     found = sum(AccountSummary.objects.values_list("balance", flat=True))
     until_caught_up = stages.get("catch up", stages.get("check a sample", began)) - began
     return {"streams": rebuilt.replayed.streams, "balance": str(found), "replay": until_caught_up}

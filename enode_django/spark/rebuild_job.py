@@ -6,7 +6,7 @@ A task that runs again, or twice at a time, does no harm: what is in the shadow 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,30 +37,33 @@ _DDL = "streams BIGINT, aggregates BIGINT, parked ARRAY<STRING>"
 
 
 class SparkEngine:
-    """As `Engine` says. Methods raise what Spark raises for a task that failed again and again."""
+    """As `Engine` says. Methods raise what Spark raises for a task that failed again and again.
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    ``session`` is called when there is work for Spark, and then again.
+    """
+
+    def __init__(self, session: Callable[[], SparkSession]) -> None:
+        self._session = session
 
     def replay(self, plan: Plan, report: Report) -> Replayed:
         if not plan.types:
             return Replayed()
         replayed = self._events(plan).mapInArrow(partial(_replay, plan.shadow), _DDL)
-        rows = with_progress(self._spark, "replay", replayed.collect, report)
+        rows = with_progress(self._session(), "replay", replayed.collect, report)
         return _sum(Replayed(streams, aggregates, tuple(parked)) for streams, aggregates, parked in rows)
 
     def _events(self, plan: Plan) -> DataFrame:
         if plan.archive is None:
-            return events(self._spark, horizon=plan.horizon, types=plan.types)
+            return events(self._session(), horizon=plan.horizon, types=plan.types)
         from enode_django.spark.archive import archived_events
 
-        return archived_events(self._spark, plan.archive, make_store(), plan.horizon, types=plan.types)
+        return archived_events(self._session(), plan.archive, make_store(), plan.horizon, types=plan.types)
 
     def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
         if len(todo) <= ALONE:
             with replayer(shadow) as replaying:
                 return replaying.catch_up(todo)
-        context = self._spark.sparkContext
+        context = self._session().sparkContext
         parts = context.parallelize(todo, min(4 * context.defaultParallelism, len(todo) // ALONE + 1))
         return _sum(parts.mapPartitions(partial(_catch_up, shadow)).collect())
 

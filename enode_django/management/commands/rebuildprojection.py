@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -12,11 +10,9 @@ from django.db import DatabaseError
 
 from enode_django.exceptions import EnodeError
 from enode_django.jobs import running_job
-from enode_django.rebuilding.engine import Engine, InProcess
+from enode_django.rebuilding.engines import NO_MASTER, engine_for
 from enode_django.rebuilding.rebuild import Rebuilt, plan, rebuild, undo
 
-LOCAL = "none"
-"""In the place of a master: this process does the work."""
 TELL_EVERY = 2.0
 
 
@@ -26,7 +22,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", help="of the projection, such as bank.Ledger")
         parser.add_argument(
-            "--master", help=f'Spark\'s (default: as SPARK["MASTER"] says); {LOCAL!r}: without Spark, in this process'
+            "--master",
+            help=f'Spark\'s (default: as SPARK["MASTER"] says); {NO_MASTER!r}: without Spark, in this process',
         )
         parser.add_argument(
             "--archive", metavar="PATH", help="read an archive, and only what came since from the store"
@@ -68,7 +65,7 @@ class Command(BaseCommand):
         **options: Any,
     ) -> None:
         plan(name)  # before anything is started for it
-        with running_job("rebuild", name) as job, self._engine(master) as engine:
+        with running_job("rebuild", name) as job, engine_for(master) as engine:
             report = _Lines(self, job.report)
             if undo:
                 rebuilt = _undo(name, engine, report)
@@ -84,17 +81,6 @@ class Command(BaseCommand):
                 )
             job.result(**rebuilt.figures())
         self._tell(name, rebuilt)
-
-    @contextmanager
-    def _engine(self, master: str | None) -> Iterator[Engine]:
-        if master == LOCAL:
-            yield InProcess()
-            return
-        from enode_django.spark.rebuild_job import SparkEngine
-        from enode_django.spark.session import spark_session
-
-        with spark_session(master) as spark:
-            yield SparkEngine(spark)
 
     def _tell(self, name: str, rebuilt: Rebuilt) -> None:
         figures = rebuilt.figures()
