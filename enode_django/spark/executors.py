@@ -11,6 +11,7 @@ from django.apps import apps
 from django.db import connections
 
 from enode_django.exceptions import ConfigurationError
+from enode_django.processors.garbage import collect_seldom
 
 SETTINGS_VARIABLE = "DJANGO_SETTINGS_MODULE"
 
@@ -26,6 +27,7 @@ def set_up() -> None:
             f"enode_django.spark.session.spark_session, or set spark.executorEnv.{SETTINGS_VARIABLE}"
         )
     django.setup()
+    collect_seldom()
 
 
 @contextmanager
