@@ -14,15 +14,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyspark
-from django.conf import settings
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from enode_django.conf import conf
-from enode_django.exceptions import ConfigurationError, SparkUnavailable
+from enode_django.exceptions import SparkUnavailable
 from enode_django.spark import packages
-from enode_django.spark.executors import SETTINGS_VARIABLE
+from enode_django.spark.executors import SETTINGS_VARIABLE, settings_module
 from enode_django.spark.java import check_java
 from enode_django.spark.sources import register
 
@@ -115,7 +114,7 @@ def defaults(master: str, directory: Path) -> Mapping[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
-        f"spark.executorEnv.{SETTINGS_VARIABLE}": _settings_module(),
+        f"spark.executorEnv.{SETTINGS_VARIABLE}": settings_module(),
     }
     if _is_here(master):
         properties |= {
@@ -129,9 +128,9 @@ def defaults(master: str, directory: Path) -> Mapping[str, str]:
 def environment(master: str, directory: Path) -> Mapping[str, str]:
     """What Spark's processes inherit besides this process's variables."""
     if not _is_here(master):
-        return {SETTINGS_VARIABLE: _settings_module()}
+        return {SETTINGS_VARIABLE: settings_module()}
     found = {
-        SETTINGS_VARIABLE: _settings_module(),
+        SETTINGS_VARIABLE: settings_module(),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_LOCAL_DIRS": os.environ.get("SPARK_LOCAL_DIRS", str(directory)),
@@ -173,16 +172,6 @@ def _is_here(master: str) -> bool:
 def _shares_files(master: str) -> bool:
     """Whether tasks run on this machine in processes that find what this one finds."""
     return _is_here(master) and not master.startswith("local-cluster")
-
-
-def _settings_module() -> str:
-    module = os.environ.get(SETTINGS_VARIABLE) or getattr(settings, "SETTINGS_MODULE", None)
-    if not module:
-        raise ConfigurationError(
-            f"Spark's processes load the settings by the name in {SETTINGS_VARIABLE}, which is not set; settings given "
-            "to settings.configure cannot reach them"
-        )
-    return str(module)
 
 
 @contextmanager
