@@ -61,7 +61,6 @@ def spark(postgres_url: str, django_db_setup: None, spark_output: Path) -> Itera
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (spark_output / "events").as_uri(),
         "spark.eventLog.compress": "false",
-        "spark.log.level": "INFO",
     }
     database = url_of_database(str(connection.settings_dict["NAME"]))
     with contextlib.ExitStack() as stack:
