@@ -17,7 +17,7 @@ from enode_django.eventing.deferring import DeferredInserts
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber
-from enode_django.eventing.work import Failure, Progress, Work, bearable, contiguous, followed_events
+from enode_django.eventing.work import Failure, FollowedEvents, Progress, Work, bearable, contiguous
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
@@ -40,6 +40,7 @@ class Applier(ABC):
         self.name = subscriber.name
         self.store = store
         self.attempted: dict[str, tuple[int | None, str]] = {}
+        self._followed = FollowedEvents(subscriber)
 
     def subscribe(self, shard: Shard) -> checkpoints.Subscription:
         """Where the subscriber began in that shard: a new one begins here and now, or with the first event."""
@@ -75,6 +76,7 @@ class Applier(ABC):
         free = [work for work in works if work.aggregate_root_id not in parked]
         streams = contiguous(self.store, free, positions, portion)
         self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
+        self._followed = FollowedEvents(self.subscriber)
         return streams
 
 
@@ -155,7 +157,7 @@ class RowApplier(Applier):
         row, version = changes.rows.get(id), changes.positions[id]
         for record in streams:
             try:
-                for event, handlers in followed_events(self.subscriber, record):
+                for event, handlers in self._followed.of(record):
                     if row is None:
                         row = self._model(aggregate_root_id=id)
                     for handler in handlers:
@@ -286,7 +288,7 @@ class TransactionApplier(Applier):
         try:
             with transaction.atomic(using=self.alias) if isolated else nullcontext():
                 for record in streams:
-                    for event, handlers in followed_events(self.subscriber, record):
+                    for event, handlers in self._followed.of(record):
                         for handler in handlers:
                             handler(event)
                     # A handler may have swallowed an error after which its writes will be rolled back, silently.

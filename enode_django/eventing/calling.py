@@ -13,7 +13,7 @@ from enode_django.eventing import checkpoints
 from enode_django.eventing.applying import Applier, failure_of, is_transient, reached
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventing.work import Followed, Progress, Work, bearable, followed_events, followed_refusal
+from enode_django.eventing.work import Followed, Progress, Work, bearable, followed_refusal
 from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.positions import BEGINNING
 
@@ -70,7 +70,7 @@ class CallingApplier(Applier):
     def _call(self, work: Work, version: int, streams: Sequence[StreamRecord], portion: int, calls: _Calls) -> Progress:
         for record in streams:
             try:
-                calls.run(followed_events(self.subscriber, record))
+                calls.run(self._followed.of(record))
             except Exception as error:
                 return calls.failed(version, record, error)
             version = record.version or 0

@@ -14,8 +14,15 @@ from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing.subscribers import Handler, Subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
-from enode_django.exceptions import MessageError, shown
-from enode_django.serialization.codec import StoredRefusal, decode_refusal, read_stored, restore_event
+from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, shown
+from enode_django.serialization.codec import (
+    Restore,
+    StoredRefusal,
+    decode_refusal,
+    read_stored,
+    restorer_of,
+    stored_events,
+)
 
 
 class Message(NamedTuple):
@@ -149,24 +156,40 @@ def _joining(after: int, records: Iterable[StreamRecord]) -> Iterable[StreamReco
 Followed = tuple[DomainEvent | DomainException, Sequence[Handler]]
 
 
-def followed_events(subscriber: Subscriber, record: StreamRecord) -> list[Followed]:
-    """The events of a stored stream that the subscriber handles, each with its handlers; others are not decoded.
+class FollowedEvents:
+    """The events that a subscriber handles. What events of a type have in common is looked up once; so it is for one
+    batch, since it does not hear of what is registered meanwhile. Used by one thread."""
 
-    Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`.
-    """
-    stored = read_stored(record.events)
-    if isinstance(stored, StoredRefusal):
-        return []
-    followed: list[Followed] = []
-    stamp: EventStamp | None = None
-    for index, event in enumerate(stored.events):
-        handlers = subscriber.event_handlers(event.type_name)
-        if handlers:
-            stamp = stamp or stamp_of(record)
-            restored = restore_event(event)
-            restored.stamp(stamp, index)
-            followed.append((restored, handlers))
-    return followed
+    def __init__(self, subscriber: Subscriber) -> None:
+        self._subscriber = subscriber
+        self._known: dict[tuple[str, int], tuple[Restore | None, Sequence[Handler]]] = {}
+
+    def of(self, record: StreamRecord) -> list[Followed]:
+        """Those of a stored stream, each with its handlers; others are not decoded.
+
+        Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`.
+        """
+        followed: list[Followed] = []
+        stamp: EventStamp | None = None
+        known = self._known
+        for index, stored_event in enumerate(stored_events(record.events)):
+            try:
+                name, schema_version, fields = stored_event
+                restore, handlers = known.get((name, schema_version)) or self._look_up(name, schema_version)
+                if restore is not None:
+                    stamp = stamp or stamp_of(record)
+                    followed.append((restore(fields, stamp, index), handlers))
+            except EnodeError:
+                raise
+            except Exception as error:
+                raise MalformedMessage(f"an event cannot be made of {shown(stored_event)}: {error}") from error
+        return followed
+
+    def _look_up(self, name: str, schema_version: int) -> tuple[Restore | None, Sequence[Handler]]:
+        handlers = self._subscriber.event_handlers(name)
+        found = (restorer_of(name, schema_version) if handlers else None, handlers)
+        self._known[name, schema_version] = found
+        return found
 
 
 def follows_events(subscriber: Subscriber, record: StreamRecord) -> bool:
@@ -191,7 +214,7 @@ def follows_refusal(subscriber: Subscriber, record: StreamRecord) -> bool:
 
 
 def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> Followed | None:
-    """A stored refusal with its handlers; None if the subscriber does not handle it. Raises as `followed_events`."""
+    """A stored refusal with its handlers; None if the subscriber does not handle it. Raises as `FollowedEvents.of`."""
     stored = read_stored(record.events)
     if not isinstance(stored, StoredRefusal):
         return None

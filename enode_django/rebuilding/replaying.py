@@ -28,7 +28,7 @@ from enode_django.eventing.rows import RowTable
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber, running_subscriber
 from enode_django.eventing.sweeping import behind
-from enode_django.eventing.work import Work, followed_events
+from enode_django.eventing.work import FollowedEvents, Work
 from enode_django.eventstore.base import Settled, StreamRecord
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, sqlstate
 from enode_django.exceptions import RebuildError, SubscriberUnavailable
@@ -167,6 +167,7 @@ class _Reducing:
         self._subscriber = subscriber
         self._alias = replayer.shadow.alias
         self._table: RowTable[Any] = RowTable(subscriber.model, self._alias)
+        self._followed = FollowedEvents(subscriber)
 
     def replay(self, records: Iterable[StreamRecord]) -> Replayed:
         total = Replayed()
@@ -196,14 +197,14 @@ class _Reducing:
 
     def _fold(self, id: str, records: Iterator[StreamRecord]) -> _Folded:
         row, count, failed = None, 0, False
-        new, subscriber = self._subscriber.model, self._subscriber
+        new, followed = self._subscriber.model, self._followed
         for record in records:
             count += 1
             if failed or record.version != count:
                 failed = True
                 continue
             try:
-                for event, handlers in followed_events(subscriber, record):
+                for event, handlers in followed.of(record):
                     if row is None:
                         row = new(aggregate_root_id=id)
                     for handler in handlers:
@@ -251,8 +252,11 @@ def _todo(work: Work) -> Todo:
     return Todo(work.aggregate_root_id, work.aggregate_root_type, work.until)
 
 
+_patiently = within(DATABASE_MAY_BE_AWAY)
+
+
 @contextmanager
-def replayer(shadow: Shadow, persist: Persist = within(DATABASE_MAY_BE_AWAY)) -> Iterator[Replayer]:
+def replayer(shadow: Shadow, persist: Persist = _patiently) -> Iterator[Replayer]:
     """In this thread. ``persist`` says how long to wait for a database that is away.
 
     What fails is parked at once: it has failed before, or will again after the swap.

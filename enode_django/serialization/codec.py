@@ -85,6 +85,30 @@ def decode_events(stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
 Restore = Callable[[dict[str, Any], EventStamp, int], DomainEvent]
 
 
+def stored_events(stored: bytes) -> Sequence[Any]:
+    """The events of a stored stream, none of a refusal: each is a type name, a schema version and plain fields, unless
+    `restored` finds something else. Raises `MalformedMessage`."""
+    if stored[:1] != STREAM:
+        read_stored(stored)  # raises, unless it is a refusal
+        return ()
+    stream = unpack(stored[1:])
+    if type(stream) is not list or len(stream) != 2 or type(stream[0]) is not list:
+        raise MalformedMessage(f"an events value of {len(stored)} bytes has another shape than ours")
+    events: list[Any] = stream[0]
+    return events
+
+
+def restorer_of(name: str, schema_version: int) -> Restore:
+    """What makes stamped events of stored fields of this type and version; raises `UnknownMessageType`."""
+    cls = types.class_of(DomainEvent, name)
+    newest: Restore = cls.restorer()
+
+    def upcast(fields: dict[str, Any], stamp: EventStamp, index: int) -> DomainEvent:
+        return newest(upcasters.upcast(cls, name, schema_version, fields), stamp, index)
+
+    return newest if schema_version == cls.schema_version else upcast
+
+
 class EventDecoder:
     """`decode_events` for the streams of one history: what its events have in common is looked up once. Used by one
     thread, and not for long, since it does not hear of what is registered meanwhile."""
@@ -93,35 +117,20 @@ class EventDecoder:
         self._restorers: dict[tuple[str, int], Restore] = {}
 
     def decode(self, stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
-        if stored[:1] != STREAM:
-            read_stored(stored)  # raises, unless it is a refusal
-            return []
-        stream = unpack(stored[1:])
-        if type(stream) is not list or len(stream) != 2 or type(stream[0]) is not list:
-            raise MalformedMessage(f"an events value of {len(stored)} bytes has another shape than ours")
         known = self._restorers
         events = []
-        for index, stored_event in enumerate(stream[0]):
+        for index, stored_event in enumerate(stored_events(stored)):
             try:
                 name, schema_version, fields = stored_event
-                restore = known.get((name, schema_version)) or self._restorer(name, schema_version)
+                restore = known.get((name, schema_version))
+                if restore is None:
+                    restore = known[name, schema_version] = restorer_of(name, schema_version)
                 events.append(restore(fields, stamp, index))
             except EnodeError:
                 raise
             except Exception as error:
                 raise MalformedMessage(f"an event cannot be made of {shown(stored_event)}: {error}") from error
         return events
-
-    def _restorer(self, name: str, schema_version: int) -> Restore:
-        cls = types.class_of(DomainEvent, name)
-        newest: Restore = cls.restorer()
-
-        def upcast(fields: dict[str, Any], stamp: EventStamp, index: int) -> DomainEvent:
-            return newest(upcasters.upcast(cls, name, schema_version, fields), stamp, index)
-
-        restore = newest if schema_version == cls.schema_version else upcast
-        self._restorers[name, schema_version] = restore
-        return restore
 
 
 def restore_event(stored: StoredEvent | Sequence[Any]) -> DomainEvent:

@@ -11,7 +11,7 @@ from tests.following.conftest import behaviour, following_tables, harness  # noq
 if TYPE_CHECKING:
     from tests.following.harness import Harness
 
-_SCHEMAS = r"SELECT nspname FROM pg_namespace WHERE nspname LIKE 'enode\_%'"
+_SCHEMAS = "SELECT nspname FROM pg_namespace WHERE nspname ~ '^enode_'"
 
 
 @pytest.fixture
