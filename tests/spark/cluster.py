@@ -14,6 +14,9 @@ from typing import Any
 import django
 import pyarrow as pa
 
+QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For Java processes that end soon."""
+
 
 def seen_by_executors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Pickled with its code, since this module is not sent to them."""
@@ -40,14 +43,20 @@ def seen_by_executors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 def main(master: str) -> dict[str, Any]:
     django.setup()
+    from django.conf import settings
+    from django.test import override_settings
+
     from enode_django.snapshots.fingerprint import fingerprint_of
     from enode_django.spark.session import spark_session
     from enode_django.spark.source import events
     from sample_project.bank.domain import accounts
 
-    with spark_session(master) as spark:
+    config = {f"spark.{role}.extraJavaOptions": QUICK_TO_START for role in ("driver", "executor")}
+    config |= {"spark.driver.memory": "512m", "spark.scheduler.minRegisteredResourcesRatio": "1"}
+    enode = {**settings.ENODE, "SPARK": {"CONFIG": config}}
+    with override_settings(ENODE=enode), spark_session(master) as spark:
         columns = "pid bigint, file string, fingerprint string, settings string"
-        seen = spark.range(0, 8, numPartitions=4).mapInArrow(seen_by_executors, columns).distinct().collect()
+        seen = spark.range(0, 8, numPartitions=2).mapInArrow(seen_by_executors, columns).distinct().collect()
         rows = events(spark).select("shard", "aggregate_root_id", "version").collect()
         java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     return {

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from enode_django.exceptions import SparkUnavailable
 from enode_django.spark.session import spark_session
 from tests.services import services_required
+from tests.spark.cluster import QUICK_TO_START
 
 
 def url_of_database(name: str) -> str:
@@ -57,6 +58,7 @@ def spark_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spark(postgres_url: str, django_db_setup: None, spark_output: Path) -> Iterator[SparkSession]:
     config = {
         "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": QUICK_TO_START,
         "spark.sql.shuffle.partitions": "2",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (spark_output / "events").as_uri(),
