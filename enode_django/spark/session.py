@@ -30,6 +30,8 @@ logger = logging.getLogger("enode_django.spark")
 LOCAL_TRIES = 4
 """Of a task on ``local[…]``, as many as Spark has elsewhere."""
 STOP_SECONDS = 30.0
+BATCH_BYTES = "16m"
+"""What Spark gives Python functions at once; without it 10,000 rows, whatever their size."""
 LOOPBACK = "127.0.0.1"
 _IN_ONE_PROCESS = re.compile(r"local(\[[^,\]]*\])?")
 
@@ -113,6 +115,7 @@ def defaults(master: str, directory: Path) -> Mapping[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxBytesPerBatch": BATCH_BYTES,
         "spark.sql.python.filterPushdown.enabled": "true",
         f"spark.executorEnv.{SETTINGS_VARIABLE}": settings_module(),
     }

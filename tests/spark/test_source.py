@@ -129,6 +129,19 @@ def test_jobs_get_the_records_back(spark: SparkSession, store: PostgresEventStor
     assert {row.text for row in frame.collect()} == {repr(record) for record in records}
 
 
+def test_jobs_get_large_rows_in_small_batches(spark: SparkSession, store: PostgresEventStore) -> None:
+    for number in range(1, 13):
+        store.append([stream("a", number, events=bytes(3_000_000))])
+
+    def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"size": [batch.nbytes]})
+
+    found = [row.size for row in events(spark, partitions=1).mapInArrow(sizes, "size long").collect()]
+    assert sum(found) > 36_000_000
+    assert max(found) < 24_000_000
+
+
 def test_a_task_that_fails_is_tried_again(spark: SparkSession, store: PostgresEventStore) -> None:
     store.append(history("a", 3))
 
