@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from django.db import connections
 
-from enode_django.concurrency.backoff import Persist, once, within
+from enode_django.concurrency.backoff import Persist, within
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints
 from enode_django.eventing.applying import is_transient
@@ -25,14 +25,14 @@ from enode_django.eventing.parking import parked_among
 from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.rows import RowTable
-from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber, running_subscriber
 from enode_django.eventing.sweeping import behind
 from enode_django.eventing.work import FollowedEvents, Work
 from enode_django.eventstore.base import Settled, StreamRecord
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, sqlstate
 from enode_django.exceptions import RebuildError, SubscriberUnavailable
-from enode_django.rebuilding.shadow import Shadow
+from enode_django.rebuilding.shadow import ReachesOutside, Shadow, hooks_forgotten
+from enode_django.rebuilding.shadow_applier import ShadowRunner
 from enode_django.runtime import make_applier, store_beside
 
 Value = TypeVar("Value")
@@ -107,26 +107,22 @@ class Replayer:
     def behind(self, settled: Settled) -> list[Todo]:
         """What of it is not in the shadow yet."""
 
-        def look() -> list[Todo]:
-            with self.shadow.opened():
-                return [_todo(work) for work in behind(self.follower, settled)]
-
-        return self.persisted(look)
+        return self.persisted(lambda: [_todo(work) for work in behind(self.follower, settled)])
 
     def _drive(self, works: Sequence[Work]) -> tuple[str, ...]:
-        """In one transaction; returns which aggregates were parked."""
+        """Returns which aggregates were parked."""
 
         def drive() -> tuple[str, ...]:
             parked = self.follower.parked
-            with self.shadow.opened():
-                self.follower.catch_up([Work(*_todo(work), dict(work.streams)) for work in works])
-                return self._parked_among(works) if self.follower.parked > parked else ()
+            self.follower.catch_up([Work(*_todo(work), dict(work.streams)) for work in works])
+            return self._parked_among(works) if self.follower.parked > parked else ()
 
         return self.persisted(drive)
 
     def _parked_among(self, works: Sequence[Work]) -> tuple[str, ...]:
         ids = [work.aggregate_root_id for work in works]
-        return tuple(parked_among(self.shadow.alias, self.shadow.subscriber, ids))
+        with self.shadow.opened():
+            return tuple(parked_among(self.shadow.alias, self.shadow.subscriber, ids))
 
     def persisted(self, call: Callable[[], Value]) -> Value:
         """The call's own transaction is run anew while the database is away."""
@@ -135,24 +131,33 @@ class Replayer:
             heal_connections()
             try:
                 return call()
-            except (SubscriberUnavailable, *DATABASE_ERRORS) as error:
-                raise self._explained(error) from error
+            except (SubscriberUnavailable, ReachesOutside, *DATABASE_ERRORS) as error:
+                explained = self._explained(error)
+                if explained is None:
+                    raise
+                raise explained from error
 
         return self._persist(guarded)
 
-    def _explained(self, error: Exception) -> Exception:
-        cause: BaseException | None = error
-        while cause is not None and sqlstate(cause) is None:
-            cause = cause.__cause__
-        if cause is not None and sqlstate(cause) in _UNDEFINED:
-            what = str(cause).partition("\n")[0]
-            return RebuildError(
-                f"{self.shadow.subscriber} needs what it does not declare: {what}; list in its models all that its "
-                "handlers read or write"
-            )
+    def _explained(self, error: Exception) -> Exception | None:
+        """None if it says all itself."""
+        for cause in _causes(error):
+            if isinstance(cause, ReachesOutside) or sqlstate(cause) in _UNDEFINED:
+                what = str(cause).partition("\n")[0]
+                return RebuildError(
+                    f"{self.shadow.subscriber} needs what it does not declare: {what}; list in its models all that "
+                    "its handlers read or write"
+                )
         if isinstance(error, DATABASE_ERRORS) and is_transient(error):
             return SubscriberUnavailable(f"{self.shadow.subscriber} cannot be rebuilt now: {error}")
-        return error
+        return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 class _Reducing:
@@ -182,7 +187,7 @@ class _Reducing:
         return total
 
     def _take(self, folded: Iterator[_Folded]) -> list[_Folded]:
-        with ExitStack() as stack:
+        with hooks_forgotten(), ExitStack() as stack:
             for connection in connections.all():
                 stack.enter_context(connection.execute_wrapper(_refuse))
             return list(islice(folded, ROWS_AT_ONCE))
@@ -213,8 +218,8 @@ class _Reducing:
                         row = None
             except Exception:
                 failed = True
-        if row is not None:
-            row.version = record.version  # type: ignore[attr-defined]
+            if row is not None:
+                row.version = count  # type: ignore[attr-defined]
         return _Folded(Todo(id, record.aggregate_root_type, record.version or 0), count, row, failed)
 
     def _copy(self, folded: Sequence[_Folded]) -> bool:
@@ -263,7 +268,7 @@ def replayer(shadow: Shadow, persist: Persist = _patiently) -> Iterator[Replayer
     """
     subscriber: Subscriber = subscribers.get(shadow.subscriber)
     with store_beside() as store:
-        runner = Runner(make_applier(subscriber, store, _send_nothing), once)
+        runner = ShadowRunner(shadow, make_applier(subscriber, store, _send_nothing))
         follower = Follower(runner, policy=RetryPolicy(1, 0.0), notify=lambda notices: None)
         yield Replayer(shadow, follower, persist)
 

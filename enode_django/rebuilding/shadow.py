@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from typing import Any, NamedTuple, NoReturn
 
 from django.db import connections, models, transaction
 
@@ -30,6 +31,49 @@ CHECKPOINTS, GENERATIONS, PARKED = (
 _LONGEST_NAME = 63
 
 
+class ReachesOutside(RebuildError):
+    """Retriable only in that no aggregate is parked for it."""
+
+    retriable = True
+
+
+@contextmanager
+def hooks_forgotten() -> Iterator[None]:
+    """In the block nothing is registered to run at the end of a transaction, or run because there is none."""
+    known: list[Any] = list(connections.all())
+    before = [vars(connection).get("on_commit") for connection in known]
+    for connection in known:
+        connection.on_commit = _forget
+    try:
+        yield
+    finally:
+        for connection, hook in zip(known, before, strict=True):
+            del connection.on_commit
+            if hook is not None:
+                connection.on_commit = hook
+
+
+def _forget(hook: object, robust: bool = False) -> None: ...
+
+
+@contextmanager
+def _others_refuse(alias: str) -> Iterator[None]:
+    """In the block no database but this one answers to the ORM."""
+    asked: list[str] = []
+
+    def refuse(execute: object, statement: str, parameters: object, many: bool, context: Any) -> NoReturn:
+        asked.append(context["connection"].alias)
+        raise ReachesOutside(f"the database {asked[-1]!r}, where nothing of it is")
+
+    with ExitStack() as stack:
+        for connection in connections.all():
+            if connection.alias != alias:
+                stack.enter_context(connection.execute_wrapper(refuse))
+        yield
+    if asked:
+        raise ReachesOutside(f"the database {asked[0]!r}, where nothing of it is")
+
+
 class Shadow(NamedTuple):
     """The tables of ``subscriber`` in one of its generations; of that in use they are elsewhere."""
 
@@ -39,11 +83,13 @@ class Shadow(NamedTuple):
 
     @property
     def schema(self) -> str:
-        """
+        """No other subscriber has one that is named alike.
+
         >>> Shadow("bank.Ledger", "default", 3).schema
-        'enode_bank_ledger_3'
+        'enode_bank_ledger_a756f8_3'
         """
-        end = f"_{self.generation}".replace("-", "check_")
+        digest = sha256(self.subscriber.encode()).hexdigest()[:6]
+        end = f"_{digest}_{self.generation}".replace("-", "check_")
         name = re.sub("[^a-z0-9]+", "_", self.subscriber.lower())
         return f"enode_{name}"[: _LONGEST_NAME - len(end)] + end
 
@@ -51,14 +97,16 @@ class Shadow(NamedTuple):
     def opened(self) -> Iterator[None]:
         """A transaction in which the tables of this generation are those of the projection, and all there are.
 
-        What handlers have registered to run after it does not run: nothing has changed yet for those outside.
+        What handlers have registered to run after it does not run: nothing has changed yet for those outside. Raises
+        `ReachesOutside` if something was asked of another database, even if who asked has swallowed that.
         """
-        connection: Any = connections[self.alias]
-        with transaction.atomic(using=self.alias):
-            hooks = list(connection.run_on_commit)
-            with search_path(self.alias, quoted(self.schema)):
-                yield
-            connection.run_on_commit = hooks
+        with (
+            transaction.atomic(using=self.alias),
+            search_path(self.alias, quoted(self.schema)),
+            hooks_forgotten(),
+            _others_refuse(self.alias),
+        ):
+            yield
 
     def make_schema(self) -> None:
         """With its fittings; to be called in a transaction whose ``search_path`` is the usual one."""

@@ -24,7 +24,7 @@ from enode_django.rebuilding.target import Target
 ATTEMPTS = 20
 LOCK_TIMEOUT = "2s"
 """So long others may have to wait behind us, while we wait for one that was there before."""
-_LOCK_NOT_AVAILABLE = ("55P03", "40P01")
+LOCK_NOT_AVAILABLE = ("55P03", "40P01")
 
 
 class Swap(NamedTuple):
@@ -49,17 +49,15 @@ class Swap(NamedTuple):
                         self._swap(last_steps)
                 return
             except (EnodeError, *sqlstates.DATABASE_ERRORS) as error:
-                if attempt == ATTEMPTS or not _is_passing(error):
-                    raise self._explained(error) from error
-            time.sleep(delay)
-
-    def _explained(self, error: Exception) -> Exception:
-        if sqlstates.sqlstate(error) not in _LOCK_NOT_AVAILABLE:
-            return error
-        return TablesInUse(
-            f"the tables of {self.target.name} could not be locked in {ATTEMPTS} attempts of {LOCK_TIMEOUT}: "
-            "a long transaction uses them; see pg_stat_activity, and try again"
-        )
+                if attempt < ATTEMPTS and _is_passing(error):
+                    time.sleep(delay)
+                    continue
+                if sqlstates.sqlstate(error) not in LOCK_NOT_AVAILABLE:
+                    raise
+                raise TablesInUse(
+                    f"the tables of {self.target.name} could not be locked in {ATTEMPTS} attempts of {LOCK_TIMEOUT}: "
+                    "a long transaction uses them; see pg_stat_activity, and try again"
+                ) from error
 
     def _swap(self, last_steps: Callable[[], None]) -> None:
         alias = self.target.alias
@@ -119,7 +117,7 @@ class Swap(NamedTuple):
 def _is_passing(error: Exception) -> bool:
     if isinstance(error, EnodeError):
         return error.retriable
-    return sqlstates.sqlstate(error) in _LOCK_NOT_AVAILABLE or sqlstates.is_unavailable(error)
+    return sqlstates.sqlstate(error) in LOCK_NOT_AVAILABLE or sqlstates.is_unavailable(error)
 
 
 _PARKED_COLUMNS = (

@@ -1,0 +1,69 @@
+"""Handlers at work on a shadow: each transaction of theirs is one of the shadow's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from django.db import connections, transaction
+
+from enode_django.concurrency.backoff import once
+from enode_django.databases import execute
+from enode_django.eventing import parking
+from enode_django.eventing.applying import Applier
+from enode_django.eventing.running import Runner
+from enode_django.eventing.work import Failure, Progress, Work
+from enode_django.rebuilding.shadow import Shadow
+
+
+class ShadowApplier(Applier):
+    """Another applier's work, done where the tables of a shadow are all there are.
+
+    Inside somebody else's transaction, constraints that wait for its end are looked at before that, so that a violation
+    is the failure of an aggregate, as it would be in a transaction of its own.
+    """
+
+    def __init__(self, shadow: Shadow, applier: Applier) -> None:
+        self._shadow = shadow
+        self._applier = applier
+        self.at_once = applier.at_once
+        super().__init__(applier.subscriber, applier.store)
+
+    @property
+    def attempted(self) -> dict[str, tuple[int | None, str]]:
+        return self._applier.attempted
+
+    @attempted.setter
+    def attempted(self, value: dict[str, tuple[int | None, str]]) -> None:
+        self._applier.attempted = value
+
+    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+        is_inside = connections[self.alias].in_atomic_block
+        with self._shadow.opened():
+            progress = self._applier.apply(works, portion, even_parked=even_parked)
+            if is_inside:
+                self._check_constraints()
+        return progress
+
+    def _check_constraints(self) -> None:
+        """What is rolled back is that they are looked at at once, not what was written."""
+        with transaction.atomic(using=self.alias):
+            execute(self.alias, "SET CONSTRAINTS ALL IMMEDIATE", ())
+            transaction.set_rollback(True, using=self.alias)
+
+    def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
+        with self._shadow.opened():
+            return self._applier.positions(ids)
+
+    def skip_to(self, aggregate_root_id: str, version: int) -> None:
+        with self._shadow.opened():
+            self._applier.skip_to(aggregate_root_id, version)
+
+
+class ShadowRunner(Runner):
+    def __init__(self, shadow: Shadow, applier: Applier) -> None:
+        super().__init__(ShadowApplier(shadow, applier), once)
+        self._shadow = shadow
+
+    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> None:
+        with self._shadow.opened():
+            super().park(work, failure, instead_of)
