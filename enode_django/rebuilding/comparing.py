@@ -42,9 +42,15 @@ _COMPARE = """
            ARRAY(SELECT jsonb_build_array(side, id, fields)::text FROM different ORDER BY id, side LIMIT {examples})
 """
 
+_LAGGING = """
+    SELECT aggregate_root_id, coalesce(one.version, 0), other.version
+    FROM ({other_reached}) AS other LEFT JOIN ({one_reached}) AS one USING (aggregate_root_id)
+    WHERE other.version > coalesce(one.version, 0) AND (%s OR aggregate_root_id = ANY(%s)) ORDER BY aggregate_root_id
+"""
+
 
 class Generation(NamedTuple):
-    """Tables in a schema, and how far they have come."""
+    """Tables in a schema, or (empty) where they are in use, and how far they have come."""
 
     schema: str
     number: int
@@ -52,6 +58,9 @@ class Generation(NamedTuple):
     @classmethod
     def of(cls, shadow: Shadow) -> Generation:
         return cls(shadow.schema, shadow.generation)
+
+    def place(self, table: str) -> str:
+        return quoted(self.schema, table) if self.schema else quoted(table)
 
 
 class Difference(NamedTuple):
@@ -75,19 +84,32 @@ class Difference(NamedTuple):
         return f"{self.table}{whose}: {'; '.join(changes)}"
 
 
+class Lag(NamedTuple):
+    """How far an aggregate has come in one generation, and in the other: farther."""
+
+    aggregate_root_id: str
+    one: int
+    other: int
+
+    def text(self, one: str, other: str) -> str:
+        return f"{self.aggregate_root_id}: {one} up to version {self.one}, {other} up to version {self.other}"
+
+
 class Comparison(NamedTuple):
     """``compared`` aggregates had come equally far in both, ``apart`` had not; ``rows`` are in one of them only, some
-    of which are among the ``examples``. ``undecided`` are tables that could not be compared."""
+    of which are among the ``examples``. ``undecided`` are tables that could not be compared, ``behind`` are aggregates
+    that do not come as far in ``one`` as they are in the other."""
 
     compared: int
     apart: int
     rows: int
     examples: Sequence[Difference]
     undecided: Sequence[str] = ()
+    behind: Sequence[Lag] = ()
 
     @property
     def is_equal(self) -> bool:
-        return not self.rows and not self.undecided
+        return not (self.rows or self.undecided or self.behind)
 
 
 def compare(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> Comparison:
@@ -122,8 +144,8 @@ def _asked(
         one_reached=one_reached,
         other_reached=other_reached,
         key="NULL::text" if key is None else f"{quoted(key)}::text",
-        one_table=quoted(one.schema, model._meta.db_table),
-        other_table=quoted(other.schema, model._meta.db_table),
+        one_table=one.place(model._meta.db_table),
+        other_table=other.place(model._meta.db_table),
         of_equal=of_equal,
         examples=EXAMPLES,
     )
@@ -134,21 +156,34 @@ def _asked(
     return found[0], found[1], found[2], found[3]
 
 
+def lagging(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> list[Lag]:
+    """Of all aggregates, or of these."""
+    one_reached, one_parameters = reached(target, one)
+    other_reached, other_parameters = reached(target, other)
+    statement = _LAGGING.format(one_reached=one_reached, other_reached=other_reached)
+    parameters = (*other_parameters, *one_parameters, ids is None, list(ids or ()))
+    return [Lag(*found) for found in execute(target.alias, statement, parameters).fetchall()]
+
+
 def reached(target: Target, generation: Generation) -> tuple[str, tuple[Any, ...]]:
     """The statement that gives the version of each aggregate, and its parameters."""
     parameters = (target.name, generation.number)
     if not isinstance(target.subscriber, ModelProjection):
         return _REACHED, parameters
-    table = quoted(generation.schema, target.subscriber.model._meta.db_table)
+    table = generation.place(target.subscriber.model._meta.db_table)
     return f"SELECT aggregate_root_id, version FROM {table} UNION ALL {_REACHED}", parameters
 
 
-def left_out_of(target: Target, model: type[models.Model]) -> Iterator[str]:
-    """The columns that are not compared. Raises `RebuildError` if a volatile field is of no model."""
+def check_volatile(target: Target) -> None:
+    """Raises `RebuildError` if a volatile field is of no model."""
     known = {field.name for one in target.written for field in one._meta.concrete_fields}
     for name in target.subscriber.volatile:
         if name not in known:
             raise RebuildError(f"{target.name} calls {name!r} volatile, but none of its models has such a field")
+
+
+def left_out_of(target: Target, model: type[models.Model]) -> Iterator[str]:
+    """The columns that are not compared."""
     for field in model._meta.concrete_fields:
         if field.name in target.subscriber.volatile or _counts_inserts(target, field):
             yield str(field.column)

@@ -13,44 +13,68 @@ from typing import Any, NamedTuple
 from enode_django.databases import execute
 
 _TABLE = """
-    SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relreplident::text, c.relispartition,
-           coalesce(c.reloptions, '{}')::text[], pg_get_userbyid(c.relowner), obj_description(c.oid, 'pg_class')
-    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+    SELECT c.oid, n.nspname, quote_ident(n.nspname) || '.', c.relname, c.relkind::text, c.relpersistence::text,
+           c.relreplident::text, c.relispartition,
+           coalesce(c.reloptions, '{}')::text[] || ARRAY(
+               SELECT 'toast.' || option FROM pg_class AS toast, unnest(toast.reloptions) AS option
+               WHERE toast.oid = c.reltoastrelid),
+           pg_get_userbyid(c.relowner), obj_description(c.oid, 'pg_class'), coalesce(a.amname::text, ''),
+           coalesce(s.spcname::text, '')
+    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    LEFT JOIN pg_am AS a ON a.oid = c.relam LEFT JOIN pg_tablespace AS s ON s.oid = c.reltablespace
+    WHERE c.oid = to_regclass(%s)
 """
 _COLUMNS = """
     SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity::text,
-           a.attgenerated::text, coalesce(pg_get_expr(d.adbin, d.adrelid), '')
+           a.attgenerated::text, coalesce(pg_get_expr(d.adbin, d.adrelid), ''),
+           CASE a.attcollation WHEN 0 THEN '' ELSE a.attcollation::regcollation::text END,
+           a.attstorage::text || a.attcompression::text, coalesce(a.attstattarget, -1), coalesce(a.attoptions, '{}')
     FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
-# Not-null constraints come along with the columns.
 _CONSTRAINTS = """
-    SELECT conname::text, pg_get_constraintdef(oid), confrelid FROM pg_constraint
-    WHERE conrelid = %s AND contype IN ('p', 'u', 'x', 'c', 'f') ORDER BY contype = 'f', contype <> 'p', conname
+    SELECT conname::text, contype::text, pg_get_constraintdef(oid), confrelid,
+           CASE confrelid WHEN 0 THEN '' ELSE confrelid::regclass::text END, obj_description(oid, 'pg_constraint')
+    FROM pg_constraint
+    WHERE conrelid = %s AND contype IN ('p', 'u', 'x', 'c', 'f', 'n') ORDER BY contype = 'f', contype <> 'p', conname
 """
 _INDEXES = """
-    SELECT c.relname::text, pg_get_indexdef(i.indexrelid),
+    SELECT c.relname::text,
+           CASE WHEN k.oid IS NULL THEN pg_get_indexdef(i.indexrelid) ELSE '' END,
            format('CREATE %%sINDEX %%I ON %%I.%%I ', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END, c.relname,
-                  n.nspname, t.relname)
+                  n.nspname, t.relname),
+           coalesce(c.reloptions, '{}')::text[], coalesce(s.spcname::text, ''), i.indisclustered,
+           obj_description(c.oid, 'pg_class')
     FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
     JOIN pg_class AS t ON t.oid = i.indrelid JOIN pg_namespace AS n ON n.oid = t.relnamespace
-    WHERE i.indrelid = %s AND i.indisvalid
-      AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = i.indexrelid AND contype IN ('p', 'u', 'x'))
-    ORDER BY c.relname
+    LEFT JOIN pg_tablespace AS s ON s.oid = c.reltablespace
+    LEFT JOIN pg_constraint AS k ON k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x')
+    WHERE i.indrelid = %s AND i.indisvalid ORDER BY c.relname
+"""
+_STATISTICS = """
+    SELECT s.stxname::text, pg_get_statisticsobjdef(s.oid), format('CREATE STATISTICS %%I.%%I ', n.nspname, s.stxname),
+           format(' FROM %%s', s.stxrelid::regclass), coalesce(s.stxstattarget, -1)
+    FROM pg_statistic_ext AS s JOIN pg_namespace AS n ON n.oid = s.stxnamespace WHERE s.stxrelid = %s ORDER BY s.stxname
 """
 _GRANTS = """
-    SELECT '', privilege_type, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END,
-           is_grantable
-    FROM pg_class, aclexplode(relacl) WHERE oid = %s AND grantee <> relowner
-    UNION ALL
-    SELECT quote_ident(attname), privilege_type,
-           CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END, is_grantable
-    FROM pg_attribute, aclexplode(attacl) WHERE attrelid = %s AND NOT attisdropped
-    ORDER BY 1, 2, 3
+    WITH granted (on_column, acl) AS (
+        SELECT '', acl FROM pg_class, aclexplode(relacl) AS acl WHERE oid = %s AND acl.grantee <> relowner
+        UNION ALL
+        SELECT quote_ident(attname), acl FROM pg_attribute, aclexplode(attacl) AS acl
+        WHERE attrelid = %s AND NOT attisdropped
+    )
+    SELECT on_column, (acl).privilege_type,
+           CASE (acl).grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid((acl).grantee)) END,
+           bool_or((acl).is_grantable)
+    FROM granted GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 _SEQUENCES = """
-    SELECT a.attname::text, s.relname::text, s.oid, a.attidentity::text
+    SELECT a.attname::text, s.relname::text, s.oid, a.attidentity::text, obj_description(s.oid, 'pg_class'),
+           format('AS %%s INCREMENT BY %%s MINVALUE %%s MAXVALUE %%s START WITH %%s CACHE %%s %%s',
+                  format_type(q.seqtypid, NULL), q.seqincrement, q.seqmin, q.seqmax, q.seqstart, q.seqcache,
+                  CASE WHEN q.seqcycle THEN 'CYCLE' ELSE 'NO CYCLE' END)
     FROM pg_depend AS d JOIN pg_class AS s ON s.oid = d.objid AND s.relkind = 'S'
+    JOIN pg_sequence AS q ON q.seqrelid = s.oid
     JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (d.refobjid, d.refobjsubid)
     WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = %s
       AND d.deptype IN ('a', 'i') ORDER BY s.relname
@@ -58,7 +82,8 @@ _SEQUENCES = """
 
 
 class Column(NamedTuple):
-    """``identity``, ``generated``: PostgreSQL's letters, empty for neither."""
+    """``identity``, ``generated``, ``storage``: PostgreSQL's letters. ``collation`` is quoted; ``statistics`` is -1
+    where nothing was said."""
 
     name: str
     type: str
@@ -66,22 +91,42 @@ class Column(NamedTuple):
     identity: str
     generated: str
     default: str
+    collation: str
+    storage: str
+    statistics: int
+    options: Sequence[str]
 
 
 class Constraint(NamedTuple):
-    """``references`` is the oid of the table that a foreign key points to, else 0."""
+    """``kind`` is PostgreSQL's letter. ``references`` is the oid of the table that a foreign key points to, else 0, and
+    ``referenced`` its name, quoted."""
 
     name: str
+    kind: str
     definition: str
     references: int
+    referenced: str
+    comment: str | None
 
 
 class Index(NamedTuple):
-    """``using`` is the rest of its definition, from USING on."""
+    """``using`` is the rest of its definition, from USING on; empty for one that a constraint brings along."""
 
     name: str
     is_unique: bool
     using: str
+    options: Sequence[str]
+    tablespace: str
+    is_clustered: bool
+    comment: str | None
+
+
+class Statistics(NamedTuple):
+    """``what`` is its definition without names."""
+
+    name: str
+    what: str
+    target: int
 
 
 class Grant(NamedTuple):
@@ -100,15 +145,18 @@ class OwnSequence(NamedTuple):
     name: str
     oid: int
     identity: str
+    comment: str | None
+    options: str
     grants: Sequence[Grant]
 
 
 class Table(NamedTuple):
-    """``schema`` and ``name`` are not quoted; ``kind``, ``persistence`` and ``replica_identity`` are PostgreSQL's
-    letters."""
+    """``schema`` and ``name`` are not quoted, ``prefix`` is the schema as definitions have it, with the point;
+    ``kind``, ``persistence`` and ``replica_identity`` are PostgreSQL's letters."""
 
     oid: int
     schema: str
+    prefix: str
     name: str
     kind: str
     persistence: str
@@ -117,20 +165,46 @@ class Table(NamedTuple):
     options: Sequence[str]
     owner: str
     comment: str | None
+    access_method: str
+    tablespace: str
     columns: Sequence[Column]
     constraints: Sequence[Constraint]
     indexes: Sequence[Index]
+    statistics: Sequence[Statistics]
     grants: Sequence[Grant]
     sequences: Sequence[OwnSequence]
 
     @property
     def shape(self) -> Mapping[str, Any]:
-        """What two tables have in common that can take each other's place, as JSON knows it."""
+        """What it is like, in short, as JSON knows it."""
         return {
             "columns": [list(column[:5]) for column in self.columns],
             "constraints": sorted(constraint.name for constraint in self.constraints),
             "indexes": sorted(index.name for index in self.indexes),
         }
+
+    def differences(self, other: Table) -> list[str]:
+        """In what the two are not alike, wherever they lie: names of fields. Pure."""
+        one, two = self._likeness(self.prefix), other._likeness(self.prefix)
+        return [name for name in one if one[name] != two[name]]
+
+    def _likeness(self, prefix: str) -> dict[str, Any]:
+        """As it would be described in the schema of that prefix, without oids."""
+        alike = self._replace(
+            constraints=[constraint._replace(references=0) for constraint in self.constraints],
+            sequences=[sequence._replace(oid=0) for sequence in self.sequences],
+        )
+        return {
+            name: _renamed(value, self.prefix, prefix)
+            for name, value in alike._asdict().items()
+            if name not in ("oid", "schema", "prefix")
+        }
+
+
+def _renamed(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(old, new)
+    return [_renamed(one, old, new) for one in value] if isinstance(value, list | tuple) else value
 
 
 def describe(alias: str, names: Iterable[str]) -> dict[str, Table]:
@@ -149,16 +223,26 @@ def _described(alias: str, row: Sequence[Any]) -> Table:
         [Column(*found) for found in _fetch(alias, _COLUMNS, oid)],
         [Constraint(*found) for found in _fetch(alias, _CONSTRAINTS, oid)],
         [_index(*found) for found in _fetch(alias, _INDEXES, oid)],
+        [_statistics(*found) for found in _fetch(alias, _STATISTICS, oid)],
         _grants(alias, oid),
         [OwnSequence._make((*found, _grants(alias, found[2]))) for found in _fetch(alias, _SEQUENCES, oid)],
     )
     return Table._make((*row, *rest))
 
 
-def _index(name: str, definition: str, beginning: str) -> Index:
-    if not definition.startswith(beginning):
-        raise AssertionError(f"PostgreSQL writes an index in a way that is not known: {definition!r}")
-    return Index(name, definition.startswith("CREATE UNIQUE "), definition.removeprefix(beginning))
+def _index(name: str, definition: str, beginning: str, *rest: Any) -> Index:
+    using = _between(beginning, definition, "") if definition else ""
+    return Index(name, beginning.startswith("CREATE UNIQUE "), using, *rest)
+
+
+def _statistics(name: str, definition: str, beginning: str, end: str, target: int) -> Statistics:
+    return Statistics(name, _between(beginning, definition, end), target)
+
+
+def _between(beginning: str, definition: str, end: str) -> str:
+    if not (definition.startswith(beginning) and definition.endswith(end)):
+        raise AssertionError(f"PostgreSQL writes this in a way that is not known: {definition!r}")
+    return definition.removeprefix(beginning).removesuffix(end)
 
 
 def _grants(alias: str, oid: int) -> Sequence[Grant]:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from enode_django.databases import execute
-from enode_django.rebuilding.definitions import Grant, OwnSequence, Table, quoted, search_path
+from enode_django.rebuilding.definitions import Column, Grant, Index, OwnSequence, Table, quoted, search_path
 
-_LIKE = "DEFAULTS IDENTITY GENERATED STORAGE COMPRESSION COMMENTS STATISTICS"
-_COMMENT = "COMMENT ON TABLE {} IS {}"
+_LIKE = "DEFAULTS IDENTITY GENERATED STORAGE COMPRESSION COMMENTS"
+_REPLICA_IDENTITIES = {"f": "FULL", "n": "NOTHING"}
+_REVOKE = """
+    DO $make$ DECLARE other record; BEGIN
+        FOR other IN SELECT DISTINCT grantee FROM pg_class, aclexplode(relacl)
+            WHERE pg_class.oid = {name}::regclass AND grantee <> relowner
+        LOOP
+            EXECUTE format('REVOKE ALL ON {kind} %s FROM %s', {name},
+                CASE other.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(other.grantee)) END);
+        END LOOP;
+    END $make$
+"""
 
 
 def make_tables(alias: str, schema: str, tables: Mapping[str, Table]) -> None:
@@ -34,12 +44,24 @@ def _bare(schema: str, table: Table) -> Iterator[str]:
     name = quoted(schema, table.name)
     unlogged = "UNLOGGED " if table.persistence == "u" else ""
     including = " ".join(f"INCLUDING {what}" for what in _LIKE.split())
+    method = f" USING {quoted(table.access_method)}" if table.access_method else ""
     options = f" WITH ({', '.join(table.options)})" if table.options else ""
-    yield f"CREATE {unlogged}TABLE {name} (LIKE {quoted(table.schema, table.name)} {including}){options}"
-    if table.comment is not None:
-        yield _COMMENT.format(name, literal(table.comment))
+    place = f" TABLESPACE {quoted(table.tablespace)}" if table.tablespace else ""
+    like = f"(LIKE {quoted(table.schema, table.name)} {including})"
+    yield f"CREATE {unlogged}TABLE {name} {like}{method}{options}{place}"
+    yield from _comment("TABLE", name, table.comment)
+    for column in table.columns:
+        yield from _column(name, column)
     for sequence in table.sequences:
         yield from _sequence(schema, table, sequence)
+
+
+def _column(table: str, column: Column) -> Iterator[str]:
+    """What is not taken over with the column."""
+    if column.statistics >= 0:
+        yield f"ALTER TABLE {table} ALTER {quoted(column.name)} SET STATISTICS {column.statistics}"
+    if column.options:
+        yield f"ALTER TABLE {table} ALTER {quoted(column.name)} SET ({', '.join(column.options)})"
 
 
 def _sequence(schema: str, table: Table, sequence: OwnSequence) -> Iterator[str]:
@@ -55,40 +77,65 @@ def _sequence(schema: str, table: Table, sequence: OwnSequence) -> Iterator[str]
                 END IF;
             END $make$
         """
-        return
-    yield f"CREATE SEQUENCE {name} OWNED BY {quoted(schema, table.name)}.{column}"
-    yield f"ALTER TABLE {quoted(schema, table.name)} ALTER {column} SET DEFAULT nextval({literal(name)}::regclass)"
+    else:
+        yield f"CREATE SEQUENCE {name} {sequence.options} OWNED BY {quoted(schema, table.name)}.{column}"
+        yield f"ALTER TABLE {quoted(schema, table.name)} ALTER {column} SET DEFAULT nextval({literal(name)}::regclass)"
+    yield from _comment("SEQUENCE", name, sequence.comment)
 
 
 def _constraints(schema: str, table: Table, known: Mapping[int, Table]) -> Iterator[str]:
     name = quoted(schema, table.name)
     for constraint in table.constraints:
         definition = constraint.definition
-        if constraint.references in known:
-            definition = _pointing_into(schema, definition, known[constraint.references])
-        yield f"ALTER TABLE {name} ADD CONSTRAINT {quoted(constraint.name)} {definition}"
+        if constraint.references in known:  # between tables that are made together it points to the one that is made
+            into = quoted(schema, known[constraint.references].name)
+            definition = definition.replace(f" REFERENCES {constraint.referenced}(", f" REFERENCES {into}(", 1)
+        if constraint.kind != "n":  # those came along with the columns
+            yield f"ALTER TABLE {name} ADD CONSTRAINT {quoted(constraint.name)} {definition}"
+        yield from _comment("CONSTRAINT", f"{quoted(constraint.name)} ON {name}", constraint.comment)
     for index in table.indexes:
+        yield from _index(schema, name, index)
+    for statistics in table.statistics:
+        yield f"CREATE STATISTICS {quoted(schema, statistics.name)} {statistics.what} FROM {name}"
+        if statistics.target >= 0:
+            yield f"ALTER STATISTICS {quoted(schema, statistics.name)} SET STATISTICS {statistics.target}"
+    if table.replica_identity in _REPLICA_IDENTITIES:
+        yield f"ALTER TABLE {name} REPLICA IDENTITY {_REPLICA_IDENTITIES[table.replica_identity]}"
+
+
+def _index(schema: str, table: str, index: Index) -> Iterator[str]:
+    name = quoted(schema, index.name)
+    if index.using:
         unique = "UNIQUE " if index.is_unique else ""
-        yield f"CREATE {unique}INDEX {quoted(index.name)} ON {name} {index.using}"
-    if table.replica_identity == "f":
-        yield f"ALTER TABLE {name} REPLICA IDENTITY FULL"
-
-
-def _pointing_into(schema: str, definition: str, target: Table) -> str:
-    """A foreign key between tables that are made together points to the one that is made."""
-    beginning, _, rest = definition.partition(" REFERENCES ")
-    _, _, columns = rest.partition("(")
-    return f"{beginning} REFERENCES {quoted(schema, target.name)}({columns}"
+        yield f"CREATE {unique}INDEX {quoted(index.name)} ON {table} {index.using}"
+    elif index.options:
+        yield f"ALTER INDEX {name} SET ({', '.join(index.options)})"
+    if index.tablespace:
+        yield f"ALTER INDEX {name} SET TABLESPACE {quoted(index.tablespace)}"
+    if index.is_clustered:
+        yield f"ALTER TABLE {table} CLUSTER ON {quoted(index.name)}"
+    yield from _comment("INDEX", name, index.comment)
 
 
 def _rights(schema: str, table: Table) -> Iterator[str]:
-    name = quoted(schema, table.name)
+    """The owner comes first, since what is granted to others is granted by the owner; what the default privileges have
+    granted meanwhile is taken back."""
+    name, owner = quoted(schema, table.name), quoted(table.owner)
+    yield f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {owner}"
+    yield f"ALTER TABLE {name} OWNER TO {owner}"
+    yield _REVOKE.format(kind="TABLE", name=literal(name))
     for grant in table.grants:
         yield _grant(grant, f"TABLE {name}")
     for sequence in table.sequences:
+        on = quoted(schema, sequence.name)
+        yield _REVOKE.format(kind="SEQUENCE", name=literal(on))
         for grant in sequence.grants:
-            yield _grant(grant, f"SEQUENCE {quoted(schema, sequence.name)}")
-    yield f"ALTER TABLE {name} OWNER TO {quoted(table.owner)}"
+            yield _grant(grant, f"SEQUENCE {on}")
+
+
+def _comment(kind: str, name: str, comment: str | None) -> Iterator[str]:
+    if comment is not None:
+        yield f"COMMENT ON {kind} {name} IS {literal(comment)}"
 
 
 def _grant(grant: Grant, on: str) -> str:

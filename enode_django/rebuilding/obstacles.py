@@ -35,19 +35,43 @@ _VIEWS = """
     FROM pg_depend AS d JOIN pg_rewrite AS r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
     WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = %s AND r.ev_class <> d.refobjid
 """
-_FUNCTIONS = """
+_DEPENDENTS = """
     SELECT DISTINCT format('%%s depends on it', pg_describe_object(d.classid, d.objid, d.objsubid)) FROM pg_depend AS d
-    WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'n'
-      AND ((d.refclassid = 'pg_class'::regclass AND d.refobjid = %s)
+    WHERE d.deptype = 'n' AND d.classid <> 'pg_rewrite'::regclass
+      AND ((d.refclassid = 'pg_class'::regclass AND d.refobjid = %s AND d.classid = 'pg_proc'::regclass)
         OR (d.refclassid = 'pg_type'::regclass AND d.refobjid IN (
             SELECT unnest(ARRAY[t.oid, t.typarray]) FROM pg_type AS t JOIN pg_class AS c ON c.reltype = t.oid
             WHERE c.oid = %s)))
 """
+_MARKS = """
+    SELECT format('it belongs to the extension %%I', extname) FROM pg_depend AS d JOIN pg_extension AS e
+        ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
+        WHERE d.classid = 'pg_class'::regclass AND d.objid = %s AND d.deptype = 'e'
+    UNION ALL SELECT format('it has a security label of %%s', provider) FROM pg_seclabel
+        WHERE classoid = 'pg_class'::regclass AND objoid = %s
+    UNION ALL SELECT format('it is a table of the type %%s', reloftype::regtype) FROM pg_class
+        WHERE oid = %s AND reloftype <> 0
+"""
+# While it is rebuilt only its own schema is searched, so operators of such a type would be missing, or, worse, others
+# would be taken: text's for citext's.
+_TYPES = """
+    SELECT format('its column %%I has the type %%s, whose operators lie in the schema %%s and would not be found',
+                  attname, format_type(atttypid, NULL), typnamespace::regnamespace)
+    FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+    WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND typnamespace <> 'pg_catalog'::regnamespace
+"""
 _RIGHTS = """
     SELECT format('%%I is not its owner, %%I', current_user, pg_get_userbyid(relowner)) FROM pg_class
     WHERE oid = %s AND NOT pg_has_role(relowner, 'USAGE')
+    UNION ALL
+    SELECT format('%%I may not put tables into its schema: GRANT CREATE ON SCHEMA %%s TO %%1$I', current_user,
+                  relnamespace::regnamespace)
+    FROM pg_class WHERE oid = %s AND NOT has_schema_privilege(relnamespace, 'CREATE')
 """
 _MAY_MAKE_SCHEMAS = "SELECT has_database_privilege(current_database(), 'CREATE'), current_user, current_database()"
+
+
+_QUESTIONS = (_FOREIGN_KEYS, _TRIGGERS, _RULES, _PUBLICATIONS, _VIEWS, _DEPENDENTS, _MARKS, _TYPES, _RIGHTS)
 
 
 def obstacles(alias: str, names: Sequence[str], tables: Mapping[str, Table]) -> Iterator[str]:
@@ -74,7 +98,7 @@ def _of_table(alias: str, table: Table, oids: Sequence[int]) -> Iterator[str]:
         yield "it is temporary"
     if table.replica_identity == "i":
         yield "its replica identity is an index"
-    for statement in (_FOREIGN_KEYS, _TRIGGERS, _RULES, _PUBLICATIONS, _VIEWS, _FUNCTIONS, _RIGHTS):
+    for statement in _QUESTIONS:
         count = statement.count("%s") - statement.count("%%s")
         parameters = (table.oid, oids) if statement is _FOREIGN_KEYS else (table.oid,) * count
         yield from (reason for (reason,) in execute(alias, statement, parameters).fetchall())

@@ -8,26 +8,35 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from typing import Any, NamedTuple
 
 from django.db import connections
 from django.utils import timezone
 
-from enode_django.concurrency.backoff import once
 from enode_django.databases import execute
 from enode_django.eventing import checkpoints
-from enode_django.eventing.sweeping import parts_of
 from enode_django.eventstore.base import EventStore
-from enode_django.eventstore.positions import BEGINNING, END, Position
-from enode_django.exceptions import ProjectionsDiffer, RebuildError
+from enode_django.eventstore.positions import BEGINNING, Position
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
+from enode_django.exceptions import ProjectionsDiffer, RebuildError, RebuildOvertaken
 from enode_django.models import Rebuild
-from enode_django.rebuilding.comparing import Comparison, Generation, compare, reached
+from enode_django.rebuilding.catching_up import ROUNDS, CatchingUp, Positions, TooMuchLeft, now
+from enode_django.rebuilding.comparing import (
+    EXAMPLES,
+    Comparison,
+    Difference,
+    Generation,
+    Lag,
+    check_volatile,
+    compare,
+    lagging,
+    reached,
+)
 from enode_django.rebuilding.definitions import quoted
 from enode_django.rebuilding.engine import Engine, Plan, Report
-from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer
+from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.swapping import Swap
 from enode_django.rebuilding.target import State, Target
@@ -35,17 +44,9 @@ from enode_django.runtime import make_store
 
 logger = logging.getLogger("enode_django.rebuilding")
 
-SMALL = 500
-"""Aggregates that a round may leave for the next."""
-MOST = 5_000
-"""Aggregates that may be left for the moment when writers are shut out."""
-ROUNDS = 50
 LOOK_AGAIN = 0.2
 LOOKS = 25
 """A projection that does not say whose its rows are can only be compared at a moment when nothing is under way."""
-
-Positions = Mapping[int, Position]
-"""By the number of the shard."""
 
 
 class Rebuilt(NamedTuple):
@@ -64,6 +65,7 @@ class Rebuilt(NamedTuple):
             "parked": list(self.replayed.parked[:100]),
             "compared": self.comparison.compared,
             "differences": self.comparison.rows,
+            "behind": len(self.comparison.behind),
             "examples": describe(self.comparison),
             "swapped": self.is_swapped,
             "seconds": round(self.seconds, 1),
@@ -73,6 +75,7 @@ class Rebuilt(NamedTuple):
 def plan(name: str) -> Target:
     """What would be rebuilt. Raises `UnknownSubscriber`, and `RebuildError` with everything that stands in the way."""
     target = Target.of(name)
+    check_volatile(target)
     target.check()
     return target
 
@@ -93,19 +96,20 @@ def rebuild(
     target = plan(name)
     record, shadow = target.begin()
     try:
-        store = make_store()
-        horizon = _now(store)
-        replayed = engine.replay(Plan(shadow, target.types(), horizon, archive), report)
-        catching_up = _CatchingUp(store, engine, shadow, horizon, report)
-        catching_up.run()
-        _analyze(target, shadow)
-        _check_sample(target, record, shadow, sample, report)
-        report("compare")
-        comparison = _compare_with_used(target, shadow)
-        if not (compare_only or accept_differences or comparison.is_equal):
-            raise ProjectionsDiffer(_differ(target, comparison))
-        if not compare_only:
-            _swap(target, record, catching_up)
+        with _unless_overtaken(target, record):
+            store = make_store()
+            horizon = now(store)
+            replayed = engine.replay(Plan(shadow, target.types(), horizon, archive), report)
+            catching_up = CatchingUp(store, engine, shadow, horizon, report)
+            catching_up.run()
+            _analyze(target, shadow)
+            _check_sample(target, record, shadow, sample, report)
+            report("compare")
+            comparison = _compare_with_used(target, catching_up)
+            if not (compare_only or accept_differences or comparison.is_equal):
+                raise ProjectionsDiffer(_differ(target, comparison))
+            if not compare_only:
+                _swap(target, record, catching_up)
     except BaseException:
         _give_up(target, record)
         raise
@@ -133,16 +137,18 @@ def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
     shadow = target.shadow(record.replaces)
     since = {shard.number: BEGINNING for shard in store.shards}
     since |= {int(number): Position.parse(text) for number, text in record.positions.items()}
-    catching_up = _CatchingUp(store, engine, shadow, since, report)
-    catching_up.run()
-    comparison = _compare_with_used(target, shadow)
-    _swap(target, record, catching_up)
+    catching_up = CatchingUp(store, engine, shadow, since, report)
+    with _unless_overtaken(target, record):
+        catching_up.run()
+        comparison = _compare_with_used(target, catching_up)
+        _swap(target, record, catching_up)
     return Rebuilt(catching_up.total, comparison, True, time.monotonic() - started)
 
 
 def describe(comparison: Comparison) -> list[str]:
     """Line by line."""
     lines = [example.text("rebuilt", "in use") for example in comparison.examples]
+    lines += [f"{lag.text('rebuilt', 'in use')}: see what is parked" for lag in comparison.behind[:EXAMPLES]]
     lines += [
         f"{table}: not compared: events kept coming, and the projection names no aggregate_field"
         for table in comparison.undecided
@@ -154,77 +160,9 @@ def _differ(target: Target, comparison: Comparison) -> str:
     lines = "\n  ".join(describe(comparison))
     return (
         f"the rebuilt tables of {target.name} are not like those in use: {comparison.rows} rows differ among "
-        f"{comparison.compared} aggregates\n  {lines}\nnothing was swapped; if that is what the new code means, accept "
-        "the differences"
+        f"{comparison.compared} aggregates, and {len(comparison.behind)} aggregates have not come as far\n  {lines}\n"
+        "nothing was swapped; if that is what the new code means, accept the differences"
     )
-
-
-def _now(store: EventStore) -> Positions:
-    return {shard.number: shard.position() for shard in store.shards}
-
-
-# -- catching up ------------------------------------------------------------------------------------------------------
-
-
-class _CatchingUp:
-    """``positions``: everything below them is in the shadow."""
-
-    def __init__(self, store: EventStore, engine: Engine, shadow: Shadow, positions: Positions, report: Report) -> None:
-        self.store = store
-        self.shadow = shadow
-        self.positions = positions
-        self.report = report
-        self.total = Replayed()
-        self._engine = engine
-
-    def run(self) -> None:
-        """In rounds, each of what came during the one before, until little is left."""
-        last = 0
-        for number in range(1, ROUNDS + 1):
-            done = self._round(number, last)
-            self.total += done
-            last = done.aggregates
-            if last <= SMALL:
-                return
-        raise RebuildError(
-            f"{self.shadow.subscriber} was not caught up with after {ROUNDS} rounds, {last} aggregates in the last: "
-            "events come in faster than they are handled; give Spark more cores, or try at a quieter time"
-        )
-
-    def _round(self, number: int, before: int) -> Replayed:
-        until, done = _now(self.store), Replayed()
-        with replayer(self.shadow) as replaying:
-            for todo in _in_portions(_behind(self.store, replaying, self.positions, until)):
-                done += self._engine.catch_up(self.shadow, todo)
-                self.report("catch up", round=number, aggregates=done.aggregates, before=before)
-        self.positions = until
-        return done
-
-    def finish(self) -> None:
-        """With everything that is stored, to be called when nobody writes to the tables in use; does not wait for what
-        is away. Raises `_TooMuchLeft`."""
-        everything = dict.fromkeys(self.positions, END)
-        with replayer(self.shadow, once) as replaying:
-            todo = list(islice(_behind(self.store, replaying, self.positions, everything), MOST + 1))
-            if len(todo) > MOST:
-                raise _TooMuchLeft("more came meanwhile than writers should wait for")
-            self.report("swap", aggregates=len(todo))
-            replaying.catch_up(todo)
-
-
-class _TooMuchLeft(RebuildError):
-    pass
-
-
-def _behind(store: EventStore, replaying: Replayer, since: Positions, until: Positions) -> Iterator[Todo]:
-    for shard in store.shards:
-        for part in parts_of(shard, since[shard.number], until[shard.number]):
-            yield from replaying.behind(part.settled)
-
-
-def _in_portions(todo: Iterator[Todo], size: int = 50_000) -> Iterator[Sequence[Todo]]:
-    while some := list(islice(todo, size)):
-        yield some
 
 
 # -- looking whether it is right --------------------------------------------------------------------------------------
@@ -247,8 +185,11 @@ def _check_sample(target: Target, record: Rebuild, shadow: Shadow, count: int, r
         replaying.catch_up([Todo(id, "", version) for id, version in versions.items()])
         fresh, built = Generation.of(scratch), Generation.of(shadow)
         comparison = compare(target, fresh, built, list(versions))
-    if comparison.rows:
-        lines = "\n  ".join(one.text("replayed again", "rebuilt") for one in comparison.examples)
+        lags = lagging(target, fresh, built, list(versions))
+    if comparison.rows or lags:
+        differences: list[Difference | Lag] = [*comparison.examples, *lags[:EXAMPLES]]
+        told = [one.text("replayed again", "rebuilt") for one in differences]
+        lines = "\n  ".join(told)
         raise RebuildError(
             f"{target.name} does not come out the same each time it is replayed:\n  {lines}\nits handlers depend on "
             "more than the events; call such fields volatile"
@@ -257,30 +198,58 @@ def _check_sample(target: Target, record: Rebuild, shadow: Shadow, count: int, r
 
 @contextmanager
 def _scratch(target: Target, record: Rebuild) -> Iterator[Shadow]:
+    """What is left of it when dropping it fails, too, the next rebuild drops."""
     scratch = target.shadow(-record.generation)
-    scratch.make_schema()
-    target.make_tables(scratch)
-    try:
-        yield scratch
-    finally:
-        scratch.drop()
+    target.make(scratch)
+    yield scratch
+    target.drop(scratch)
 
 
-def _compare_with_used(target: Target, shadow: Shadow) -> Comparison:
-    built = Generation.of(shadow)
+def _compare_with_used(target: Target, catching_up: CatchingUp) -> Comparison:
+    built = Generation.of(catching_up.shadow)
     for _ in range(LOOKS):
-        schema = next(iter(target.described().values())).schema
-        comparison = compare(target, built, Generation(schema, target.generation()))
+        used = Generation("", target.generation())
+        comparison = compare(target, built, used)
         if not comparison.undecided:
             break
         time.sleep(LOOK_AGAIN)
-    return comparison
+    return comparison._replace(behind=_behind(target, built, used, catching_up))
+
+
+def _behind(target: Target, built: Generation, used: Generation, catching_up: CatchingUp) -> list[Lag]:
+    """Aggregates that are in use with what they will not have when they are caught up with: parked ones, and such as
+    the store or this process does not know."""
+    ahead = {lag.aggregate_root_id: lag for lag in lagging(target, built, used)}
+    if not ahead:
+        return []
+    catching_up.run()
+    still = lagging(target, built, used, list(ahead))
+    return [lag for lag in still if lag.one < ahead[lag.aggregate_root_id].other]
+
+
+@contextmanager
+def _unless_overtaken(target: Target, record: Rebuild) -> Iterator[None]:
+    """Whatever goes wrong because another rebuild has cleared this one away is told as just that."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RebuildOvertaken) or not _is_overtaken(target, record):
+            raise
+        raise RebuildOvertaken(f"another rebuild of {target.name} has begun meanwhile: nothing is swapped") from error
+
+
+def _is_overtaken(target: Target, record: Rebuild) -> bool:
+    try:
+        connections[target.alias].close_if_unusable_or_obsolete()
+        return target.is_overtaken(record)
+    except DATABASE_ERRORS:
+        return False
 
 
 # -- the swap ---------------------------------------------------------------------------------------------------------
 
 
-def _swap(target: Target, record: Rebuild, catching_up: _CatchingUp) -> None:
+def _swap(target: Target, record: Rebuild, catching_up: CatchingUp) -> None:
     was, incoming, outgoing = record.state, catching_up.shadow, target.shadow(target.generation())
     swept = _swept(target, catching_up.store)
 
@@ -295,7 +264,7 @@ def _swap(target: Target, record: Rebuild, catching_up: _CatchingUp) -> None:
 
     for _ in range(ROUNDS):
         catching_up.run()
-        with suppress(_TooMuchLeft):
+        with suppress(TooMuchLeft):
             Swap(target, incoming, outgoing).run(last_steps)
             logger.info("%s has generation %d in use", target.name, incoming.generation)
             return

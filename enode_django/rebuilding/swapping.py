@@ -17,14 +17,13 @@ from enode_django.databases import execute, heal_connections
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import EnodeError, RebuildError, TablesInUse
 from enode_django.models import ProjectionGeneration
-from enode_django.rebuilding.definitions import describe, quoted
+from enode_django.rebuilding.definitions import Table, describe, quoted
 from enode_django.rebuilding.shadow import PARKED, Shadow
-from enode_django.rebuilding.target import Target
+from enode_django.rebuilding.target import LOCK_NOT_AVAILABLE, Target
 
 ATTEMPTS = 20
 LOCK_TIMEOUT = "2s"
 """So long others may have to wait behind us, while we wait for one that was there before."""
-LOCK_NOT_AVAILABLE = ("55P03", "40P01")
 
 
 class Swap(NamedTuple):
@@ -65,7 +64,10 @@ class Swap(NamedTuple):
         self._lock("EXCLUSIVE")
         self._check()
         last_steps()
+        # What is still to be checked at the end would be in the way of moving the tables.
+        execute(alias, "SET CONSTRAINTS ALL IMMEDIATE", ())
         self._lock("ACCESS EXCLUSIVE")
+        self.target.check()
         self._exchange()
 
     def _lock(self, mode: str) -> None:
@@ -73,7 +75,7 @@ class Swap(NamedTuple):
         execute(self.target.alias, f"LOCK TABLE {tables} IN {mode} MODE", ())
 
     def _check(self) -> None:
-        """They may have been migrated meanwhile."""
+        """They may have been altered meanwhile."""
         alias, names = self.target.alias, self.target.tables
         if self.target.generation() != self.outgoing.generation:
             raise RebuildError(f"{self.target.name} has other tables in use than at the beginning: begin anew")
@@ -81,20 +83,20 @@ class Swap(NamedTuple):
         with self.incoming.opened():
             incoming = describe(alias, names)
         for name in names:
-            if name not in used or name not in incoming or used[name].shape != incoming[name].shape:
+            if name not in used or name not in incoming:
+                raise RebuildError(f"{name} is gone: rebuild {self.target.name} anew")
+            if different := used[name].differences(incoming[name]):
                 raise RebuildError(
-                    f"{name} is not as it was when its other generation was made, it was migrated meanwhile: "
-                    "rebuild it anew"
+                    f"{name} is not as it was when its other generation was made ({', '.join(different)}), it was "
+                    "migrated or altered meanwhile: rebuild it anew"
                 )
 
     def _exchange(self) -> None:
         alias, target = self.target.alias, self.target
-        home = {name: table.schema for name, table in describe(alias, target.tables).items()}
         self.outgoing.make_schema()
-        for name in target.tables:
-            execute(alias, f"ALTER TABLE {quoted(home[name], name)} SET SCHEMA {quoted(self.outgoing.schema)}", ())
-            moved = f"ALTER TABLE {quoted(self.incoming.schema, name)} SET SCHEMA {quoted(home[name])}"
-            execute(alias, moved, ())
+        for table in describe(alias, target.tables).values():
+            move(alias, table, table.schema, self.outgoing.schema)
+            move(alias, table, self.incoming.schema, table.schema)
         self._exchange_parked()
         self.incoming.drop_fittings()
         ProjectionGeneration.objects.using(alias).update_or_create(
@@ -112,6 +114,14 @@ class Swap(NamedTuple):
         remove = f"DELETE FROM {PARKED} WHERE subscriber = %s AND aggregate_root_type = ANY(%s)"
         execute(alias, remove, (target.name, types))
         execute(alias, take.format(PARKED, incoming), (target.name,))
+
+
+def move(alias: str, table: Table, origin: str, destination: str) -> None:
+    """A table like this one, from schema to schema, with all that belongs to it."""
+    to = f"SET SCHEMA {quoted(destination)}"
+    execute(alias, f"ALTER TABLE {quoted(origin, table.name)} {to}", ())
+    for statistics in table.statistics:
+        execute(alias, f"ALTER STATISTICS {quoted(origin, statistics.name)} {to}", ())
 
 
 def _is_passing(error: Exception) -> bool:

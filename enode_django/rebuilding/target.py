@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from django.core.exceptions import FieldDoesNotExist
@@ -14,7 +15,8 @@ from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
-from enode_django.exceptions import RebuildError, RebuildOvertaken
+from enode_django.eventstore import sqlstates
+from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.models import ProjectionGeneration, Rebuild
 from enode_django.rebuilding.definitions import Table, describe
 from enode_django.rebuilding.making import make_tables
@@ -25,6 +27,10 @@ from enode_django.serialization.registry import types
 State = Rebuild.State
 LOCK_TIMEOUT = "5s"
 """For tables that foreign keys point to: writing to them waits while others like ours are made or dropped."""
+LOCK_NOT_AVAILABLE = ("55P03", "40P01")
+
+
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 
 
 class Target(NamedTuple):
@@ -67,11 +73,6 @@ class Target(NamedTuple):
         known = ProjectionGeneration.objects.using(self.alias).filter(subscriber=self.name)
         return known.values_list("generation", flat=True).first() or 0
 
-    def described(self) -> dict[str, Table]:
-        """The tables in use."""
-        with transaction.atomic(using=self.alias):
-            return describe(self.alias, self.tables)
-
     def check(self) -> None:
         """Raises `RebuildError` with everything that stands in the way. Changes nothing."""
         with transaction.atomic(using=self.alias):
@@ -93,15 +94,14 @@ class Target(NamedTuple):
     def begin(self) -> tuple[Rebuild, Shadow]:
         """Tables for the next generation, empty. What earlier rebuilds left behind goes: one that is still under way
         finds its tables gone, and one that was swapped cannot be undone any more."""
-        with transaction.atomic(using=self.alias):
-            execute(self.alias, "SELECT set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
+        with self._changing():
+            execute(self.alias, _ONE_AT_A_TIME, (f"rebuild {self.name}",))
             for left in self.rebuilds().select_for_update().exclude(state__in=[State.ABANDONED, State.SETTLED]):
                 self._leave(left)
             replaces = self.generation()
             newest = self.rebuilds().aggregate(newest=Max("generation"))["newest"] or 0
             shadow = self.shadow(max(newest, replaces) + 1)
-            shadow.make_schema()
-            tables = self.make_tables(shadow)
+            tables = self._made(shadow)
             rebuild = self.rebuilds().create(
                 subscriber=self.name,
                 generation=shadow.generation,
@@ -110,16 +110,49 @@ class Target(NamedTuple):
             )
         return rebuild, shadow
 
-    def make_tables(self, shadow: Shadow) -> dict[str, Table]:
-        """Like those in use, in the shadow's schema."""
-        with transaction.atomic(using=self.alias):
-            tables = describe(self.alias, self.tables)
-            make_tables(self.alias, shadow.schema, tables)
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A transaction that makes or drops tables. Raises `TablesInUse` if somebody is in the way for long, and
+        `RebuildError` if the database does not let us."""
+        try:
+            with transaction.atomic(using=self.alias):
+                execute(self.alias, "SELECT set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
+                yield
+        except sqlstates.DATABASE_ERRORS as error:
+            if sqlstates.sqlstate(error) in LOCK_NOT_AVAILABLE:
+                raise TablesInUse(
+                    f"tables that those of {self.name} point to, or what an earlier rebuild has made of them, are in "
+                    "use by a long transaction; see pg_stat_activity, and try again"
+                ) from error
+            if sqlstates.is_unavailable(error):
+                raise
+            raise RebuildError(
+                f"tables like those of {self.name} cannot be made: {sqlstates.message(error)}"
+            ) from error
+
+    def make(self, shadow: Shadow) -> None:
+        """Its schema, with tables like those in use."""
+        with self._changing():
+            self._made(shadow)
+
+    def drop(self, shadow: Shadow) -> None:
+        with self._changing():
+            shadow.drop()
+
+    def _made(self, shadow: Shadow) -> dict[str, Table]:
+        tables = describe(self.alias, self.tables)
+        shadow.make_schema()
+        make_tables(self.alias, shadow.schema, tables)
+        with shadow.opened():
+            made = describe(self.alias, self.tables)
+        for name, table in tables.items():
+            if different := table.differences(made[name]):
+                raise RebuildError(f"no table can be made that is like {name}: it would have other {different}")
         return tables
 
     def abandon(self, rebuild: Rebuild) -> None:
         """Drop what was built, unless it came into use meanwhile, or somebody else has dropped it."""
-        with transaction.atomic(using=self.alias):
+        with self._changing():
             left = self.rebuilds().select_for_update().filter(pk=rebuild.pk, state=State.BUILDING).first()
             if left is not None:
                 self._leave(left)
@@ -139,6 +172,10 @@ class Target(NamedTuple):
             raise RebuildOvertaken(f"another rebuild of {self.name} has begun meanwhile: nothing is swapped")
         return found
 
+    def is_overtaken(self, rebuild: Rebuild) -> bool:
+        """Whether another rebuild has cleared it away."""
+        return self.rebuilds().filter(pk=rebuild.pk, state__in=[State.ABANDONED, State.SETTLED]).exists()
+
     def aggregate_field(self, model: type[models.Model]) -> str | None:
         """The column that says whose row it is."""
         if isinstance(self.subscriber, ModelProjection):
@@ -151,3 +188,13 @@ class Target(NamedTuple):
         except FieldDoesNotExist:
             return None
         return str(field.column)
+
+
+def forget_rebuilds(alias: str, subscriber: str) -> None:
+    """Drop what all rebuilds of a subscriber have left beside the tables in use. To be called in a transaction."""
+    known = Rebuild.objects.using(alias).filter(subscriber=subscriber)
+    for generation, replaces in known.values_list("generation", "replaces"):
+        for left in (generation, -generation, replaces):
+            Shadow(subscriber, alias, left).drop()
+    known.delete()
+    ProjectionGeneration.objects.using(alias).filter(subscriber=subscriber).delete()

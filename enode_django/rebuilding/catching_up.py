@@ -1,0 +1,88 @@
+"""Bringing a shadow up to what is stored, while more is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from enode_django.concurrency.backoff import once
+from enode_django.eventing.sweeping import parts_of
+from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.positions import END, Position
+from enode_django.exceptions import RebuildError
+from enode_django.rebuilding.engine import Engine, Report
+from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer
+from enode_django.rebuilding.shadow import Shadow
+
+SMALL = 500
+"""Aggregates that a round may leave for the next."""
+MOST = 5_000
+"""Aggregates that may be left for the moment when writers are shut out."""
+ROUNDS = 50
+Positions = Mapping[int, Position]
+"""By the number of the shard."""
+
+
+def now(store: EventStore) -> Positions:
+    return {shard.number: shard.position() for shard in store.shards}
+
+
+class CatchingUp:
+    """``positions``: everything below them is in the shadow."""
+
+    def __init__(self, store: EventStore, engine: Engine, shadow: Shadow, positions: Positions, report: Report) -> None:
+        self.store = store
+        self.shadow = shadow
+        self.positions = positions
+        self.report = report
+        self.total = Replayed()
+        self._engine = engine
+
+    def run(self) -> None:
+        """In rounds, each of what came during the one before, until little is left."""
+        last = 0
+        for number in range(1, ROUNDS + 1):
+            done = self._round(number, last)
+            self.total += done
+            last = done.aggregates
+            if last <= SMALL:
+                return
+        raise RebuildError(
+            f"{self.shadow.subscriber} was not caught up with after {ROUNDS} rounds, {last} aggregates in the last: "
+            "events come in faster than they are handled; give Spark more cores, or try at a quieter time"
+        )
+
+    def _round(self, number: int, before: int) -> Replayed:
+        until, done = now(self.store), Replayed()
+        with replayer(self.shadow) as replaying:
+            for todo in _in_portions(_behind(self.store, replaying, self.positions, until)):
+                done += self._engine.catch_up(self.shadow, todo)
+                self.report("catch up", round=number, aggregates=done.aggregates, before=before)
+        self.positions = until
+        return done
+
+    def finish(self) -> None:
+        """With everything that is stored, to be called when nobody writes to the tables in use; does not wait for what
+        is away. Raises `TooMuchLeft`. It is not counted, since the transaction may be tried again."""
+        everything = dict.fromkeys(self.positions, END)
+        with replayer(self.shadow, once) as replaying:
+            todo = list(islice(_behind(self.store, replaying, self.positions, everything), MOST + 1))
+            if len(todo) > MOST:
+                raise TooMuchLeft("more came meanwhile than writers should wait for")
+            self.report("swap", aggregates=len(todo))
+            replaying.catch_up(todo)
+
+
+class TooMuchLeft(RebuildError):
+    pass
+
+
+def _behind(store: EventStore, replaying: Replayer, since: Positions, until: Positions) -> Iterator[Todo]:
+    for shard in store.shards:
+        for part in parts_of(shard, since[shard.number], until[shard.number]):
+            yield from replaying.behind(part.settled)
+
+
+def _in_portions(todo: Iterator[Todo], size: int = 50_000) -> Iterator[Sequence[Todo]]:
+    while some := list(islice(todo, size)):
+        yield some
