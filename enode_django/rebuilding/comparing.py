@@ -60,7 +60,8 @@ class Generation(NamedTuple):
         return cls(shadow.schema, shadow.generation)
 
     def place(self, table: str) -> str:
-        return quoted(self.schema, table) if self.schema else quoted(table)
+        """Of the table, as a statement with parameters has it."""
+        return (quoted(self.schema, table) if self.schema else quoted(table)).replace("%", "%%")
 
 
 class Difference(NamedTuple):

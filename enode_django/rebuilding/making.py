@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from enode_django.databases import execute
-from enode_django.rebuilding.definitions import Column, Grant, Index, OwnSequence, Table, quoted, search_path
+from enode_django.rebuilding.definitions import Column, Constraint, Grant, Index, OwnSequence, Table, quoted, search_path
 
 _LIKE = "DEFAULTS IDENTITY GENERATED STORAGE COMPRESSION COMMENTS"
 _REPLICA_IDENTITIES = {"f": "FULL", "n": "NOTHING"}
@@ -35,7 +35,9 @@ def statements(schema: str, tables: Iterable[Table]) -> Iterator[str]:
     for table in known:
         yield from _bare(schema, table)
     for table in known:
-        yield from _constraints(schema, table, {one.oid: one for one in known})
+        yield from _constraints(schema, table)
+    for table in known:
+        yield from _foreign_keys(schema, table, {one.oid: one for one in known})
     for table in known:
         yield from _rights(schema, table)
 
@@ -77,22 +79,34 @@ def _sequence(schema: str, table: Table, sequence: OwnSequence) -> Iterator[str]
                 END IF;
             END $make$
         """
+        yield f"ALTER SEQUENCE {name} {sequence.options}"
     else:
         yield f"CREATE SEQUENCE {name} {sequence.options} OWNED BY {quoted(schema, table.name)}.{column}"
         yield f"ALTER TABLE {quoted(schema, table.name)} ALTER {column} SET DEFAULT nextval({literal(name)}::regclass)"
     yield from _comment("SEQUENCE", name, sequence.comment)
 
 
-def _constraints(schema: str, table: Table, known: Mapping[int, Table]) -> Iterator[str]:
+def _foreign_keys(schema: str, table: Table, known: Mapping[int, Table]) -> Iterator[str]:
+    for constraint in table.constraints:
+        if constraint.kind == "f":
+            definition = constraint.definition
+            if constraint.references in known:  # it points to the one that is made, too
+                into = quoted(schema, known[constraint.references].name)
+                definition = definition.replace(f" REFERENCES {constraint.referenced}(", f" REFERENCES {into}(", 1)
+            yield from _constraint(quoted(schema, table.name), constraint, definition)
+
+
+def _constraint(table: str, constraint: Constraint, definition: str) -> Iterator[str]:
+    yield f"ALTER TABLE {table} ADD CONSTRAINT {quoted(constraint.name)} {definition}"
+    yield from _comment("CONSTRAINT", f"{quoted(constraint.name)} ON {table}", constraint.comment)
+
+
+def _constraints(schema: str, table: Table) -> Iterator[str]:
+    """Those that are not null came along with the columns."""
     name = quoted(schema, table.name)
     for constraint in table.constraints:
-        definition = constraint.definition
-        if constraint.references in known:  # between tables that are made together it points to the one that is made
-            into = quoted(schema, known[constraint.references].name)
-            definition = definition.replace(f" REFERENCES {constraint.referenced}(", f" REFERENCES {into}(", 1)
-        if constraint.kind != "n":  # those came along with the columns
-            yield f"ALTER TABLE {name} ADD CONSTRAINT {quoted(constraint.name)} {definition}"
-        yield from _comment("CONSTRAINT", f"{quoted(constraint.name)} ON {name}", constraint.comment)
+        if constraint.kind not in "fn":
+            yield from _constraint(name, constraint, constraint.definition)
     for index in table.indexes:
         yield from _index(schema, name, index)
     for statistics in table.statistics:

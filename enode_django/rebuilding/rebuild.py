@@ -171,7 +171,7 @@ def _differ(target: Target, comparison: Comparison) -> str:
 def _analyze(target: Target, shadow: Shadow) -> None:
     """The planner should know the tables when they come into use."""
     for name in target.tables:
-        execute(target.alias, f"ANALYZE {quoted(shadow.schema, name)}", ())
+        execute(target.alias, f"ANALYZE {quoted(shadow.schema, name)}", None)
 
 
 def _check_sample(target: Target, record: Rebuild, shadow: Shadow, count: int, report: Report) -> None:

@@ -124,12 +124,12 @@ class Shadow(NamedTuple):
             f"{self.generation}::bigint AS generation",
             f"CREATE TABLE {parked} (LIKE {home}.{PARKED} INCLUDING ALL)",
         ):
-            execute(self.alias, statement, ())
+            execute(self.alias, statement, None)
 
     def drop_fittings(self) -> None:
         """With the schema, which has no other tables any more; fails if somebody else put something there."""
         for kind, name in execute(self.alias, _IN_SCHEMA, (self.schema,)).fetchall():
-            execute(self.alias, f"DROP {kind} {quoted(self.schema, name)} CASCADE", ())
+            execute(self.alias, f"DROP {kind} {quoted(self.schema, name)} CASCADE", None)
         execute(self.alias, f"DROP SCHEMA IF EXISTS {quoted(self.schema)}", ())
 
     def drop(self) -> None:

@@ -72,7 +72,7 @@ class Swap(NamedTuple):
 
     def _lock(self, mode: str) -> None:
         tables = ", ".join(sorted(quoted(name) for name in self.target.tables))
-        execute(self.target.alias, f"LOCK TABLE {tables} IN {mode} MODE", ())
+        execute(self.target.alias, f"LOCK TABLE {tables} IN {mode} MODE", None)
 
     def _check(self) -> None:
         """They may have been altered meanwhile."""
@@ -119,9 +119,9 @@ class Swap(NamedTuple):
 def move(alias: str, table: Table, origin: str, destination: str) -> None:
     """A table like this one, from schema to schema, with all that belongs to it."""
     to = f"SET SCHEMA {quoted(destination)}"
-    execute(alias, f"ALTER TABLE {quoted(origin, table.name)} {to}", ())
+    execute(alias, f"ALTER TABLE {quoted(origin, table.name)} {to}", None)
     for statistics in table.statistics:
-        execute(alias, f"ALTER STATISTICS {quoted(origin, statistics.name)} {to}", ())
+        execute(alias, f"ALTER STATISTICS {quoted(origin, statistics.name)} {to}", None)
 
 
 def _is_passing(error: Exception) -> bool:

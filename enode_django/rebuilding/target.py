@@ -73,6 +73,11 @@ class Target(NamedTuple):
         known = ProjectionGeneration.objects.using(self.alias).filter(subscriber=self.name)
         return known.values_list("generation", flat=True).first() or 0
 
+    def described(self) -> dict[str, Table]:
+        """The tables in use."""
+        with transaction.atomic(using=self.alias):
+            return describe(self.alias, self.tables)
+
     def check(self) -> None:
         """Raises `RebuildError` with everything that stands in the way. Changes nothing."""
         with transaction.atomic(using=self.alias):
