@@ -38,6 +38,7 @@ EnodeError
 │   ├── InvalidState                 an aggregate's state that a snapshot cannot hold
 │   └── UnusableSnapshot             a stored snapshot that cannot be used: the streams are, from the first on
 ├── StoreError
+│   ├── StagingLost                  what a Spark job had put aside is gone: run the job again
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
 │       └── ShardMapOutdated         a shard owns other buckets than the writer knew: it asks again
 ├── JobError
@@ -233,6 +234,10 @@ class UnusableSnapshot(SnapshotError):
 
 
 class StoreError(EnodeError):
+    pass
+
+
+class StagingLost(StoreError):
     pass
 
 

@@ -19,29 +19,32 @@ from enode_django.eventstore.limits import holds
 from enode_django.exceptions import StoreUnavailable
 from enode_django.snapshots.store import Snapshot, SnapshotVersion
 
-_TABLE = "enode_django_snapshot"
-_COLUMNS = ", ".join(Snapshot._fields)
-
-_LOAD = f"SELECT {_COLUMNS} FROM {_TABLE} WHERE aggregate_root_id = ANY(%s::text[])"
-_VERSIONS = f"""
-    SELECT aggregate_root_id, aggregate_root_type, version, fingerprint FROM {_TABLE}
-    WHERE aggregate_root_id = ANY(%s::text[])
-"""
-# In one order everywhere, so that two writers cannot wait for each other.
-_SAVE = f"""
-    INSERT INTO {_TABLE} AS known ({_COLUMNS})
-    SELECT {_COLUMNS} FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bytea[], %s::timestamptz[])
-        AS made ({_COLUMNS})
-    ORDER BY aggregate_root_id
+TABLE = "enode_django_snapshot"
+COLUMNS = ", ".join(Snapshot._fields)
+ON_CONFLICT = """
     ON CONFLICT (aggregate_root_id) DO UPDATE SET aggregate_root_type = EXCLUDED.aggregate_root_type,
         version = EXCLUDED.version, fingerprint = EXCLUDED.fingerprint, payload = EXCLUDED.payload,
         created_at = EXCLUDED.created_at
     WHERE known.version < EXCLUDED.version OR known.fingerprint <> EXCLUDED.fingerprint
 """
-_DISCARD = f"DELETE FROM {_TABLE} WHERE aggregate_root_id = %s AND version = %s AND fingerprint = %s AND payload = %s"
+"""For an INSERT into the table as ``known``, in the order of the ids as texts: in one order everywhere, so that two
+writers cannot wait for each other."""
+
+_LOAD = f"SELECT {COLUMNS} FROM {TABLE} WHERE aggregate_root_id = ANY(%s::text[])"
+_VERSIONS = f"""
+    SELECT aggregate_root_id, aggregate_root_type, version, fingerprint FROM {TABLE}
+    WHERE aggregate_root_id = ANY(%s::text[])
+"""
+_SAVE = f"""
+    INSERT INTO {TABLE} AS known ({COLUMNS})
+    SELECT {COLUMNS} FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bytea[], %s::timestamptz[])
+        AS made ({COLUMNS})
+    ORDER BY aggregate_root_id {ON_CONFLICT}
+"""
+_DISCARD = f"DELETE FROM {TABLE} WHERE aggregate_root_id = %s AND version = %s AND fingerprint = %s AND payload = %s"
 _SAMPLE = f"""
-    SELECT {_COLUMNS} FROM {_TABLE} WHERE aggregate_root_id = ANY(ARRAY(
-        SELECT aggregate_root_id FROM {_TABLE} WHERE %s OR aggregate_root_type = ANY(%s::text[])
+    SELECT {COLUMNS} FROM {TABLE} WHERE aggregate_root_id = ANY(ARRAY(
+        SELECT aggregate_root_id FROM {TABLE} WHERE %s OR aggregate_root_type = ANY(%s::text[])
         ORDER BY random() LIMIT %s
     ))
 """

@@ -1,0 +1,194 @@
+"""Staging tables: what the tasks of a Spark job write waits there, and is published all at once or not at all.
+
+A run has one table of the same name in each database that it writes to, ``enode_staging_<token>``, unlogged. Each
+COPY is a transaction of its own, so that none holds the feed back for long, and its rows, a *portion*, bear an id of
+their own. Who publishes names the portions that count. What came of attempts that failed, ran twice, or lost their
+connection before they heard of their success is not among them. Publishing renames the table to ``…_done``, in the same
+transaction: so it happens once however often it is asked for, and an attempt that comes too late finds no table.
+
+A run that is killed leaves its table behind, and the next one drops it. That asks for no age: for as long as it lives,
+a run holds an advisory lock named after its token, taken before the table is made, in a transaction that ends with the
+driver's connection. It has written nothing, so it holds back neither the feed nor vacuum, and poolers keep it together.
+A run that has lost the lock, with a restart of the server, is safe unless another one begins; then it raises
+`StagingLost` and has published nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from enode_django.eventstore import sqlstates
+from enode_django.eventstore.rows import connected, execute, run
+from enode_django.exceptions import StagingLost, StoreUnavailable
+from enode_django.spark.targets import Target
+
+logger = logging.getLogger("enode_django.spark")
+
+LOCK_TIMEOUT = "5s"
+_NAME = re.compile(r"enode_staging_[0-9a-f]{16}")
+_LOCK = "hashtextextended(%s, 0)"
+# In a session that idles until the run ends, which settings of the server may forbid.
+_HOLD = "SELECT set_config(name, '0', true) FROM pg_settings WHERE name = ANY(%s)"
+_TIMEOUTS = ["idle_in_transaction_session_timeout", "transaction_timeout"]
+_LEFT_BEHIND = f"""
+    SELECT relname FROM pg_class
+    WHERE relkind = 'r' AND relname ~ '^{_NAME.pattern}(_done)?$' AND pg_table_is_visible(oid)
+      AND pg_has_role(relowner, 'USAGE')
+"""
+
+
+class Portion(NamedTuple):
+    """What one COPY has stored for certain."""
+
+    alias: str
+    id: str
+    rows: int
+
+
+def check_name(table: str) -> str:
+    """It becomes part of SQL. Raises `ValueError`."""
+    if not _NAME.fullmatch(table):
+        raise ValueError(f"{table!r} is no staging table; let write_rows() make one")
+    return table
+
+
+def done(table: str) -> str:
+    """What the table is called when its rows are published."""
+    return f"{table}_done"
+
+
+@contextlib.contextmanager
+def staging_tables(target: Target, aliases: Iterable[str]) -> Iterator[str]:
+    """Tables of one name, in each of these databases; dropped at the end, like those of dead runs at the beginning."""
+    aliases = list(aliases)
+    table = f"enode_staging_{uuid.uuid4().hex[:16]}"
+    columns = ", ".join(f"{name} {kind}" for name, kind in target.columns.items())
+    with contextlib.ExitStack() as stack:
+        for alias in aliases:
+            drop_left_behind(alias)
+            stack.enter_context(_locked(alias, table))
+            stack.callback(_drop_at_last, alias, table)
+            with connected(alias) as connection:
+                run(connection, f"CREATE UNLOGGED TABLE {table} (portion uuid NOT NULL, {columns})")
+        yield table
+
+
+@contextlib.contextmanager
+def _locked(alias: str, table: str) -> Iterator[None]:
+    with connected(alias) as connection:
+        session: BaseDatabaseWrapper = connection.copy()
+        session.connect()
+    with contextlib.closing(session):
+        with connected(alias), psycopg.Cursor[Any](session.connection) as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(_HOLD, (_TIMEOUTS,), prepare=False)
+            # Without parameters, in the simple protocol, after which the session holds no snapshot.
+            cursor.execute(f"SELECT pg_advisory_xact_lock(hashtextextended('{table}', 0))")
+        yield
+
+
+def drop_left_behind(alias: str) -> list[str]:
+    """The staging tables of runs that are dead; returns their names. One that cannot be dropped now is left."""
+    with connected(alias) as connection:
+        names = [name for (name,) in execute(connection, _LEFT_BEHIND, ())]
+        return [name for name in names if _is_dropped(connection, name)]
+
+
+def _is_dropped(connection: BaseDatabaseWrapper, name: str) -> bool:
+    try:
+        with transaction.atomic(using=connection.alias):
+            key = name.removesuffix("_done")
+            ((is_dead,),) = execute(connection, f"SELECT pg_try_advisory_xact_lock({_LOCK})", (key,))
+            if is_dead:
+                run(
+                    connection, f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
+                )  # a task that outlived its driver may be copying
+                run(connection, f"DROP TABLE IF EXISTS {name}")
+            return bool(is_dead)
+    except sqlstates.DATABASE_ERRORS as error:
+        logger.warning("the staging table %s of a dead run could not be dropped: %s", name, error)
+        return False
+
+
+def _drop_at_last(alias: str, table: str) -> None:
+    try:
+        drop(alias, table)
+    except (StoreUnavailable, *sqlstates.DATABASE_ERRORS) as error:
+        logger.warning("the next run will drop the staging table %s: %s", table, error)
+
+
+def drop(alias: str, table: str) -> None:
+    """Whatever became of it."""
+    with connected(alias) as connection:
+        run(connection, f"DROP TABLE IF EXISTS {table}, {done(table)}")
+
+
+def copy_rows(alias: str, table: str, target: Target, rows: Sequence[Sequence[Any]]) -> Portion:
+    """Rows as ``target.columns`` has them, in one COPY. Raises `StoreUnavailable`; called again, it makes another
+    portion, whatever became of the first."""
+    portion = uuid.uuid4()
+    statement = f"COPY {table} ({', '.join(['portion', *target.columns])}) FROM STDIN (FORMAT BINARY)"
+    try:
+        with connected(alias) as connection, psycopg.Cursor[Any](connection.connection).copy(statement) as copy:
+            copy.set_types(["uuid", *target.columns.values()])
+            for row in rows:
+                copy.write_row((portion, *row))
+    except psycopg.errors.UndefinedTable as error:
+        raise _lost(alias, table) from error
+    return Portion(alias, str(portion), len(rows))
+
+
+def publish(alias: str, table: str, target: Target, portions: Mapping[str, int]) -> None:
+    """The rows of these portions (how many of each, by id), in one transaction; what is left in the table then is what
+    was published. Does nothing if that has happened. Raises `StoreUnavailable`, and `StagingLost` if rows are missing.
+    """
+    try:
+        with connected(alias) as connection, transaction.atomic(using=alias):
+            if _exists(connection, done(table)):
+                return
+            run(connection, f"ALTER TABLE {table} RENAME TO {done(table)}")
+            _check_complete(connection, table, portions)
+            run(connection, f"DELETE FROM {done(table)} WHERE portion <> ALL(%s::uuid[])", (list(portions),))
+            run(connection, target.publish.format(staged=done(table)))
+    except psycopg.errors.UndefinedTable as error:
+        with connected(alias) as connection:
+            if not _exists(connection, done(table)):  # a commit without an answer may have come in between
+                raise _lost(alias, table) from error
+
+
+def _exists(connection: BaseDatabaseWrapper, table: str) -> bool:
+    ((exists,),) = execute(connection, "SELECT to_regclass(%s) IS NOT NULL", (table,))
+    return bool(exists)
+
+
+def _check_complete(connection: BaseDatabaseWrapper, table: str, portions: Mapping[str, int]) -> None:
+    """An unlogged table is empty after a crash of the server."""
+    counts = dict(execute(connection, f"SELECT portion::text, count(*) FROM {done(table)} GROUP BY portion", ()))
+    lost = sum(rows - counts.get(id, 0) for id, rows in portions.items())
+    if lost:
+        raise StagingLost(
+            f"{lost} rows that were staged in database {connection.alias!r} are gone, as after a crash of the server; "
+            "nothing was published there, run the job again"
+        )
+
+
+def ask(alias: str, table: str, query: str) -> list[tuple[Any, ...]]:
+    """Of what was published; ``{staged}`` in the query stands for the table."""
+    with connected(alias) as connection:
+        return execute(connection, query.format(staged=done(table)), ())
+
+
+def _lost(alias: str, table: str) -> StagingLost:
+    return StagingLost(
+        f"the staging table {table} in database {alias!r} is gone: its run has ended, or lost its connection while "
+        "another one began; run the job again"
+    )
