@@ -24,6 +24,7 @@ from enode_django.snapshots.store import Snapshot, SnapshotStore
 Classes = Collection[type[AggregateRoot]] | None
 """None stands for all that have snapshots."""
 AT_ONCE = 50
+UNSUITABLE = "its class keeps state that no snapshot can hold; see the log"
 
 
 class Due(NamedTuple):
@@ -41,7 +42,7 @@ def build(store: EventStore, snapshots: SnapshotStore, classes: Classes = None, 
     """
     maker = SnapshotMaker(store, snapshots)
     for part in chain.from_iterable(parts_of(shard, BEGINNING, END) for shard in store.shards):
-        wanted = {id: name for id, (name, _) in part.settled.heads.items() if _is_wanted(name, classes)}
+        wanted = {id: name for id, (name, _) in part.settled.heads.items() if is_wanted(name, classes)}
         due = _due(store, maker, wanted)
         while some := list(islice(due, AT_ONCE)):
             yield from [one for one, _ in some] if dry_run else _make(maker, snapshots, some)
@@ -56,7 +57,7 @@ def _due(store: EventStore, maker: SnapshotMaker, wanted: dict[str, str]) -> Ite
             if maker.is_due(wanted[id], reached[id], head):
                 yield Due(wanted[id], id), head
         except Exception as error:  # a policy may be a function
-            yield Due(wanted[id], id, _text(error)), 0
+            yield Due(wanted[id], id, failure_text(error)), 0
 
 
 def _make(maker: SnapshotMaker, snapshots: SnapshotStore, some: list[tuple[Due, int]]) -> Iterator[Due]:
@@ -68,12 +69,12 @@ def _make(maker: SnapshotMaker, snapshots: SnapshotStore, some: list[tuple[Due, 
         except Exception as error:
             if is_transient(error):
                 raise
-            told.append(due._replace(failure=_text(error)))
+            told.append(due._replace(failure=failure_text(error)))
             continue
         if snapshot is not None:
             made.append(snapshot)
         elif not due.failure:
-            due = due._replace(failure="its class keeps state that no snapshot can hold; see the log")
+            due = due._replace(failure=UNSUITABLE)
         told.append(due)
     snapshots.save(made)
     yield from told
@@ -115,11 +116,11 @@ def _problem(store: EventStore, cls: type[AggregateRoot], stored: Snapshot) -> s
     except Exception as error:
         if is_transient(error):
             raise
-        return f"it cannot be replayed: {_text(error)}"
+        return f"it cannot be replayed: {failure_text(error)}"
     return "; ".join(f"{name} is {shown(one)}, replayed {shown(other)}" for name, (one, other) in found.items())
 
 
-def _is_wanted(type_name: str, classes: Classes) -> bool:
+def is_wanted(type_name: str, classes: Classes) -> bool:
     try:
         cls = types.class_of(AggregateRoot, type_name)
     except UnknownMessageType:
@@ -127,5 +128,5 @@ def _is_wanted(type_name: str, classes: Classes) -> bool:
     return policy.is_on(cls) if classes is None else cls in classes
 
 
-def _text(error: Exception) -> str:
+def failure_text(error: Exception) -> str:
     return f"{type(error).__name__}: {shown(error)}"

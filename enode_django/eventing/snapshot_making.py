@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
-from enode_django.commanding.loading import AggregateLoader
+from enode_django.commanding.loading import AggregateLoader, History
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.eventstore.base import EventStore
-from enode_django.exceptions import InvalidState, UnknownMessageType
+from enode_django.eventing.applying import is_transient
+from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.exceptions import InvalidState, UnknownMessageType, UnusableSnapshot
 from enode_django.serialization.registry import types
 from enode_django.snapshots import policy
 from enode_django.snapshots.fingerprint import fingerprint_of
@@ -38,21 +40,69 @@ class SnapshotMaker:
         cls = types.class_of(AggregateRoot, aggregate_root_type)
         return cls not in self._unsuitable and policy.is_due(cls, reached, version)
 
-    def make(self, aggregate_root_id: str, until: int) -> Snapshot | None:
+    def make(self, aggregate_root_id: str, until: int | None = None) -> Snapshot | None:
         """Of the newest version up to ``until``, not saved yet; None if there are no streams, or no snapshot can be
         made for this class. Raises `InvalidState`, and as `replay_record`."""
         aggregate = self._loader.load(aggregate_root_id, until=until)
         if aggregate is None or type(aggregate) in self._unsuitable:
             return None
         (last,) = self._store.load(aggregate_root_id, after=aggregate.version - 1, until=aggregate.version)
+        return self._snapshot_of(aggregate, last.command_id)
+
+    def make_many(self, aggregate_root_ids: Sequence[str]) -> Iterator[tuple[str, Snapshot | Exception | None]]:
+        """The same for several aggregates at their newest versions, in few queries; with what was raised for one that
+        cannot be loaded or kept. What waits in memory does not depend on how long histories are."""
+        portions, large = self._loader.sorted_by_size(aggregate_root_ids)
+        for portion in portions:
+            for id, history in self._loader.histories_of(portion).items():
+                yield id, _outcome(partial(self.make_from, history))
+        for id in large:
+            yield id, _outcome(partial(self.make, id))
+
+    def make_from(self, history: History) -> Snapshot | None:
+        """The same of what was read already; from the store, if the history's own snapshot turns out to be unusable."""
+        records = _Passing(history.records)
         try:
-            return snapshot_of(aggregate, last.command_id)
+            aggregate = history._replace(records=records).rebuild()
+        except UnusableSnapshot:
+            return self.make(history.aggregate_root_id)
+        if aggregate is None or records.last is None or type(aggregate) in self._unsuitable:
+            return None
+        return self._snapshot_of(aggregate, records.last.command_id)
+
+    def _snapshot_of(self, aggregate: AggregateRoot, command_id: str) -> Snapshot | None:
+        try:
+            return snapshot_of(aggregate, command_id)
         except InvalidState as error:
             if not error.concerns_class:
                 raise
             self._unsuitable.add(type(aggregate))
             logger.error("no snapshots are made: %s", error)
             return None
+
+
+class _Passing:
+    """Knows the last of the records that were taken from it."""
+
+    def __init__(self, records: Iterable[StreamRecord]) -> None:
+        self._records = iter(records)
+        self.last: StreamRecord | None = None
+
+    def __iter__(self) -> Iterator[StreamRecord]:
+        return self
+
+    def __next__(self) -> StreamRecord:
+        self.last = next(self._records)
+        return self.last
+
+
+def _outcome(make: Callable[[], Snapshot | None]) -> Snapshot | Exception | None:
+    try:
+        return make()
+    except Exception as error:
+        if is_transient(error):
+            raise
+        return error
 
 
 def _usable_version(found: SnapshotVersion) -> int:

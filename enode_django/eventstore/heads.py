@@ -1,0 +1,66 @@
+"""All aggregates of a shard, without reading their histories.
+
+The index on (aggregate root id, version) is walked in leaps: from each id to the next one, and from there to its newest
+version. So an aggregate costs a few probes, however long its history is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from enode_django.eventstore.rows import by_index, connected, execute
+from enode_django.eventstore.statements import TABLE
+
+_NEXT = f"SELECT aggregate_root_id FROM {TABLE} WHERE aggregate_root_id {{place}} ORDER BY aggregate_root_id LIMIT 1"
+
+# The leaps end with the limit, or with NULL, behind the last aggregate. One that has refusals only has no head.
+_HEADS = f"""
+    WITH RECURSIVE leap (root) AS (
+        ({_NEXT.format(place=">= %s")})
+        UNION ALL
+        SELECT ({_NEXT.format(place="> leap.root")}) FROM leap WHERE leap.root IS NOT NULL
+    )
+    SELECT leap.root, head.aggregate_root_type, head.version FROM leap
+    LEFT JOIN LATERAL (
+        SELECT aggregate_root_type, version FROM {TABLE}
+        WHERE aggregate_root_id = leap.root AND version IS NOT NULL ORDER BY version DESC LIMIT 1
+    ) AS head ON true
+    LIMIT %s
+"""
+
+
+class Head(NamedTuple):
+    """The newest version of an aggregate; ``aggregate_root_type`` is that of the stream which made it."""
+
+    aggregate_root_id: str
+    aggregate_root_type: str
+    version: int
+
+
+class HeadsPage(NamedTuple):
+    """``next_id``: where to go on from; None at the end."""
+
+    heads: list[Head]
+    next_id: str | None
+
+
+def heads_page(alias: str, low: str, high: str | None, *, limit: int) -> HeadsPage:
+    """The first aggregates with low <= id < high (in the order of bytes; None: no end), about ``limit``, by id.
+
+    Blocks; raises `StoreUnavailable`.
+    """
+    with connected(alias) as connection, by_index(connection):
+        rows = execute(connection, _HEADS, (low, limit + 1))
+    is_last = len(rows) <= limit or rows[-1][0] is None
+    next_id = None if is_last or (high is not None and rows[-1][0] >= high) else rows[-1][0]
+    heads = [Head(*row) for row in rows[:limit] if row[2] is not None and (high is None or row[0] < high)]
+    return HeadsPage(heads, next_id)
+
+
+def all_heads(alias: str, low: str, high: str | None, *, limit: int) -> Iterator[list[Head]]:
+    """The same in pages, until the end of the range."""
+    at: str | None = low
+    while at is not None:
+        heads, at = heads_page(alias, at, high, limit=limit)
+        yield heads

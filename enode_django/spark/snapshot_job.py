@@ -1,0 +1,82 @@
+"""The snapshots that are due, of everything that is stored, made in parallel.
+
+A task has a range of aggregates. It leaps from id to id with the newest version of each, asks for the versions of their
+snapshots, and reads the streams of those only that are due, from their snapshot's version on. It does so in
+``mapInArrow`` over the ranges and not through the source: what is to be read depends on what the snapshots say, so a
+source would have to do all of the job's own work, and streams would go through the JVM only to come back.
+
+With an archive, the streams come from there and from the source, sorted by aggregate. The database is asked for newest
+versions and for snapshots only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.scanning import bounds
+from enode_django.exceptions import ConfigurationError
+from enode_django.runtime import make_snapshots, make_store
+from enode_django.spark.sink import Staged, write_rows
+from enode_django.spark.snapshot_making import SCHEMA, Range, make_in_ranges
+from enode_django.spark.targets import SNAPSHOTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Report = Callable[..., None]
+"""Told a stage and figures of it, by name."""
+RANGES_PER_CORE = 4
+"""Of all shards together: small enough that a task which fails costs little, and that the last one is not waited for."""
+SHOWN_FAILURES = 10
+
+_COUNTS = """
+    SELECT aggregate_root_type, count(*) FILTER (WHERE failure IS NULL), count(*) FILTER (WHERE failure IS NOT NULL)
+    FROM {staged} GROUP BY aggregate_root_type
+"""
+_FAILURES = f"""
+    SELECT aggregate_root_type, aggregate_root_id, failure FROM {{staged}} WHERE failure IS NOT NULL
+    ORDER BY aggregate_root_id LIMIT {SHOWN_FAILURES}
+"""
+
+
+def build_snapshots(
+    spark: SparkSession, types: Sequence[str] | None, report: Report, *, archive: str | None = None
+) -> dict[str, Any]:
+    """Make what is due of the aggregates of these types, by stable name (None: of all that have snapshots).
+
+    Returns ``made`` (numbers by type), ``failed`` (how many aggregates were due and cannot be loaded or kept) and
+    ``failures`` (type, id and reason of the first ten). Blocks until all is published, in one transaction per shard.
+    Raises `ConfigurationError` where snapshots are switched off, and what Spark raises for a job that failed.
+    """
+    store = make_store()
+    if make_snapshots(store) is None:
+        raise ConfigurationError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
+    made = _made_from_store(spark, store, types, report)
+    with write_rows(made, SNAPSHOTS, [shard.name for shard in store.shards]) as staged:
+        return _figures(staged)
+
+
+def _made_from_store(spark: SparkSession, store: EventStore, types: Sequence[str] | None, report: Report) -> DataFrame:
+    count = spark.sparkContext.defaultParallelism * RANGES_PER_CORE
+    ranges = [one for shard in store.shards for one in ranges_of(shard.name, -(-count // len(store.shards)))]
+    report("making", ranges=len(ranges))
+    make = partial(make_in_ranges, ranges=ranges, type_names=types)
+    return spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(make, SCHEMA)
+
+
+def ranges_of(alias: str, parts: int) -> list[Range]:
+    inner = bounds(alias, parts)
+    return [Range(alias, low, high) for low, high in zip(["", *inner], [*inner, None], strict=True)]
+
+
+def _figures(staged: Staged) -> dict[str, Any]:
+    made: dict[str, int] = {}
+    failed = 0
+    for name, successes, failures in sorted(staged.ask(_COUNTS)):
+        if successes:
+            made[name] = made.get(name, 0) + successes
+        failed += failures
+    return {"made": made, "failed": failed, "failures": sorted(map(list, staged.ask(_FAILURES)))[:SHOWN_FAILURES]}

@@ -1,0 +1,137 @@
+"""What the tasks of the snapshot job do, in the executors.
+
+What waits in a task's memory does not depend on how long a history is: streams are folded as they come, and snapshots
+leave in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import pyarrow
+
+from enode_django.concurrency.backoff import within
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventing.snapshot_building import UNSUITABLE, failure_text, is_wanted
+from enode_django.eventing.snapshot_making import SnapshotMaker
+from enode_django.eventstore.heads import heads_page
+from enode_django.runtime import make_store
+from enode_django.serialization.registry import types
+from enode_django.snapshots.postgres import PostgresSnapshotStore
+from enode_django.snapshots.store import Snapshot
+from enode_django.spark.executors import set_up, task
+
+SCHEMA = (
+    "alias string, aggregate_root_id string, aggregate_root_type string, version bigint, fingerprint string,"
+    " payload binary, created_at timestamp, failure string"
+)
+_ARROW = pyarrow.schema(
+    [
+        ("alias", pyarrow.string()),
+        ("aggregate_root_id", pyarrow.string()),
+        ("aggregate_root_type", pyarrow.string()),
+        ("version", pyarrow.int64()),
+        ("fingerprint", pyarrow.string()),
+        ("payload", pyarrow.binary()),
+        ("created_at", pyarrow.timestamp("us", tz="UTC")),
+        ("failure", pyarrow.string()),
+    ]
+)
+HEADS_AT_ONCE = 1_000
+MADE_AT_ONCE = 50
+"""Whose streams are read together, as far as they are short."""
+_BATCH_ROWS = 1_000
+_BATCH_BYTES = 4 * 1024 * 1024
+PATIENCE = 120.0
+"""Seconds: how long a database may be away."""
+
+
+class Range(NamedTuple):
+    """Aggregates of one shard with low <= id < high (None: no end)."""
+
+    alias: str
+    low: str
+    high: str | None
+
+
+class Row(NamedTuple):
+    """A snapshot to be published, or why there is none, of an aggregate that was due."""
+
+    alias: str
+    aggregate_root_id: str
+    aggregate_root_type: str
+    version: int
+    fingerprint: str
+    payload: bytes | None
+    created_at: datetime
+    failure: str | None
+
+    @classmethod
+    def of(cls, alias: str, id: str, type_name: str, outcome: Snapshot | Exception | None) -> Row:
+        if isinstance(outcome, Snapshot):
+            return cls(alias, *outcome, None)
+        failure = UNSUITABLE if outcome is None else failure_text(outcome)
+        return cls(alias, id, type_name, 0, "", None, datetime.now(UTC), failure)
+
+
+def make_in_ranges(
+    batches: Iterable[pyarrow.RecordBatch], *, ranges: Sequence[Range], type_names: Sequence[str] | None
+) -> Iterator[pyarrow.RecordBatch]:
+    """For ``mapInArrow``: the first column has numbers of ranges."""
+    set_up()
+    with task():
+        classes = classes_of(type_names)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from in_batches(_rows(ranges[number], classes))
+
+
+def classes_of(type_names: Sequence[str] | None) -> Collection[type[AggregateRoot]] | None:
+    return None if type_names is None else {types.class_of(AggregateRoot, name) for name in type_names}
+
+
+def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Iterator[Row]:
+    (shard,) = (shard for shard in make_store().shards if shard.name == wanted.alias)
+    maker = SnapshotMaker(shard, PostgresSnapshotStore(wanted.alias))
+    persist = within(PATIENCE)
+    at: str | None = wanted.low
+    while at is not None:
+        page = persist(partial(heads_page, wanted.alias, at, wanted.high, limit=HEADS_AT_ONCE))
+        heads = {id: (name, version) for id, name, version in page.heads if is_wanted(name, classes)}
+        reached = persist(partial(maker.reached, list(heads)))
+        due = []
+        for id, (name, version) in heads.items():
+            try:
+                if maker.is_due(name, reached[id], version):
+                    due.append(id)
+            except Exception as error:  # a policy may be a function
+                yield Row.of(wanted.alias, id, name, error)
+        remaining = iter(due)
+        while some := list(islice(remaining, MADE_AT_ONCE)):
+            for id, outcome in persist(lambda: list(maker.make_many(some))):  # noqa: B023 - called at once
+                yield Row.of(wanted.alias, id, heads[id][0], outcome)
+        at = page.next_id
+
+
+def in_batches(rows: Iterable[Row]) -> Iterator[pyarrow.RecordBatch]:
+    waiting: list[Row] = []
+    size = 0
+    for row in rows:
+        waiting.append(row)
+        size += len(row.payload or b"")
+        if len(waiting) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield _batch(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _batch(waiting)
+
+
+def _batch(rows: Sequence[Row]) -> pyarrow.RecordBatch:
+    columns: Any = zip(*rows, strict=True)
+    return pyarrow.RecordBatch.from_arrays(
+        [pyarrow.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
+    )
