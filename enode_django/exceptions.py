@@ -48,6 +48,9 @@ EnodeError
 │   │   ├── JobTimeout               it has lasted longer than its time limit
 │   │   └── JobLost                  retriable: its lease could not be renewed in time, or was taken over
 │   └── UnknownJob                   there is no such job, or it has ended
+├── ArchiveError                     an archive of events that is missing, damaged or of a later format
+│   ├── ArchiveMismatch              it is not of the history that the event store has now
+│   └── ArchiveBusy                  retriable: another export adds to it
 ├── QueueError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
 │   ├── UnknownTopic
@@ -280,6 +283,20 @@ class JobLost(JobStopped):
 
 class UnknownJob(JobError):
     pass
+
+
+
+
+class ArchiveError(EnodeError):
+    pass
+
+
+class ArchiveMismatch(ArchiveError):
+    pass
+
+
+class ArchiveBusy(ArchiveError):
+    retriable = True
 
 
 class QueueError(EnodeError):

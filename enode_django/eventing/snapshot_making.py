@@ -55,9 +55,9 @@ class SnapshotMaker:
         portions, large = self._loader.sorted_by_size(aggregate_root_ids)
         for portion in portions:
             for id, history in self._loader.histories_of(portion).items():
-                yield id, _outcome(partial(self.make_from, history))
+                yield id, outcome_of(partial(self.make_from, history))
         for id in large:
-            yield id, _outcome(partial(self.make, id))
+            yield id, outcome_of(partial(self.make, id))
 
     def make_from(self, history: History) -> Snapshot | None:
         """The same of what was read already; from the store, if the history's own snapshot turns out to be unusable."""
@@ -96,7 +96,8 @@ class _Passing:
         return self.last
 
 
-def _outcome(make: Callable[[], Snapshot | None]) -> Snapshot | Exception | None:
+def outcome_of(make: Callable[[], Snapshot | None]) -> Snapshot | Exception | None:
+    """What it returns, or raises: unless trying again is all there is to do, which is raised."""
     try:
         return make()
     except Exception as error:

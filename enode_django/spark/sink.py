@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from enode_django.concurrency.backoff import within
+from enode_django.eventstore.scanning import persistently
 from enode_django.exceptions import ConfigurationError
 from enode_django.spark import staging
-from enode_django.spark.executors import set_up, task
+from enode_django.spark.executors import task
 from enode_django.spark.staging import Portion
 from enode_django.spark.targets import target_of
 
@@ -29,8 +29,6 @@ FORMAT = "enode_rows"
 ALIAS = "alias"
 """The column that says which database a row goes to."""
 _OPTIONS = frozenset({"kind", "aliases", "table"})
-_PATIENCE = 120.0
-"""Seconds: how long a database may be away."""
 
 
 class Staged(NamedTuple):
@@ -89,28 +87,25 @@ class RowsWriter(DataSourceArrowWriter):
         self.table = table
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:  # type: ignore[override]
-        set_up()
         target = target_of(self.kind)
         with task():
             return Written(
                 [
-                    within(_PATIENCE)(partial(staging.copy_rows, self._known(alias), self.table, target, rows))
+                    persistently(alias, partial(staging.copy_rows, self._known(alias), self.table, target, rows))
                     for batch in iterator
                     for alias, rows in rows_by_alias(batch)
                 ]
             )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        set_up()
         target = target_of(self.kind)
         portions = [portion for message in messages if isinstance(message, Written) for portion in message.portions]
         with task():
             for alias in self.aliases:
                 counts = {portion.id: portion.rows for portion in portions if portion.alias == alias}
-                within(_PATIENCE)(partial(staging.publish, alias, self.table, target, counts))
+                persistently(alias, partial(staging.publish, alias, self.table, target, counts))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        set_up()
         with task():
             for alias in self.aliases:
                 staging.drop(alias, self.table)

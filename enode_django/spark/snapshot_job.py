@@ -11,25 +11,31 @@ versions and for snapshots only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.declarations import aliases_of, declared
 from enode_django.eventstore.base import EventStore
-from enode_django.eventstore.scanning import bounds
-from enode_django.exceptions import ConfigurationError
+from enode_django.eventstore.dividing import bounds
+from enode_django.exceptions import ConfigurationError, TypeNameError
 from enode_django.runtime import make_snapshots, make_store
+from enode_django.serialization import registry
+from enode_django.snapshots import policy
+from enode_django.spark.archive import archived_events
+from enode_django.spark.horizons import horizon_of, text_of
+from enode_django.spark.reporting import Report
 from enode_django.spark.sink import Staged, write_rows
-from enode_django.spark.snapshot_making import SCHEMA, Range, make_in_ranges
+from enode_django.spark.snapshot_folding import make_from_streams
+from enode_django.spark.snapshot_making import SCHEMA, Range, classes_of, make_in_ranges
 from enode_django.spark.targets import SNAPSHOTS
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-Report = Callable[..., None]
-"""Told a stage and figures of it, by name."""
 RANGES_PER_CORE = 4
-"""Of all shards together: small enough that a task which fails costs little, and that the last one is not waited for."""
+"""Of all shards together: a task that fails costs little then, and the last one is not waited for."""
 SHOWN_FAILURES = 10
 
 _COUNTS = """
@@ -54,7 +60,10 @@ def build_snapshots(
     store = make_store()
     if make_snapshots(store) is None:
         raise ConfigurationError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
-    made = _made_from_store(spark, store, types, report)
+    if archive is None:
+        made = _made_from_store(spark, store, types, report)
+    else:
+        made = _made_from_archive(spark, archive, store, types, report)
     with write_rows(made, SNAPSHOTS, [shard.name for shard in store.shards]) as staged:
         return _figures(staged)
 
@@ -65,6 +74,27 @@ def _made_from_store(spark: SparkSession, store: EventStore, types: Sequence[str
     report("making", ranges=len(ranges))
     make = partial(make_in_ranges, ranges=ranges, type_names=types)
     return spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(make, SCHEMA)
+
+
+def _made_from_archive(
+    spark: SparkSession, path: str, store: EventStore, types: Sequence[str] | None, report: Report
+) -> DataFrame:
+    horizon = horizon_of(store)
+    report("reading", archive=path)
+    streams = archived_events(spark, path, store, horizon, names_of(types))
+    make = partial(make_from_streams, horizon=text_of(horizon), type_names=types)
+    return streams.mapInArrow(make, SCHEMA)
+
+
+def names_of(types: Sequence[str] | None) -> list[str]:
+    """The names that streams of these types, or of all that have snapshots, may be stored under."""
+    names: list[str] = []
+    classes = classes_of(types)
+    for cls in declared() if classes is None else classes:
+        if issubclass(cls, AggregateRoot) and cls is not AggregateRoot and policy.is_on(cls):
+            with suppress(TypeNameError):  # an abstract one, say: no stream is of it
+                names += [registry.types.name_of(cls), *aliases_of(cls)]
+    return sorted(names)
 
 
 def ranges_of(alias: str, parts: int) -> list[Range]:

@@ -12,42 +12,39 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-import pyarrow
+import pyarrow as pa
 
-from enode_django.concurrency.backoff import within
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.snapshot_building import UNSUITABLE, failure_text, is_wanted
 from enode_django.eventing.snapshot_making import SnapshotMaker
 from enode_django.eventstore.heads import heads_page
+from enode_django.eventstore.scanning import persistently
 from enode_django.runtime import make_store
 from enode_django.serialization.registry import types
 from enode_django.snapshots.postgres import PostgresSnapshotStore
 from enode_django.snapshots.store import Snapshot
-from enode_django.spark.executors import set_up, task
+from enode_django.spark.executors import task
 
 SCHEMA = (
     "alias string, aggregate_root_id string, aggregate_root_type string, version bigint, fingerprint string,"
     " payload binary, created_at timestamp, failure string"
 )
-_ARROW = pyarrow.schema(
-    [
-        ("alias", pyarrow.string()),
-        ("aggregate_root_id", pyarrow.string()),
-        ("aggregate_root_type", pyarrow.string()),
-        ("version", pyarrow.int64()),
-        ("fingerprint", pyarrow.string()),
-        ("payload", pyarrow.binary()),
-        ("created_at", pyarrow.timestamp("us", tz="UTC")),
-        ("failure", pyarrow.string()),
-    ]
-)
+_TYPES: dict[str, pa.DataType] = {
+    "alias": pa.string(),
+    "aggregate_root_id": pa.string(),
+    "aggregate_root_type": pa.string(),
+    "version": pa.int64(),
+    "fingerprint": pa.string(),
+    "payload": pa.binary(),
+    "created_at": pa.timestamp("us", tz="UTC"),
+    "failure": pa.string(),
+}
+_ARROW = pa.schema(_TYPES)
 HEADS_AT_ONCE = 1_000
 MADE_AT_ONCE = 50
 """Whose streams are read together, as far as they are short."""
 _BATCH_ROWS = 1_000
 _BATCH_BYTES = 4 * 1024 * 1024
-PATIENCE = 120.0
-"""Seconds: how long a database may be away."""
 
 
 class Range(NamedTuple):
@@ -79,14 +76,14 @@ class Row(NamedTuple):
 
 
 def make_in_ranges(
-    batches: Iterable[pyarrow.RecordBatch], *, ranges: Sequence[Range], type_names: Sequence[str] | None
-) -> Iterator[pyarrow.RecordBatch]:
+    batches: Iterable[pa.RecordBatch], *, ranges: Sequence[Range], type_names: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
     """For ``mapInArrow``: the first column has numbers of ranges."""
-    set_up()
     with task():
         classes = classes_of(type_names)
         for batch in batches:
-            for number in batch.column(0).to_pylist():
+            numbers: list[Any] = batch.column(0).to_pylist()
+            for number in numbers:
                 yield from in_batches(_rows(ranges[number], classes))
 
 
@@ -97,7 +94,7 @@ def classes_of(type_names: Sequence[str] | None) -> Collection[type[AggregateRoo
 def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Iterator[Row]:
     (shard,) = (shard for shard in make_store().shards if shard.name == wanted.alias)
     maker = SnapshotMaker(shard, PostgresSnapshotStore(wanted.alias))
-    persist = within(PATIENCE)
+    persist = partial(persistently, wanted.alias)
     at: str | None = wanted.low
     while at is not None:
         page = persist(partial(heads_page, wanted.alias, at, wanted.high, limit=HEADS_AT_ONCE))
@@ -112,12 +109,12 @@ def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Ite
                 yield Row.of(wanted.alias, id, name, error)
         remaining = iter(due)
         while some := list(islice(remaining, MADE_AT_ONCE)):
-            for id, outcome in persist(lambda: list(maker.make_many(some))):  # noqa: B023 - called at once
+            for id, outcome in persist(lambda: list(maker.make_many(some))):
                 yield Row.of(wanted.alias, id, heads[id][0], outcome)
         at = page.next_id
 
 
-def in_batches(rows: Iterable[Row]) -> Iterator[pyarrow.RecordBatch]:
+def in_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     waiting: list[Row] = []
     size = 0
     for row in rows:
@@ -130,8 +127,8 @@ def in_batches(rows: Iterable[Row]) -> Iterator[pyarrow.RecordBatch]:
         yield _batch(waiting)
 
 
-def _batch(rows: Sequence[Row]) -> pyarrow.RecordBatch:
+def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
     columns: Any = zip(*rows, strict=True)
-    return pyarrow.RecordBatch.from_arrays(
-        [pyarrow.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
     )

@@ -7,10 +7,8 @@ connection before they heard of their success is not among them. Publishing rena
 transaction: so it happens once however often it is asked for, and an attempt that comes too late finds no table.
 
 A run that is killed leaves its table behind, and the next one drops it. That asks for no age: for as long as it lives,
-a run holds an advisory lock named after its token, taken before the table is made, in a transaction that ends with the
-driver's connection. It has written nothing, so it holds back neither the feed nor vacuum, and poolers keep it together.
-A run that has lost the lock, with a restart of the server, is safe unless another one begins; then it raises
-`StagingLost` and has published nothing.
+a run holds the table's name, as `holding` has it, from before the table is made. A run that has lost its hold, with a
+restart of the server, is safe unless another one begins; then it raises `StagingLost` and has published nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +27,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from enode_django.eventstore import sqlstates
 from enode_django.eventstore.rows import connected, execute, run
 from enode_django.exceptions import StagingLost, StoreUnavailable
+from enode_django.spark.holding import held, is_free
 from enode_django.spark.targets import Target
 
 logger = logging.getLogger("enode_django.spark")
 
 LOCK_TIMEOUT = "5s"
 _NAME = re.compile(r"enode_staging_[0-9a-f]{16}")
-_LOCK = "hashtextextended(%s, 0)"
-# In a session that idles until the run ends, which settings of the server may forbid.
-_HOLD = "SELECT set_config(name, '0', true) FROM pg_settings WHERE name = ANY(%s)"
-_TIMEOUTS = ["idle_in_transaction_session_timeout", "transaction_timeout"]
 _LEFT_BEHIND = f"""
     SELECT relname FROM pg_class
     WHERE relkind = 'r' AND relname ~ '^{_NAME.pattern}(_done)?$' AND pg_table_is_visible(oid)
@@ -75,25 +70,11 @@ def staging_tables(target: Target, aliases: Iterable[str]) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         for alias in aliases:
             drop_left_behind(alias)
-            stack.enter_context(_locked(alias, table))
+            stack.enter_context(held(alias, table))
             stack.callback(_drop_at_last, alias, table)
             with connected(alias) as connection:
                 run(connection, f"CREATE UNLOGGED TABLE {table} (portion uuid NOT NULL, {columns})")
         yield table
-
-
-@contextlib.contextmanager
-def _locked(alias: str, table: str) -> Iterator[None]:
-    with connected(alias) as connection:
-        session: BaseDatabaseWrapper = connection.copy()
-        session.connect()
-    with contextlib.closing(session):
-        with connected(alias), psycopg.Cursor[Any](session.connection) as cursor:
-            cursor.execute("BEGIN")
-            cursor.execute(_HOLD, (_TIMEOUTS,), prepare=False)
-            # Without parameters, in the simple protocol, after which the session holds no snapshot.
-            cursor.execute(f"SELECT pg_advisory_xact_lock(hashtextextended('{table}', 0))")
-        yield
 
 
 def drop_left_behind(alias: str) -> list[str]:
@@ -106,14 +87,13 @@ def drop_left_behind(alias: str) -> list[str]:
 def _is_dropped(connection: BaseDatabaseWrapper, name: str) -> bool:
     try:
         with transaction.atomic(using=connection.alias):
-            key = name.removesuffix("_done")
-            ((is_dead,),) = execute(connection, f"SELECT pg_try_advisory_xact_lock({_LOCK})", (key,))
+            is_dead = is_free(connection, name.removesuffix("_done"))
             if is_dead:
                 run(
                     connection, f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
                 )  # a task that outlived its driver may be copying
                 run(connection, f"DROP TABLE IF EXISTS {name}")
-            return bool(is_dead)
+            return is_dead
     except sqlstates.DATABASE_ERRORS as error:
         logger.warning("the staging table %s of a dead run could not be dropped: %s", name, error)
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import subprocess
 import sys
@@ -15,12 +14,13 @@ from django.db import connection, connections
 from enode_django.exceptions import ConfigurationError, StagingLost
 from enode_django.models import Snapshot
 from enode_django.spark import staging
+from enode_django.spark.holding import held
 from enode_django.spark.sink import RowsDataSource, RowsWriter
 from enode_django.spark.staging import drop_left_behind, staging_tables
 from enode_django.spark.targets import target_of
 from tests.integration.postgres_proxy import Message, PostgresProxy
 from tests.integration.sharded import ALIASES, opened, shard_databases, sharded_settings
-from tests.integration.store_sessions import bare_session, database_alias
+from tests.integration.store_sessions import bare_session, database_alias, wait_until
 from tests.integration.test_postgres_store_faults import client_sends, server_sends
 from tests.spark.batches import AT, batch, published, row
 
@@ -220,10 +220,13 @@ def test_what_a_killed_driver_left_is_dropped_by_the_next_run(is_published: bool
 
 
 def _wait_until_it_is_noticed(table: str) -> None:
-    """The server frees the lock when it looks at the dead driver's connection."""
-    key = re.sub("_done$", "", table)
-    with contextlib.closing(connections["default"].copy()) as session, session.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [key])
+    """The server frees the name when it looks at the dead driver's connection."""
+
+    def is_noticed() -> bool:
+        with held("default", re.sub("_done$", "", table)) as is_ours:
+            return is_ours
+
+    wait_until(is_noticed)
 
 
 def test_a_table_that_somebody_still_copies_into_is_left_to_the_next_run(

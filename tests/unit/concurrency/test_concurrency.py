@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from enode_django.concurrency import backoff
-from enode_django.concurrency.backoff import delays, once, until_it_works, within
+from enode_django.concurrency.backoff import delays, once, until_it_works
 from enode_django.concurrency.mailbox import Mailbox
 from enode_django.concurrency.threads import THREAD_DIED, join_threads, start_thread
 from enode_django.exceptions import StoreUnavailable, UnknownTopic
@@ -105,21 +105,6 @@ def test_only_retriable_errors_are_tried_again(monkeypatch: pytest.MonkeyPatch) 
     errors[:] = [StoreUnavailable("1")]
     with pytest.raises(StoreUnavailable):
         once(call)
-
-
-def test_within_a_time_it_is_tried_again_and_then_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(backoff.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(backoff.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    tried: list[float] = []
-
-    def call() -> None:
-        tried.append(now[0])
-        raise StoreUnavailable("down")
-
-    with pytest.raises(StoreUnavailable):
-        within(0.3)(call)
-    assert [round(at - 100, 2) for at in tried] == [0, 0.05, 0.15, 0.35]
 
 
 def test_threads_that_do_not_stop_are_named(caplog: pytest.LogCaptureFixture) -> None:

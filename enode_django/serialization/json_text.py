@@ -1,0 +1,70 @@
+"""Stored values as JSON, for readers without this package. One way only: what JSON has no type for becomes text.
+
+=====================================  =====================================
+Decimal, UUID, an infinite float       as ``str`` has them
+datetime, date                         ISO 8601
+bytes                                  base64
+a dictionary with keys beside strings  a list of ``[key, value]``
+=====================================  =====================================
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from datetime import date
+from math import isfinite
+from typing import Any
+
+from enode_django.serialization.codec import StoredStream, decode_metadata, read_stored
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def json_text(value: Any) -> str:
+    """
+    >>> from decimal import Decimal
+    >>> json_text({"amount": Decimal("1.50"), "rates": {1: b"ab"}})
+    '{"amount":"1.50","rates":[[1,"YWI="]]}'
+    """
+    return _encode(_as_json(value))
+
+
+def _as_json(value: Any) -> Any:
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if isinstance(value, dict):
+        if all(isinstance(key, str) for key in value):
+            return {key: _as_json(item) for key, item in value.items()}
+        return [[_as_json(key), _as_json(item)] for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def described(events: bytes, metadata: bytes) -> tuple[list[str], str]:
+    """Of a row of the store: the type names of its events (none for a refusal), and all of it as JSON.
+
+    ``{"events": [{"type", "schema_version", "fields"}], "result", "metadata"}``, or ``{"refusal": {"type",
+    "schema_version", "message", "fields"}, "metadata"}``. Raises `MalformedMessage`.
+    """
+    stored, about = read_stored(events), {"metadata": decode_metadata(metadata).as_map()}
+    if isinstance(stored, StoredStream):
+        values = [
+            {"type": event.type_name, "schema_version": event.schema_version, "fields": event.fields}
+            for event in stored.events
+        ]
+        return [event.type_name for event in stored.events], json_text(
+            {"events": values, "result": stored.result, **about}
+        )
+    refusal = {
+        "type": stored.type_name,
+        "schema_version": stored.schema_version,
+        "message": stored.message,
+        "fields": stored.fields,
+    }
+    return [], json_text({"refusal": refusal, **about})

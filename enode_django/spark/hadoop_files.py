@@ -1,0 +1,71 @@
+"""Small files and directories wherever Spark can write: through Hadoop's file systems, in the JVM."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class HadoopFiles:
+    """Below ``root``, a path or URI. Paths are relative to it, with slashes. All methods block, and raise what Py4J
+    raises for the file system's errors."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._to_text = jvm.org.apache.commons.io.IOUtils.toString
+        path = self._path(root)
+        self._fs = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+        self.root = str(self._fs.makeQualified(path).toString())
+
+    def uri(self, path: str) -> str:
+        return posixpath.join(self.root, path)
+
+    def names(self, path: str = "") -> list[str]:
+        """What lies in a directory, sorted; nothing if there is none. What begins with a dot is left out."""
+        directory = self._at(path)
+        found = self._fs.listStatus(directory) if self._fs.exists(directory) else []
+        return sorted(name for name in (str(one.getPath().getName()) for one in found) if not name.startswith("."))
+
+    def files_below(self, path: str) -> list[str]:
+        """Relative to ``path``, sorted, without those that begin with a dot or an underscore."""
+        iterator = self._fs.listFiles(self._at(path), True)
+        base = self.uri(path)
+        found = []
+        while iterator.hasNext():
+            name = posixpath.relpath(str(iterator.next().getPath().toString()), base)
+            if posixpath.basename(name)[0] not in "._":
+                found.append(name)
+        return sorted(found)
+
+    def read(self, path: str) -> str:
+        with_stream = self._fs.open(self._at(path))
+        try:
+            return str(self._to_text(with_stream, "UTF-8"))
+        finally:
+            with_stream.close()
+
+    def create(self, path: str, text: str) -> bool:
+        """Write a file in one go; returns False, and changes nothing, if there is one. Where the file system renames
+        without replacing, as HDFS does, of two who create it at once one gets True; else nearly always."""
+        beside = self._at(posixpath.join(posixpath.dirname(path), f"_{posixpath.basename(path)}"))
+        stream = self._fs.create(beside, True)
+        try:
+            stream.write(bytearray(text.encode()))
+            stream.hsync()
+        finally:
+            stream.close()
+        created = not self._fs.exists(self._at(path)) and bool(self._fs.rename(beside, self._at(path)))
+        if not created:
+            self._fs.delete(beside, False)
+        return created
+
+    def delete(self, path: str) -> None:
+        """With all that is in it."""
+        self._fs.delete(self._at(path), True)
+
+    def _at(self, path: str) -> Any:
+        return self._path(self.uri(path))

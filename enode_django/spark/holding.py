@@ -1,0 +1,51 @@
+"""Names that one process at a time holds, for as long as it lives.
+
+An advisory lock in a transaction that does nothing else: it ends with the connection, so what a killed process held is
+free at once, without an age to wait for. The transaction has written nothing and holds no snapshot, so it holds back
+neither the feed nor vacuum, and poolers give it a session of its own. A restart of the server frees all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any
+
+import psycopg
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from enode_django.eventstore.rows import connected, execute
+
+# The session idles, which settings of the server may forbid.
+_NO_TIMEOUTS = """
+    SELECT set_config(name, '0', true) FROM pg_settings
+    WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')
+"""
+
+
+def _lock(name: str) -> str:
+    key = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
+    return f"SELECT pg_try_advisory_xact_lock({key})"
+
+
+@contextlib.contextmanager
+def held(alias: str, name: str) -> Iterator[bool]:
+    """Hold ``name`` in this database until the block ends; gives False if somebody else does. Raises
+    `StoreUnavailable`."""
+    with connected(alias) as connection:
+        session: BaseDatabaseWrapper = connection.copy()
+        session.connect()
+    with contextlib.closing(session):
+        # Without parameters, so in the simple protocol: after that the session holds no snapshot.
+        with connected(alias), psycopg.Cursor[Any](session.connection) as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(_NO_TIMEOUTS)
+            row = cursor.execute(_lock(name)).fetchone()
+        yield bool(row and row[0])
+
+
+def is_free(connection: BaseDatabaseWrapper, name: str) -> bool:
+    """Whether nobody holds it; then nobody else will before the caller's transaction ends."""
+    ((free,),) = execute(connection, _lock(name), ())
+    return bool(free)
