@@ -1,11 +1,11 @@
 """Stored values as JSON, for readers without this package. One way only: what JSON has no type for becomes text.
 
-=====================================  =====================================
-Decimal, UUID, an infinite float       as ``str`` has them
-datetime, date                         ISO 8601
-bytes                                  base64
-a dictionary with keys beside strings  a list of ``[key, value]``
-=====================================  =====================================
+================================  =================
+Decimal, UUID, an infinite float  as ``str`` has it
+datetime, date                    ISO 8601
+bytes                             base64
+keys of a dictionary              the same, as text
+================================  =================
 """
 
 from __future__ import annotations
@@ -18,32 +18,40 @@ from typing import Any
 
 from enode_django.serialization.codec import StoredStream, decode_metadata, read_stored
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-
 
 def json_text(value: Any) -> str:
     """
     >>> from decimal import Decimal
     >>> json_text({"amount": Decimal("1.50"), "rates": {1: b"ab"}})
-    '{"amount":"1.50","rates":[[1,"YWI="]]}'
+    '{"amount":"1.50","rates":{"1":"YWI="}}'
     """
-    return _encode(_as_json(value))
+    try:
+        return _encode(value)
+    except (TypeError, ValueError):  # keys and floats that the fast encoder does not ask us about
+        return _encode(_as_json(value))
 
 
-def _as_json(value: Any) -> Any:
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, float):
-        return value if isfinite(value) else str(value)
-    if isinstance(value, dict):
-        if all(isinstance(key, str) for key in value):
-            return {key: _as_json(item) for key, item in value.items()}
-        return [[_as_json(key), _as_json(item)] for key, item in value.items()]
-    if isinstance(value, list | tuple):
-        return [_as_json(item) for item in value]
+def _scalar(value: Any) -> str:
     if isinstance(value, bytes):
         return b64encode(value).decode()
     return value.isoformat() if isinstance(value, date) else str(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_scalar).encode
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_key(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    return _scalar(key) if isinstance(key, bytes | date) else json_text(key).strip('"')
 
 
 def described(events: bytes, metadata: bytes) -> tuple[list[str], str]:
