@@ -5,9 +5,10 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
+from enode_django.spark.sink import RowsDataSource
 from enode_django.spark.source import EventsSource
 
-SOURCES: tuple[type[DataSource], ...] = (EventsSource,)
+SOURCES: tuple[type[DataSource], ...] = (EventsSource, RowsDataSource)
 
 
 def register(spark: SparkSession) -> None:
