@@ -1,0 +1,256 @@
+"""The archive: what is in it, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from django.db import connection
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import spark_partition_id
+
+from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
+from enode_django.spark.archive import archived_events, check_history, export_events
+from enode_django.spark.archive_files import ArchiveFiles
+from enode_django.spark.holding import held
+from enode_django.spark.horizons import horizon_of
+from enode_django.spark.manifests import EMPTY, Increment, Manifest
+from enode_django.spark.source import events
+from tests.spark.accounts import ACCOUNT, account, poison, refused
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def store(transactional_db: None) -> PostgresEventStore:
+    return PostgresEventStore()
+
+
+def silent(stage: str, /, **figures: object) -> None:
+    pass
+
+
+def export(spark: SparkSession, path: Path, *, anew: bool = False) -> dict[str, Any]:
+    return export_events(spark, str(path), silent, anew=anew)
+
+
+def manifest(path: Path, history: str = "history-0001") -> dict[str, Any]:
+    newest = max((path / history / "_manifests").glob("[0-9]*.json"))
+    found: dict[str, Any] = json.loads(newest.read_text())
+    return found
+
+
+def archived_rows(path: Path, history: str = "history-0001") -> list[dict[str, Any]]:
+    """As pandas or any other reader finds them: by the files that the manifest names."""
+    names = [
+        str(path / history / f"increment={increment['name']}" / file)
+        for increment in manifest(path, history)["increments"]
+        for file in increment["files"]
+    ]
+    rows: list[dict[str, Any]] = (
+        ds.dataset(names, partitioning="hive", partition_base_dir=str(path / history)).to_table().to_pylist()
+    )
+    return rows
+
+
+def keys(rows: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
+    return sorted((row["aggregate_root_id"], row["version"] or 0, row["command_id"]) for row in rows)
+
+
+def keys_of(records: list[StreamRecord]) -> list[tuple[str, int, str]]:
+    return sorted((record.aggregate_root_id, record.version or 0, record.command_id) for record in records)
+
+
+def test_everything_is_in_it_once_with_what_it_says(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path
+) -> None:
+    first = [*account("a", range(1, 4)), refused("a"), poison("p", 1)]
+    other = [one._replace(aggregate_root_type="odd/type") for one in account("o", [1])]
+    store.append([*first, *other])
+    figures = export(spark, tmp_path)
+    assert (figures["rows"], figures["refusals"], figures["history"]) == (6, 1, "history-0001")
+    more = account("a", range(4, 6))
+    store.append(more)
+    figures = export(spark, tmp_path)
+    assert (figures["rows"], figures["refusals"]) == (2, 0)
+    again = export(spark, tmp_path)
+    assert (again["rows"], again["increment"]) == (0, None)
+
+    rows = archived_rows(tmp_path)
+    assert keys(rows) == keys_of([*first, *other, *more])
+    by_id = {(row["aggregate_root_id"], row["version"]): row for row in rows}
+    deposit = by_id["a", 2]
+    assert (deposit["event_types"], deposit["day"]) == (["bank.Deposited"], "2026-05-05")
+    assert deposit["created_at"] == first[1].created_at
+    assert (deposit["events"], deposit["metadata"]) == (first[1].events, first[1].metadata)
+    assert json.loads(deposit["decoded"]) == {
+        "events": [{"type": "bank.Deposited", "schema_version": 1, "fields": {"amount": "1", "balance": "1"}}],
+        "result": None,
+        "metadata": {"correlation_id": "c2"},
+    }
+    assert json.loads(by_id["a", None]["decoded"])["refusal"]["type"] == "bank.InsufficientFunds"
+    assert (by_id["a", None]["event_types"], by_id["a", None]["day"]) == ([], "2026-05-04")
+    assert (by_id["p", 1]["decoded"], by_id["p", 1]["event_types"]) == (None, None)
+    assert by_id["p", 1]["events"] == first[-1].events
+    assert by_id["o", 1]["aggregate_root_type"] == "odd/type"
+
+    said = manifest(tmp_path)
+    assert (said["format"], said["number"], said["rows"], said["refusals"]) == (1, 2, 8, 1)
+    assert said["increments"][1]["after"] == said["increments"][0]["horizon"]
+    assert said["horizon"] == said["increments"][1]["horizon"]
+
+
+def test_a_crash_before_the_manifest_leaves_the_archive_as_it_was(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = account("a", range(1, 4))
+    store.append(records)
+
+    def crash(self: ArchiveFiles, manifest: Manifest) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArchiveFiles, "add", crash)
+        with pytest.raises(KeyboardInterrupt):
+            export(spark, tmp_path)
+    (left,) = (tmp_path / "history-0001").glob("increment=*")
+    unfinished = tmp_path / "history-0001" / "_manifests" / "_000001.json"
+    unfinished.parent.mkdir()
+    unfinished.write_text('{"form')
+    with pytest.raises(ArchiveError, match="there is no archive in"):
+        archived_events(spark, str(tmp_path), store, horizon_of(store))
+
+    export(spark, tmp_path)
+    assert keys(archived_rows(tmp_path)) == keys_of(records)
+    assert not left.exists()
+    assert not unfinished.exists()
+
+
+def test_a_second_export_at_the_same_time_is_refused(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path
+) -> None:
+    files = ArchiveFiles(spark, str(tmp_path))
+    with held("default", f"archive {files.root}"), pytest.raises(ArchiveBusy, match="is running"):
+        export(spark, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_two_manifests_with_one_number_the_first_counts(spark: SparkSession, tmp_path: Path) -> None:
+    """Where nothing else has kept two exports apart."""
+    files = ArchiveFiles(spark, str(tmp_path))
+    increments = [Increment(name, {}, {}, 1, 0, "", []) for name in ("first", "second")]
+    one, other = (EMPTY.followed_by(increment, {}) for increment in increments)
+    files.add(one)
+    with pytest.raises(ArchiveBusy, match="has added to"):
+        files.add(other)
+    files.add(one.followed_by(increments[1], {}))
+    with pytest.raises(ArchiveBusy):
+        files.add(other)
+    assert [[i.name for i in found.increments] for found in files.manifests()] == [["first", "second"], ["first"]]
+
+
+def test_old_manifests_are_dropped(spark: SparkSession, tmp_path: Path) -> None:
+    files = ArchiveFiles(spark, str(tmp_path))
+    manifest = EMPTY
+    for number in range(12):
+        manifest = manifest.followed_by(Increment(f"{number}", {}, {}, 1, 0, "", ["f"]), {0: ("c", "a")})
+        files.add(manifest)
+    assert [found.number for found in files.manifests()] == list(range(12, 2, -1))
+    assert files.newest() == manifest
+
+
+def test_a_damaged_or_later_manifest_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    directory = tmp_path / "history-0001" / "_manifests"
+    directory.mkdir(parents=True)
+    for text, said in (("", "no manifest"), ('{"format": 2}', "use newer code"), ('{"format": 1}', "no manifest")):
+        (directory / "000001.json").write_text(text)
+        with pytest.raises(ArchiveError, match=said):
+            ArchiveFiles(spark, str(tmp_path)).newest()
+
+
+def test_a_store_that_was_set_back_is_refused_and_begins_another_history(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path
+) -> None:
+    records = account("a", range(1, 4))
+    store.append(records)
+    export(spark, tmp_path)
+    store.begin_generation(0)
+    store.append(account("a", [4]))
+    with pytest.raises(ArchiveMismatch, match="begin a new one beside it with --anew"):
+        export(spark, tmp_path)
+    with pytest.raises(ArchiveMismatch):
+        archived_events(spark, str(tmp_path), store, horizon_of(store))
+    assert export(spark, tmp_path, anew=True)["history"] == "history-0002"
+    assert len(archived_rows(tmp_path, "history-0002")) == 4
+    assert keys(archived_rows(tmp_path)) == keys_of(records), "what was archived stays"
+    assert export(spark, tmp_path)["history"] == "history-0002"
+
+
+def test_another_store_is_known_by_what_it_lacks(spark: SparkSession, store: PostgresEventStore) -> None:
+    store.append(account("a", [1]))
+    position = store.position()
+    increment = Increment("1", {}, {0: position}, 1, 0, "", [])
+    check_history(EMPTY.followed_by(increment, {0: (next(store.load("a")).command_id, "a")}), store, "here")
+    with pytest.raises(ArchiveMismatch, match="here ends at position"):
+        check_history(EMPTY.followed_by(increment, {0: ("some command", "a")}), store, "here")
+    ahead = increment._replace(horizon={0: position._replace(transaction_id=position.transaction_id + 1_000_000)})
+    with pytest.raises(ArchiveMismatch):
+        check_history(EMPTY.followed_by(ahead, {}), store, "here")
+    with pytest.raises(ArchiveMismatch, match=r"has shards \[0, 1\]"):
+        check_history(EMPTY.followed_by(increment._replace(horizon={0: position, 1: position}), {}), store, "here")
+
+
+def in_places(frame: DataFrame) -> Iterator[list[tuple[str, int, bytes]]]:
+    """Of each partition, in its order."""
+    places: dict[int, list[tuple[str, int, bytes]]] = {}
+    for row in frame.withColumn("place", spark_partition_id()).collect():
+        places.setdefault(row.place, []).append((row.aggregate_root_id, row.version, bytes(row.events)))
+    return iter(places.values())
+
+
+def test_archive_and_tail_are_what_the_source_gives(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path
+) -> None:
+    store.append([*(one for n in range(12) for one in account(f"a{n:02}", range(1, 13))), refused("a00")])
+    store.append([one._replace(aggregate_root_type="other") for one in account("o", range(1, 3))])
+    export(spark, tmp_path)
+    store.append([*account("a03", range(13, 16)), *account("new", range(1, 3)), refused("a03")])
+    horizon = horizon_of(store)
+    store.append(account("a03", [16]))
+
+    with connection.cursor() as cursor:  # what is pruned from the store stays in the archive
+        cursor.execute("DELETE FROM enode_django_eventstream WHERE version IS NULL")
+    expected = events(spark, horizon=horizon).collect()
+    frame = archived_events(spark, str(tmp_path), store, horizon)
+    assert frame.columns == events(spark).columns
+    places = list(in_places(frame))
+    assert len(places) > 1
+    assert all(place == sorted(place) for place in places)
+    ids = [{id for id, _, _ in place} for place in places]
+    assert sum(map(len, ids)) == len(set().union(*ids))
+    whole = sorted((row.aggregate_root_id, row.version, bytes(row.events)) for row in expected)
+    assert sorted(row for place in places for row in place) == whole
+
+    export(spark, tmp_path)
+    narrow = archived_events(spark, str(tmp_path), store, horizon, [ACCOUNT]).select("aggregate_root_id", "version")
+    assert sorted(map(tuple, narrow.collect())) == [key[:2] for key in whole if key[0] != "o"], "of the older manifest"
+    with pytest.raises(ArchiveMismatch, match="beyond the horizon"):
+        archived_events(spark, str(tmp_path), store, {0: horizon[0]._replace(transaction_id=1)})
+
+
+def test_days_are_those_of_utc(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:
+    store.append(account("a", [1]))
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        export(spark, tmp_path)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    (row,) = archived_rows(tmp_path)
+    assert date.fromisoformat(row["day"]) == row["created_at"].date()
