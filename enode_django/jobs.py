@@ -110,19 +110,18 @@ class RunningJob:
     # -- the two threads ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._threads = [
-            start_thread(f"job-{self.id}-renewing", self._renew_again_and_again),
-            start_thread(f"job-{self.id}-watching", self._watch),
-        ]
+        self._renewing = start_thread(f"job-{self.id}-renewing", self._renew_again_and_again)
+        self._watching = start_thread(f"job-{self.id}-watching", self._watch)
 
     def end(self, state: JobState, error: str = "") -> None:
         """Write down the end, again and again as long as the lease lasts. Raises `JobLost` if that was in vain."""
-        self._ended.set()
         self._words.put(None)
+        join_threads([self._watching], JOIN_SECONDS)  # whatever stops the work is done with it before the next begins
+        self._ended.set()
         try:
             self._write_end(state, error)
         finally:
-            join_threads(self._threads, JOIN_SECONDS)
+            join_threads([self._renewing], JOIN_SECONDS)
 
     def _write_end(self, state: JobState, error: str) -> None:
         figures = self._figures if state is JobState.SUCCEEDED else {}
@@ -159,7 +158,7 @@ class RunningJob:
                 self.stop(JobCancelled(f"job {self.id} was cancelled by request"))
 
     def _watch(self) -> None:
-        while not self._ended.is_set():
+        while True:
             try:
                 word = self._words.get(timeout=max(0.0, min(self._deadline, self._ends_at) - time.monotonic()))
             except queue.Empty:

@@ -1,7 +1,7 @@
 """The batch jobs as Celery tasks, which Celery's autodiscovery finds. Nothing else of the package needs Celery.
 
 A task that finds the same work in other hands ends at once: its state is IGNORED, and its result says who has it. One
-that is cancelled is REVOKED. Both are final, and their messages are acknowledged.
+that is cancelled is REVOKED. Both are final. One whose worker ends in a hurry goes back to its queue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from billiard import current_process
 from celery import Task, shared_task, states
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 from celery.utils.time import get_exponential_backoff_interval
 
 from enode_django.concurrency.threads import join_threads, start_thread
@@ -33,6 +33,10 @@ KILL_AFTER = 60.0
 TELL_EVERY = 1.0
 FIRST_RETRY, LAST_RETRY = 10, 600
 """Seconds; each pause is a random part of twice the one before."""
+
+
+class ProcessTerminated(JobCancelled):
+    """The process of the pool was told to end: since its task was revoked, or since its worker ends."""
 
 
 class JobTask(Task):  # type: ignore[type-arg]
@@ -71,6 +75,9 @@ def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[st
         with running_job(kind, name, task_id=task.request.id or "") as job, _stopped_by_sigterm(job), _told(task, job):
             KINDS[kind](job, **arguments)
         return dict(job.figures)
+    except ProcessTerminated as error:
+        # If it was revoked, its worker has acknowledged it by now, and there is nothing to go back.
+        raise Reject(str(error), requeue=True) from error
     except (JobRunning, JobCancelled) as error:
         if task.request.called_directly:
             raise
@@ -102,7 +109,7 @@ def _stopped_by_sigterm(job: RunningJob) -> Iterator[None]:
 
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGTERM, before)
-        job.stop(JobCancelled(f"job {job.id} was cancelled: its process was told to end"))
+        job.stop(ProcessTerminated(f"job {job.id} was cancelled: its process was told to end"))
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
@@ -123,7 +130,7 @@ def _told(task: JobTask, job: RunningJob) -> Iterator[None]:
     def tell() -> None:
         told = job.progress
         while not ended.wait(TELL_EVERY):
-            if job.progress is not told:
+            if job.progress is not told and job.stopped is None:
                 told = job.progress
                 try:
                     task.update_state(task_id=id, state=PROGRESS, meta=dict(told))

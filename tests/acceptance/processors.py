@@ -41,21 +41,12 @@ def guarded_directory() -> Iterator[Path]:
         guard.wait()
 
 
-class Processors:
-    def __init__(self, environment: Mapping[str, str], log: Path, processes: int, *options: str) -> None:
-        self.log_path = log
-        self.processes = processes
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, PROJECT / "manage.py", "runprocessors", "--processes", str(processes), *options],
-                cwd=log.parent,  # by which the guard of that directory finds them
-                env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.pid = self._process.pid
+class Group:
+    """Processes of one process group, with the log of the first."""
+
+    log_path: Path
+    pid: int
+    _process: subprocess.Popen[bytes]
 
     # -- what it says ---------------------------------------------------------------------------------------------
 
@@ -70,6 +61,62 @@ class Processors:
     def count(self, text: str) -> int:
         """How often the log matches a regular expression."""
         return len(re.findall(text, self.log))
+
+    # -- what is done to it ---------------------------------------------------------------------------------------
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def signal_group(self, number: int) -> None:
+        os.killpg(self.pid, number)
+
+    def wait_end(self, seconds: float = 20.0) -> int:
+        """The exit status."""
+        return self._process.wait(seconds)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def members(self) -> list[int]:
+        """The living processes of its group."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.pid)
+        return found
+
+    def wait_gone(self, seconds: float = 20.0) -> None:
+        """Of the whole group."""
+        self._process.wait(seconds)
+        wait_until(lambda: not self.members(), f"the end of the processes of group {self.pid}", seconds)
+
+    def close(self) -> None:
+        """Kill whatever of the group still lives. Safe to call twice."""
+        for _ in range(2):  # a supervisor may have been starting a worker
+            for pid in self.members():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait(20)
+        wait_until(lambda: not self.members(), f"the end of the processes of group {self.pid}")
+
+
+class Processors(Group):
+    def __init__(self, environment: Mapping[str, str], log: Path, processes: int, *options: str) -> None:
+        self.log_path = log
+        self.processes = processes
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, PROJECT / "manage.py", "runprocessors", "--processes", str(processes), *options],
+                cwd=log.parent,  # by which the guard of that directory finds them
+                env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
 
     def wait_ready(self) -> None:
         """All workers live and share all queues evenly, so that no queue moves any more."""
@@ -113,45 +160,6 @@ class Processors:
         """Those that live and have got as far as to own queues."""
         following = set(_FOLLOWS.findall(self.log))
         return {name: pid for name, pid in self.living_event_workers().items() if name in following}
-
-    # -- what is done to it ---------------------------------------------------------------------------------------
-
-    def signal(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def signal_group(self, number: int) -> None:
-        os.killpg(self.pid, number)
-
-    def wait_end(self, seconds: float = 20.0) -> int:
-        """The exit status."""
-        return self._process.wait(seconds)
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    def members(self) -> list[int]:
-        """The living processes of its group."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if os.getpgid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process.pid)
-        return found
-
-    def wait_gone(self, seconds: float = 20.0) -> None:
-        """Of the whole group."""
-        self._process.wait(seconds)
-        wait_until(lambda: not self.members(), f"the end of the processes of group {self.pid}", seconds)
-
-    def close(self) -> None:
-        """Kill whatever of the group still lives. Safe to call twice."""
-        for _ in range(2):  # a supervisor may have been starting a worker
-            for pid in self.members():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self._process.wait(20)
-        wait_until(lambda: not self.members(), f"the end of the processes of group {self.pid}")
 
 
 def is_running(pid: int) -> bool:

@@ -11,3 +11,4 @@ from sample_project.settings import INSTALLED_APPS as SAMPLE_APPS
 
 INSTALLED_APPS = [*SAMPLE_APPS, *os.environ.get("ACCEPTANCE_APPS", "").split()]
 ENODE = {**SAMPLE_ENODE, **json.loads(os.environ.get("ACCEPTANCE_ENODE", "{}"))}
+globals().update(json.loads(os.environ.get("ACCEPTANCE_CELERY", "{}")))

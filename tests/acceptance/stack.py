@@ -32,7 +32,7 @@ from sample_project.embedded import Postgres, Redis
 from tests.acceptance.invariants import Facts, variety, violations
 from tests.acceptance.journal import Journal
 from tests.acceptance.load import Client, Load
-from tests.acceptance.processors import PROJECT, Processors
+from tests.acceptance.processors import PROJECT, Group, Processors
 from tests.acceptance.waiting import wait_until
 
 TEMPLATE = "acceptance"
@@ -63,7 +63,7 @@ class Stack:
         """For files that tell the workers' apps something."""
         self.subscribers = list(SUBSCRIBERS)
         self._apps = "tests.acceptance.faulty"
-        self._started: list[Processors] = []
+        self._started: list[Group] = []
         self.transport = RedisStreamsTransport(redis.url, prefix=self._name, timeout=3.0)
         self._closing = contextlib.ExitStack()
 

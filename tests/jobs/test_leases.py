@@ -275,7 +275,7 @@ def test_of_two_processes_one_gets_it_and_the_other_when_that_has_ended() -> Non
 
 
 def test_after_a_kill_the_work_is_free_when_the_lease_has_run_out() -> None:
-    with Holder(NAME, lease=1.5) as holder:
+    with Holder(NAME, lease=1.0) as holder:
         assert holder.first == HELD
         holder.kill()
         with pytest.raises(JobRunning):

@@ -1,0 +1,107 @@
+"""A stack with Celery workers and a beat of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+from celery import Celery
+
+from sample_project.embedded import Postgres, Redis
+from tests.acceptance.processors import PROJECT, Group
+from tests.acceptance.stack import REDIS_STREAMS, Stack
+from tests.acceptance.waiting import wait_until
+
+REDIS_DATABASE = 5
+APPS = ("tests.acceptance.snapshotting", "tests.acceptance.long_jobs")
+
+
+class CeleryProcess(Group):
+    """``celery worker`` or ``celery beat``, in a process group of its own, with its log."""
+
+    def __init__(self, environment: Mapping[str, str], log: Path, *arguments: str) -> None:
+        self.log_path = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", "sample_project", *arguments, "--loglevel=INFO"],
+                cwd=log.parent,  # by which the guard of that directory finds them
+                env={**os.environ, **environment, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def kill_all(self) -> None:
+        """As a machine that loses its power: all of its processes at once."""
+        self.signal_group(signal.SIGKILL)
+        self.wait_gone()
+
+
+class CeleryStack(Stack):
+    """``with`` makes and removes it. ``celery`` sends tasks, and knows their results."""
+
+    def __init__(self, postgres: Postgres, redis: Redis, directory: Path) -> None:
+        super().__init__(postgres, redis, directory)
+        self._broker = urlunsplit(urlsplit(redis.url)._replace(path=f"/{REDIS_DATABASE}"))
+        self.celery = Celery("tests", broker=self._broker, backend=self._broker, set_as_current=False)
+        self.schedule: dict[str, Any] = {}
+        self._apps += f" {' '.join(APPS)}"
+
+    def __enter__(self) -> CeleryStack:
+        super().__enter__()
+        with redis.from_url(self._broker) as client:
+            client.flushdb()
+        self._closing.callback(self.celery.close)
+        return self
+
+    def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
+        celery = {"CELERY_BEAT_SCHEDULE": self.schedule, "CELERY_BEAT_MAX_LOOP_INTERVAL": 0.5}
+        jobs = {"JOBS": {"LEASE": 2.0}, **enode}
+        environment = super()._environment(apps, transport, jobs)
+        return {**environment, "REDIS_URL": self._broker, "ACCEPTANCE_CELERY": json.dumps(celery)}
+
+    def start_worker(self) -> CeleryProcess:
+        (worker,) = self.start_workers(1)
+        return worker
+
+    def start_workers(self, count: int) -> list[CeleryProcess]:
+        """Returns when they are ready."""
+        options = ("--pool=prefork", "--concurrency=1", "--without-mingle", "--without-gossip")
+        workers = [self._start("worker", f"--hostname=worker{number}", *options) for number in range(count)]
+        for worker in workers:
+            worker.wait_for(r"ready\.")
+        return workers
+
+    def start_beat(self) -> CeleryProcess:
+        return self._start("beat", "--pidfile=")
+
+    def _start(self, *arguments: str) -> CeleryProcess:
+        log = self._directory / f"{self._name}-{len(self._started)}-{arguments[0]}.log"
+        process = CeleryProcess(self._environment(None, REDIS_STREAMS, {}), log, *arguments)
+        self._started.append(process)
+        return process
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+
+    def jobs(self, kind: str = "long") -> list[tuple[str, str]]:
+        """State and error of each, the oldest first."""
+        return self.query("SELECT state, error FROM enode_django_job WHERE kind = %s ORDER BY id", kind)
+
+    def states(self, kind: str = "long") -> list[str]:
+        return [state for state, _ in self.jobs(kind)]
+
+    def wait_progress(self, key: str) -> Any:
+        """What the running job says of that."""
+        asked = "SELECT progress -> %s FROM enode_django_job WHERE state = 'running' AND progress ? %s"
+        wait_until(lambda: self.query(asked, key, key), f"a running job tells its {key}")
+        return self.query(asked, key, key)[0][0]

@@ -1,0 +1,1 @@
+"""An app with a kind of jobs that last until somebody stops them."""

@@ -1,0 +1,132 @@
+"""The batch jobs in real Celery workers, started by a real beat, cancelled, and killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from enode_django.eventstore.base import StreamRecord
+from enode_django.ids import new_id
+from enode_django.serialization.codec import encode_stream
+from sample_project.bank.domain import Deposited
+from sample_project.embedded import Postgres, Redis
+from tests.acceptance.celery_stack import CeleryStack
+from tests.acceptance.processors import is_running
+from tests.acceptance.snapshotting.apps import EVERY
+from tests.acceptance.waiting import wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+
+LONG = "tests.long_job"
+
+
+@pytest.fixture
+def stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: Path) -> Iterator[CeleryStack]:
+    faulty_postgres.start()
+    faulty_redis.start()
+    with CeleryStack(faulty_postgres, faulty_redis, processors_directory) as stack:
+        yield stack
+
+
+def store_history(stack: CeleryStack, account: str, versions: int) -> None:
+    columns = ", ".join(StreamRecord._fields)
+    values = ", ".join(["%s"] * len(StreamRecord._fields))
+    for version in range(1, versions + 1):
+        events = encode_stream([Deposited(amount=Decimal(1), balance=Decimal(version))])
+        names = ("bank.BankAccount", "bank.Deposit")
+        record = StreamRecord(account, version, new_id(), *names, datetime.now(UTC), events, b"")
+        stack.query(f"INSERT INTO enode_django_eventstream ({columns}) VALUES ({values}) RETURNING 1", *record)
+
+
+def has_snapshot(stack: CeleryStack, account: str, version: int) -> bool:
+    found = stack.query("SELECT version FROM enode_django_snapshot WHERE aggregate_root_id = %s", account)
+    return found == [(version,)]
+
+
+def test_beat_has_snapshots_made_again_and_again(stack: CeleryStack) -> None:
+    stack.schedule = {"snapshots": {"task": "enode_django.build_snapshots", "schedule": 1.0}}
+    store_history(stack, "ada", 2 * EVERY)
+    stack.start_worker()
+    stack.start_beat()
+    wait_until(lambda: has_snapshot(stack, "ada", 2 * EVERY), "the snapshot of what there was", 40)
+    store_history(stack, "bob", EVERY)
+    wait_until(lambda: has_snapshot(stack, "bob", EVERY), "the snapshot of what came later")
+    wait_until(lambda: stack.states("snapshots").count("succeeded") >= 2, "two jobs have succeeded")
+    assert {*stack.states("snapshots")} <= {"succeeded", "running"}
+    figures = "SELECT sum((figures ->> 'made')::int) FROM enode_django_job WHERE state = 'succeeded'"
+    assert stack.query(figures) == [(2,)]
+
+
+def test_while_one_works_another_ends_and_after_a_kill_the_next_takes_over(stack: CeleryStack) -> None:
+    worker, other_worker = stack.start_workers(2)
+    first = stack.celery.send_task(LONG, ["rows"])
+    process = stack.wait_progress("process")
+    wait_until(lambda: first.state == "PROGRESS" and first.info["stage"] == "counting", "the progress is told")
+
+    second = stack.celery.send_task(LONG, ["rows"])
+    wait_until(lambda: second.state == "IGNORED", "the second task has ended")
+    assert second.info["task"] == first.id
+    assert stack.states() == ["running"]
+
+    killed, left = (worker, other_worker) if process in worker.members() else (other_worker, worker)
+    killed.kill_all()
+    assert stack.states() == ["running"]
+    ran_out = "SELECT 1 FROM enode_django_job WHERE state = 'running' AND lease_until < now()"
+    wait_until(lambda: stack.query(ran_out), "the lease runs out")
+    third = stack.celery.send_task(LONG, ["rows"])
+    wait_until(lambda: stack.states() == ["failed", "running"], "the third task has taken over")
+    assert stack.jobs()[0] == ("failed", "its lease ran out")
+
+    (job,) = stack.query("SELECT id FROM enode_django_job WHERE state = 'running'")
+    stack.python("manage.py", "jobs", "cancel", str(job[0]))
+    wait_until(lambda: stack.states() == ["failed", "cancelled"], "the job is cancelled")
+    wait_until(lambda: third.state == "REVOKED", "the task knows, too")
+    assert left.is_running
+
+
+def test_a_worker_that_quits_gives_its_job_back_for_another_one(stack: CeleryStack) -> None:
+    worker = stack.start_worker()
+    task = stack.celery.send_task(LONG, ["rows"])
+    stack.wait_progress("process")
+    worker.signal(signal.SIGQUIT)
+    worker.wait_gone()
+    assert stack.states() == ["cancelled"]
+    stack.start_worker()
+    wait_until(lambda: stack.states() == ["cancelled", "running"], "the job runs again")
+    assert {id for (id,) in stack.query("SELECT task_id FROM enode_django_job")} == {task.id}
+
+
+def family(process: int) -> dict[int, Any]:
+    return {each.pid: each.name() for each in psutil.Process(process).children(recursive=True)}
+
+
+def spark_at_work(stack: CeleryStack) -> tuple[int, set[int]]:
+    """The process of the pool that has begun it, and all that belongs to it."""
+    java, process = stack.wait_progress("java"), stack.wait_progress("process")
+    wait_until(lambda: any("python" in name for name in family(java).values()), "Spark works")
+    assert java in family(process)
+    return process, {*family(process)}
+
+
+def test_java_ends_when_the_task_is_revoked_and_when_its_process_is_killed(stack: CeleryStack) -> None:
+    stack.start_worker()
+    revoked = stack.celery.send_task(LONG, ["rows", "spark"])
+    _, started = spark_at_work(stack)
+    revoked.revoke(terminate=True)
+    wait_until(lambda: stack.states() == ["cancelled"], "the job is cancelled")
+    wait_until(lambda: not any(map(is_running, started)), f"the processes {started} are gone")
+    wait_until(lambda: revoked.state == "REVOKED", "the task knows")
+
+    stack.celery.send_task(LONG, ["rows", "spark"])
+    process, started = spark_at_work(stack)
+    os.kill(process, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_running, started)), f"the processes {started} are gone")
+    assert stack.states() == ["cancelled", "running"]
