@@ -25,7 +25,8 @@ def compute_in_spark(job: RunningJob) -> None:
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
-    spark = builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    builder = builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    spark = builder.getOrCreate()
     job.on_stop(spark.stop)
     gateway: Any = SparkContext._gateway
     job.report("computing", java=gateway.proc.pid, process=os.getpid())
