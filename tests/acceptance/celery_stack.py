@@ -66,7 +66,7 @@ class CeleryStack(Stack):
 
     def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
         celery = {"CELERY_BEAT_SCHEDULE": self.schedule, "CELERY_BEAT_MAX_LOOP_INTERVAL": 0.5}
-        jobs = {"JOBS": {"LEASE": 2.0}, **enode}
+        jobs = {"JOBS": {"LEASE": 3.0}, **enode}
         environment = super()._environment(apps, transport, jobs)
         return {**environment, "REDIS_URL": self._broker, "ACCEPTANCE_CELERY": json.dumps(celery)}
 

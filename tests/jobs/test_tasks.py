@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from celery import shared_task
+from django.conf import settings
+from django_celery_beat.models import PeriodicTask
+from django_celery_beat.schedulers import DatabaseScheduler
 
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import JobCancelled, JobRunning, StoreUnavailable
@@ -108,6 +113,17 @@ def test_a_task_that_is_called_like_a_function_raises_what_stops_it(does: Callab
     assert work() == {"done": True}
     with running_job(KIND, "something"), pytest.raises(JobRunning):
         work()
+
+
+def test_the_sample_schedules_tasks_that_there_are() -> None:
+    assert DatabaseScheduler(app=app).schedule
+    rows = {row.name: row for row in PeriodicTask.objects.filter(name__in=app.conf.beat_schedule)}
+    every = {name: (row.task, row.interval.schedule.run_every) for name, row in rows.items()}
+    assert every == {
+        "snapshots": (build_snapshots.name, timedelta(hours=1)),
+        "archive": (export_events.name, timedelta(days=1)),
+    }
+    assert json.loads(rows["archive"].args) == [settings.EVENT_ARCHIVE]
 
 
 @pytest.mark.parametrize("task", [build_snapshots, rebuild_projection, export_events])
