@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from django.utils.module_loading import import_string
 
@@ -13,6 +14,9 @@ from enode_django.exceptions import ConfigurationError
 from enode_django.jobs import RunningJob
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization.registry import types
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EVERYTHING = "*"
 """The name of a job that works on all types."""
@@ -47,7 +51,19 @@ def _rebuild(job: RunningJob, *, name: str, accept_differences: bool) -> None:
 
 def _export(job: RunningJob, *, path: str) -> None:
     export_events = import_string("enode_django.spark.archive.export_events")
-    job.result(**export_events(path, report=job.report))
+    with _spark(job) as spark:
+        job.result(**export_events(spark, path, job.report))
+
+
+@contextmanager
+def _spark(job: RunningJob) -> Iterator[SparkSession]:
+    """A session by the settings, whose application ends at once when the job has to stop."""
+    from enode_django.spark.session import spark_session, stop
+
+    job.report("starting Spark")
+    with spark_session() as spark:
+        job.on_stop(lambda: stop(spark))
+        yield spark
 
 
 KINDS: dict[str, Callable[..., Any]] = {"snapshots": _build_snapshots, "rebuild": _rebuild, "export": _export}
