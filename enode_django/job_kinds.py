@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils.module_loading import import_string
 
+from enode_django.conf import conf
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.snapshot_building import build
 from enode_django.exceptions import ConfigurationError
@@ -45,8 +46,12 @@ def _first(failed: Mapping[str, str]) -> Sequence[tuple[str, str]]:
 
 
 def _rebuild(job: RunningJob, *, name: str, accept_differences: bool) -> None:
-    rebuild = import_string("enode_django.rebuilding.rebuild.rebuild")
-    job.result(**rebuild(name, accept_differences=accept_differences, report=job.report))
+    from enode_django.rebuilding.engines import engine_for
+    from enode_django.rebuilding.rebuild import rebuild
+
+    with engine_for(conf().spark_master) as engine:  # it reports every second while Spark works, and so hears of a stop
+        rebuilt = rebuild(name, engine, job.report, accept_differences=accept_differences)
+        job.result(**rebuilt.figures())
 
 
 def _export(job: RunningJob, *, path: str) -> None:

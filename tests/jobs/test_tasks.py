@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from celery import shared_task
 from django.conf import settings
+from django.test import override_settings
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
 
+from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.exceptions import JobCancelled, JobRunning, StoreUnavailable
+from enode_django.exceptions import JobCancelled, JobRunning, ProjectionsDiffer, StoreUnavailable
+from enode_django.ids import new_id
 from enode_django.job_kinds import KINDS
 from enode_django.jobs import RunningJob, running_job
 from enode_django.models import Job, Snapshot
+from enode_django.rebuilding.engines import NO_MASTER
+from enode_django.serialization.codec import encode_stream
 from enode_django.tasks import JobTask, build_snapshots, export_events, rebuild_projection, run_job
+from sample_project.bank.domain import AccountOpened
+from sample_project.bank.models import AccountSummary
 from sample_project.celery import app
 from tests.snapshots.domain import Hooked, Shelf
 from tests.snapshots.histories import store_history
@@ -59,6 +66,27 @@ def test_snapshots_are_made_of_all_types_or_of_one_and_counted() -> None:
     assert (all_types.name, all_types.progress["stage"]) == ("*", "making snapshots")
     assert all_types.figures == figures
     assert all_types.task_id
+
+
+def test_a_projection_is_rebuilt() -> None:
+    store_account("a", "ada")
+    store_account("b", "bob")
+    AccountSummary.objects.create(aggregate_root_id="a", version=1, owner="eve", opened_at=datetime.now(UTC))
+    with override_settings(ENODE={**settings.ENODE, "SPARK": {"MASTER": NO_MASTER}}):
+        with pytest.raises(ProjectionsDiffer):
+            rebuild_projection.apply(args=["bank.AccountSummaries"]).get()
+        figures = rebuild_projection.apply(args=["bank.AccountSummaries", True]).get()
+    assert (figures["aggregates"], figures["swapped"]) == (2, True)
+    assert set(AccountSummary.objects.values_list("owner", flat=True)) == {"ada", "bob"}
+    failed, succeeded = Job.objects.order_by("pk")
+    assert (failed.kind, failed.name, failed.state) == ("rebuild", "bank.AccountSummaries", "failed")
+    assert (succeeded.state, succeeded.figures) == ("succeeded", figures)
+
+
+def store_account(id: str, owner: str) -> None:
+    names = ("bank.BankAccount", "bank.OpenAccount")
+    events = encode_stream([AccountOpened(owner=owner)])
+    PostgresEventStore().append([StreamRecord(id, 1, new_id(), *names, datetime.now(UTC), events, b"")])
 
 
 def test_a_task_that_finds_another_at_work_ends_without_an_error(does: Callable[[Work], None]) -> None:
