@@ -285,8 +285,6 @@ class UnknownJob(JobError):
     pass
 
 
-
-
 class ArchiveError(EnodeError):
     pass
 

@@ -13,6 +13,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.snapshot_building import build
 from enode_django.exceptions import ConfigurationError
 from enode_django.jobs import RunningJob
+from enode_django.rebuilding.engines import NO_MASTER, engine_for
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization.registry import types
 
@@ -24,7 +25,16 @@ EVERYTHING = "*"
 FAILURES_KEPT = 10
 
 
-def _build_snapshots(job: RunningJob, *, type: str | None) -> None:
+def _build_snapshots(job: RunningJob, *, type: str | None, archive: str | None = None) -> None:
+    if conf().spark_master == NO_MASTER and archive is None:
+        _build_snapshots_here(job, type)
+        return
+    build_on_spark = import_string("enode_django.spark.snapshot_job.build_snapshots")
+    with _spark(job) as spark:
+        job.result(**build_on_spark(spark, None if type is None else [type], job.report, archive=archive))
+
+
+def _build_snapshots_here(job: RunningJob, type: str | None) -> None:
     store = make_store()
     snapshots = make_snapshots(store)
     if snapshots is None:
@@ -45,12 +55,11 @@ def _first(failed: Mapping[str, str]) -> Sequence[tuple[str, str]]:
     return list(failed.items())[:FAILURES_KEPT]
 
 
-def _rebuild(job: RunningJob, *, name: str, accept_differences: bool) -> None:
-    from enode_django.rebuilding.engines import engine_for
+def _rebuild(job: RunningJob, *, name: str, accept_differences: bool, archive: str | None = None) -> None:
     from enode_django.rebuilding.rebuild import rebuild
 
     with engine_for(conf().spark_master) as engine:  # it reports every second while Spark works, and so hears of a stop
-        rebuilt = rebuild(name, engine, job.report, accept_differences=accept_differences)
+        rebuilt = rebuild(name, engine, job.report, accept_differences=accept_differences, archive=archive)
         job.result(**rebuilt.figures())
 
 

@@ -52,15 +52,17 @@ class JobTask(Task):  # type: ignore[type-arg]
 
 
 @shared_task(bind=True, base=JobTask, name="enode_django.build_snapshots")
-def build_snapshots(self: JobTask, type: str | None = None) -> dict[str, Any]:
+def build_snapshots(self: JobTask, type: str | None = None, archive: str | None = None) -> dict[str, Any]:
     """Make the snapshots that are due, of the aggregates of a type, or of all."""
-    return run_job(self, "snapshots", EVERYTHING if type is None else type, type=type)
+    return run_job(self, "snapshots", EVERYTHING if type is None else type, type=type, archive=archive)
 
 
 @shared_task(bind=True, base=JobTask, name="enode_django.rebuild_projection")
-def rebuild_projection(self: JobTask, name: str, accept_differences: bool = False) -> dict[str, Any]:
+def rebuild_projection(
+    self: JobTask, name: str, accept_differences: bool = False, archive: str | None = None
+) -> dict[str, Any]:
     """Build a projection anew, and put it in the place of the live one."""
-    return run_job(self, "rebuild", name, name=name, accept_differences=accept_differences)
+    return run_job(self, "rebuild", name, name=name, accept_differences=accept_differences, archive=archive)
 
 
 @shared_task(bind=True, base=JobTask, name="enode_django.export_events")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Protocol, TypeVar
 
 from enode_django.exceptions import EnodeError
@@ -38,12 +39,23 @@ def once(call: Callable[[], Value], /) -> Value:
 
 def until_it_works(call: Callable[[], Value], /) -> Value:
     """Blocks while ``call`` raises a retriable `EnodeError`; every other error is the caller's."""
-    for delay in delays():
-        try:
-            return call()
-        except EnodeError as error:
-            if not error.retriable:
-                raise
-            logger.warning("%s; trying again in %.2f s", error, delay)
-        time.sleep(delay)
-    raise AssertionError("delays() ends")
+    return within(inf)(call)
+
+
+def within(seconds: float) -> Persist:
+    """As `until_it_works`, but what a call raises that began after so many seconds is raised."""
+
+    def call_again(call: Callable[[], Value], /) -> Value:
+        last_try = time.monotonic() + seconds
+        for delay in delays():
+            is_last = time.monotonic() >= last_try
+            try:
+                return call()
+            except EnodeError as error:
+                if not error.retriable or is_last:
+                    raise
+                logger.warning("%s; trying again in %.2f s", error, delay)
+            time.sleep(delay)
+        raise AssertionError("delays() ends")
+
+    return call_again

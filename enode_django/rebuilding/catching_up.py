@@ -10,9 +10,10 @@ from enode_django.eventing.sweeping import parts_of
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import END, Position
 from enode_django.exceptions import RebuildError
-from enode_django.rebuilding.engine import Engine, Report
+from enode_django.rebuilding.engine import Engine
 from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
+from enode_django.reporting import Report
 
 SMALL = 500
 """Aggregates that a round may leave for the next."""

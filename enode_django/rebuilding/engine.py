@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from enode_django.eventstore.positions import Position
@@ -12,10 +12,8 @@ from enode_django.eventstore.scanning import Scan, scan
 from enode_django.exceptions import ConfigurationError
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
+from enode_django.reporting import Report
 from enode_django.runtime import make_store
-
-Report = Callable[..., None]
-"""``report(stage, **figures)``: where the work is. It may raise, to end it."""
 
 
 class Plan(NamedTuple):

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from enode_django.databases import execute
-from enode_django.rebuilding.definitions import Column, Constraint, Grant, Index, OwnSequence, Table, quoted, search_path
+from enode_django.rebuilding.definitions import (
+    Column,
+    Constraint,
+    Grant,
+    Index,
+    OwnSequence,
+    Table,
+    quoted,
+    search_path,
+)
 
 _LIKE = "DEFAULTS IDENTITY GENERATED STORAGE COMPRESSION COMMENTS"
 _REPLICA_IDENTITIES = {"f": "FULL", "n": "NOTHING"}

@@ -35,11 +35,12 @@ from enode_django.rebuilding.comparing import (
     reached,
 )
 from enode_django.rebuilding.definitions import quoted
-from enode_django.rebuilding.engine import Engine, Plan, Report
+from enode_django.rebuilding.engine import Engine, Plan
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.swapping import Swap
 from enode_django.rebuilding.target import State, Target
+from enode_django.reporting import Report
 from enode_django.runtime import make_store
 
 logger = logging.getLogger("enode_django.rebuilding")

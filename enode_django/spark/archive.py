@@ -16,6 +16,7 @@ from pyspark.sql import functions as sql
 
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
+from enode_django.reporting import Report
 from enode_django.runtime import make_store
 from enode_django.spark.archive_files import INCREMENT, ArchiveFiles
 from enode_django.spark.batches import SCHEMA
@@ -24,7 +25,6 @@ from enode_django.spark.holding import held
 from enode_django.spark.horizons import Positions, horizon_of, text_of
 from enode_django.spark.manifests import EMPTY, Increment, Known, Manifest
 from enode_django.spark.options import POSITION
-from enode_django.spark.reporting import Report
 from enode_django.spark.source import events
 
 _COMPRESSION = "zstd"

@@ -13,7 +13,7 @@ from enode_django.concurrency.threads import join_threads, start_thread
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from enode_django.rebuilding.engine import Report
+    from enode_django.reporting import Report
 
 Value = TypeVar("Value")
 TELL_EVERY = 1.0

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from enode_django.rebuilding.engine import Plan, Report
+from enode_django.rebuilding.engine import Plan
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
+from enode_django.reporting import Report
 from enode_django.runtime import make_store
 from enode_django.spark.batches import records_of
 from enode_django.spark.executors import task

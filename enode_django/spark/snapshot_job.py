@@ -23,12 +23,12 @@ from enode_django.domain.declarations import aliases_of, declared
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.dividing import bounds
 from enode_django.exceptions import ConfigurationError, TypeNameError
+from enode_django.reporting import Report
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization import registry
 from enode_django.snapshots import policy
 from enode_django.spark.archive import archived_events
 from enode_django.spark.horizons import horizon_of, text_of
-from enode_django.spark.reporting import Report
 from enode_django.spark.sink import Staged, write_rows
 from enode_django.spark.snapshot_folding import make_from_streams
 from enode_django.spark.snapshot_making import SCHEMA, Range, classes_of, make_in_ranges

@@ -1,0 +1,10 @@
+"""How long work tells where it is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Report(Protocol):
+    def __call__(self, stage: str, /, **figures: object) -> None:
+        """It may raise, to end the work."""

@@ -1,9 +1,0 @@
-"""How a job tells where it is."""
-
-from __future__ import annotations
-
-from typing import Protocol
-
-
-class Report(Protocol):
-    def __call__(self, stage: str, /, **figures: object) -> None: ...
