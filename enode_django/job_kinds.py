@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -40,15 +41,15 @@ def _build_snapshots_here(job: RunningJob, type: str | None) -> None:
     if snapshots is None:
         raise ConfigurationError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
     classes = None if type is None else [types.class_of(AggregateRoot, type)]
-    made, failed = 0, dict[str, str]()
+    made, failed = Counter[str](), dict[str, str]()
     job.report("looking for what is due")
     for one in build(store, snapshots, classes, dry_run=False):
         if one.failure:
             failed[one.aggregate_root_id] = one.failure
         else:
-            made += 1
-        job.report("making snapshots", made=made, failed=len(failed))
-    job.result(made=made, failed=len(failed), failures=_first(failed))
+            made[one.aggregate_root_type] += 1
+        job.report("making snapshots", made=made.total(), failed=len(failed))
+    job.result(made=dict(made), failed=len(failed), failures=_first(failed))
 
 
 def _first(failed: Mapping[str, str]) -> Sequence[tuple[str, str]]:

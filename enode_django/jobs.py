@@ -58,7 +58,7 @@ class RunningJob:
 
     # -- for the work -------------------------------------------------------------------------------------------------
 
-    def report(self, stage: str, **figures: Any) -> None:
+    def report(self, stage: str, /, **figures: object) -> None:
         """Say how far it has come: JSON, the latest counts, others see it seconds later. Raises as `check` does, and
         TypeError or ValueError for what JSON cannot hold."""
         self._progress = storable({"stage": stage, **figures})

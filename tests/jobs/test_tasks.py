@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -52,14 +52,24 @@ def states() -> list[str]:
     return list(Job.objects.order_by("pk").values_list("state", flat=True))
 
 
+@pytest.fixture(autouse=True)
+def without_spark() -> Iterator[None]:
+    with override_settings(ENODE={**settings.ENODE, "SPARK": {"MASTER": NO_MASTER}}):
+        yield
+
+
 def test_snapshots_are_made_of_all_types_or_of_one_and_counted() -> None:
     store = PostgresEventStore()
     for id, until, cls in (("a", 25, Shelf), ("b", 9, Shelf), ("h", 12, Hooked)):
         store_history(store, id, until, cls)
     store_history(store, "poisoned", 20, fails_at=3)
-    assert build_snapshots.apply(args=["snapshots.Hooked"]).get() == {"made": 1, "failed": 0, "failures": []}
+    assert build_snapshots.apply(args=["snapshots.Hooked"]).get() == {
+        "made": {"snapshots.Hooked": 1},
+        "failed": 0,
+        "failures": [],
+    }
     figures = build_snapshots.apply().get()
-    assert (figures["made"], figures["failed"], figures["failures"][0][0]) == (1, 1, "poisoned")
+    assert (figures["made"], figures["failed"], figures["failures"][0][0]) == ({"snapshots.Shelf": 1}, 1, "poisoned")
     assert set(Snapshot.objects.values_list("aggregate_root_id", flat=True)) == {"a", "h"}
     one, all_types = Job.objects.order_by("pk")
     assert (one.kind, one.name, one.state) == ("snapshots", "snapshots.Hooked", "succeeded")
@@ -72,10 +82,9 @@ def test_a_projection_is_rebuilt() -> None:
     store_account("a", "ada")
     store_account("b", "bob")
     AccountSummary.objects.create(aggregate_root_id="a", version=1, owner="eve", opened_at=datetime.now(UTC))
-    with override_settings(ENODE={**settings.ENODE, "SPARK": {"MASTER": NO_MASTER}}):
-        with pytest.raises(ProjectionsDiffer):
-            rebuild_projection.apply(args=["bank.AccountSummaries"]).get()
-        figures = rebuild_projection.apply(args=["bank.AccountSummaries", True]).get()
+    with pytest.raises(ProjectionsDiffer):
+        rebuild_projection.apply(args=["bank.AccountSummaries"]).get()
+    figures = rebuild_projection.apply(args=["bank.AccountSummaries", True]).get()
     assert (figures["aggregates"], figures["swapped"]) == (2, True)
     assert set(AccountSummary.objects.values_list("owner", flat=True)) == {"ada", "bob"}
     failed, succeeded = Job.objects.order_by("pk")

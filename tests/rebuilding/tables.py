@@ -11,6 +11,7 @@ from django.db import connection, transaction
 
 from enode_django.rebuilding.definitions import Table, describe, quoted
 
+CUSTOM = "a 'custom' sequence"
 STRANGE = 'Every "thing" 100%s'
 OTHER = "other ' REFERENCES (x)"
 
@@ -56,7 +57,7 @@ def everything(schema: str, owner: str, reader: str, clerk: str) -> None:
         f"""
         CREATE UNLOGGED TABLE {one} (
             "Id" integer GENERATED ALWAYS AS IDENTITY
-                (SEQUENCE NAME {quoted(schema, "a 'custom' sequence")} START 10 INCREMENT 5 CYCLE MAXVALUE 1000),
+                (SEQUENCE NAME {quoted(schema, CUSTOM)} START 10 INCREMENT 5 CYCLE MAXVALUE 1000),
             dropped text,
             serial serial,
             "percent % sign" text COLLATE "C" NOT NULL DEFAULT '100%s ''quoted'' \\x "too"',
@@ -104,5 +105,5 @@ def everything(schema: str, owner: str, reader: str, clerk: str) -> None:
         f"GRANT SELECT ON {one} TO {whom}",
         f'GRANT UPDATE (code, "percent % sign") ON {one} TO {whom}',
         f"GRANT USAGE ON SEQUENCE {quoted(schema, STRANGE + '_serial_seq')} TO {whom}",
-        f"GRANT SELECT ON SEQUENCE {quoted(schema, chr(97) + ' ' + chr(39) + 'custom' + chr(39) + ' sequence')} TO {who}",
+        f"GRANT SELECT ON SEQUENCE {quoted(schema, CUSTOM)} TO {who}",
     )

@@ -12,6 +12,7 @@ from enode_django.exceptions import EnodeError
 from enode_django.jobs import running_job
 from enode_django.rebuilding.engines import NO_MASTER, engine_for
 from enode_django.rebuilding.rebuild import Rebuilt, plan, rebuild, undo
+from enode_django.reporting import Report
 
 TELL_EVERY = 2.0
 
@@ -101,13 +102,13 @@ _undo = undo
 class _Lines:
     """Every now and then a line; each stage has one at least."""
 
-    def __init__(self, command: BaseCommand, report: Any) -> None:
+    def __init__(self, command: BaseCommand, report: Report) -> None:
         self._command = command
         self._report = report
         self._stage = ""
         self._next = 0.0
 
-    def __call__(self, stage: str, **figures: Any) -> None:
+    def __call__(self, stage: str, /, **figures: object) -> None:
         self._report(stage, **figures)
         if stage != self._stage or time.monotonic() >= self._next:
             told = ", ".join(f"{name} {value}" for name, value in figures.items() if value is not None)
