@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from celery import shared_task
 from django.conf import settings
+from django.db import connection
 from django.test import override_settings
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
@@ -27,6 +28,7 @@ from enode_django.tasks import JobTask, build_snapshots, export_events, rebuild_
 from sample_project.bank.domain import AccountOpened
 from sample_project.bank.models import AccountSummary
 from sample_project.celery import app
+from tests.rebuilding.conftest import schemas
 from tests.snapshots.domain import Hooked, Shelf
 from tests.snapshots.histories import store_history
 
@@ -78,6 +80,16 @@ def test_snapshots_are_made_of_all_types_or_of_one_and_counted() -> None:
     assert all_types.task_id
 
 
+@pytest.fixture
+def without_former_tables() -> Iterator[None]:
+    """What a rebuild keeps, to be undone, goes."""
+    yield
+    with connection.cursor() as cursor:
+        for name in schemas():
+            cursor.execute(f'DROP SCHEMA "{name}" CASCADE')
+
+
+@pytest.mark.usefixtures("without_former_tables")
 def test_a_projection_is_rebuilt() -> None:
     store_account("a", "ada")
     store_account("b", "bob")
