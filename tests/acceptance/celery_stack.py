@@ -15,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import redis
 from celery import Celery
 
+from enode_django.rebuilding.engines import NO_MASTER
 from sample_project.embedded import Postgres, Redis
 from tests.acceptance.processors import PROJECT, Group
 from tests.acceptance.stack import REDIS_STREAMS, Stack
@@ -66,7 +67,7 @@ class CeleryStack(Stack):
 
     def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
         celery = {"CELERY_BEAT_SCHEDULE": self.schedule, "CELERY_BEAT_MAX_LOOP_INTERVAL": 0.5}
-        jobs = {"JOBS": {"LEASE": 3.0}, **enode}
+        jobs = {"JOBS": {"LEASE": 3.0}, "SPARK": {"MASTER": NO_MASTER}, **enode}
         environment = super()._environment(apps, transport, jobs)
         return {**environment, "REDIS_URL": self._broker, "ACCEPTANCE_CELERY": json.dumps(celery)}
 

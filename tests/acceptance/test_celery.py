@@ -60,7 +60,9 @@ def test_beat_has_snapshots_made_again_and_again(stack: CeleryStack) -> None:
     wait_until(lambda: has_snapshot(stack, "bob", EVERY), "the snapshot of what came later")
     wait_until(lambda: stack.states("snapshots").count("succeeded") >= 2, "two jobs have succeeded")
     assert {*stack.states("snapshots")} <= {"succeeded", "running"}
-    figures = "SELECT sum((figures ->> 'made')::int) FROM enode_django_job WHERE state = 'succeeded'"
+    figures = (
+        "SELECT sum((figures -> 'made' ->> 'bank.BankAccount')::int) FROM enode_django_job WHERE state = 'succeeded'"
+    )
     assert stack.query(figures) == [(2,)]
 
 
