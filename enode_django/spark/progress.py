@@ -20,9 +20,12 @@ TELL_EVERY = 1.0
 JOIN_SECONDS = 30.0
 
 
-def with_progress(spark: SparkSession, stage: str, action: Callable[[], Value], report: Report) -> Value:
-    """The value of ``action``, which makes Spark work; ``report`` is told of its tasks every second, as ``tasks``,
-    ``done`` and ``left``, the seconds that the rest will take if it goes on like that.
+def with_progress(
+    spark: SparkSession, stage: str, action: Callable[[], Value], report: Report, *, streams: Callable[[], int]
+) -> Value:
+    """The value of ``action``, which makes Spark work; ``report`` is told of it every second: ``tasks``, how many are
+    ``done``, the ``streams`` of these, ``a_second``, and ``left``, the seconds that the rest will take if it goes on
+    like that.
 
     Blocks. What ``report`` raises stops the work in Spark, and is raised.
     """
@@ -36,9 +39,10 @@ def with_progress(spark: SparkSession, stage: str, action: Callable[[], Value], 
         except BaseException as error:
             outcome.put((None, error))
 
+    began = time.monotonic()
     thread = start_thread(f"spark-{stage}", act)
     try:
-        return _wait(spark, group, stage, outcome, report)
+        return _wait(outcome, lambda: report(stage, **_figures(spark, group, began, streams())))
     except BaseException:
         spark.sparkContext.cancelJobGroup(group)
         raise
@@ -46,25 +50,23 @@ def with_progress(spark: SparkSession, stage: str, action: Callable[[], Value], 
         join_threads([thread], JOIN_SECONDS)
 
 
-def _wait(
-    spark: SparkSession,
-    group: str,
-    stage: str,
-    outcome: queue.SimpleQueue[tuple[Value | None, BaseException | None]],
-    report: Report,
-) -> Value:
-    began = time.monotonic()
+def _wait(outcome: queue.SimpleQueue[tuple[Value | None, BaseException | None]], tell: Callable[[], None]) -> Value:
     while True:
         try:
             value, error = outcome.get(timeout=TELL_EVERY)
         except queue.Empty:
-            done, tasks = _tasks(spark, group)
-            left = round((time.monotonic() - began) * (tasks - done) / done) if done else None
-            report(stage, tasks=tasks, done=done, left=left)
+            tell()
             continue
         if error is not None:
             raise error
         return value  # type: ignore[return-value]
+
+
+def _figures(spark: SparkSession, group: str, began: float, streams: int) -> dict[str, int | None]:
+    seconds = time.monotonic() - began
+    done, tasks = _tasks(spark, group)
+    left = round(seconds * (tasks - done) / done) if done else None
+    return {"tasks": tasks, "done": done, "streams": streams, "a_second": round(streams / seconds), "left": left}
 
 
 def _tasks(spark: SparkSession, group: str) -> tuple[int, int]:

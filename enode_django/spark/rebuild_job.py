@@ -23,6 +23,7 @@ from enode_django.spark.progress import with_progress
 from enode_django.spark.source import events
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
 ALONE = 2_000
@@ -49,8 +50,10 @@ class SparkEngine:
     def replay(self, plan: Plan, report: Report) -> Replayed:
         if not plan.types:
             return Replayed()
-        replayed = self._events(plan).mapInArrow(partial(_replay, plan.shadow), _DDL)
-        rows = with_progress(self._session(), "replay", replayed.collect, report)
+        spark = self._session()
+        streams = spark.sparkContext.accumulator(0)
+        replayed = self._events(plan).mapInArrow(partial(_replay, plan.shadow, streams), _DDL)
+        rows = with_progress(spark, "replay", replayed.collect, report, streams=lambda: streams.value)
         return _sum(Replayed(streams, aggregates, tuple(parked)) for streams, aggregates, parked in rows)
 
     def _events(self, plan: Plan) -> DataFrame:
@@ -69,9 +72,10 @@ class SparkEngine:
         return _sum(parts.mapPartitions(partial(_catch_up, shadow)).collect())
 
 
-def _replay(shadow: Shadow, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _replay(shadow: Shadow, streams: Accumulator[int], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with task(), replayer(shadow) as replaying:
         done = replaying.replay(record for batch in batches for record in records_of(batch))
+    streams.add(done.streams)
     yield pa.RecordBatch.from_pylist([done._asdict()], schema=DONE)
 
 
