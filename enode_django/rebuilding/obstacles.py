@@ -68,7 +68,10 @@ _RIGHTS = """
                   relnamespace::regnamespace)
     FROM pg_class WHERE oid = %s AND NOT has_schema_privilege(relnamespace, 'CREATE')
 """
-_MAY_MAKE_SCHEMAS = "SELECT has_database_privilege(current_database(), 'CREATE'), current_user, current_database()"
+_MAY_MAKE_SCHEMAS = """
+    SELECT has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user),
+           quote_ident(current_database())
+"""
 
 
 _QUESTIONS = (_FOREIGN_KEYS, _TRIGGERS, _RULES, _PUBLICATIONS, _VIEWS, _DEPENDENTS, _MARKS, _TYPES, _RIGHTS)

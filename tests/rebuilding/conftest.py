@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from django.db import connection
+from pytest_django import DjangoDbBlocker
 
 from tests.following.conftest import behaviour, following_tables, harness  # noqa: F401
 
 if TYPE_CHECKING:
     from tests.following.harness import Harness
+    from tests.rebuilding.domain import Effects
 
 _SCHEMAS = "SELECT nspname FROM pg_namespace WHERE nspname ~ '^enode_'"
 
@@ -22,9 +24,43 @@ def projections(harness: Harness) -> Iterator[Harness]:  # noqa: F811
 
     with subscribers.only(CounterRows, Entries):
         yield harness
-    with connection.cursor() as cursor:
-        cursor.execute(_SCHEMAS)
-        for (name,) in cursor.fetchall():
+    _drop_schemas()
+
+
+@pytest.fixture(scope="session")
+def rebuilding_tables(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
+    from tests.rebuilding.domain import MODELS
+
+    with django_db_blocker.unblock(), connection.schema_editor() as editor:
+        for model in MODELS:
+            editor.create_model(model)
+
+
+@pytest.fixture
+def effects() -> Iterator[Effects]:
+    from tests.rebuilding import domain
+
+    vars(domain.effects).update(vars(domain.Effects()))
+    yield domain.effects
+    vars(domain.effects).update(vars(domain.Effects()))
+
+
+@pytest.fixture
+def postings(harness: Harness, rebuilding_tables: None, effects: Effects) -> Iterator[Harness]:  # noqa: F811
+    """The projections of this folder are all there are."""
+    from enode_django.eventing.registry import subscribers
+    from tests.rebuilding.domain import MODELS, Balances, Postings
+
+    for model in MODELS:
+        model._base_manager.all().delete()
+    with subscribers.only(Postings, Balances):
+        yield harness
+    _drop_schemas()
+
+
+def _drop_schemas() -> None:
+    for name in schemas():
+        with connection.cursor() as cursor:
             cursor.execute(f'DROP SCHEMA "{name}" CASCADE')
 
 

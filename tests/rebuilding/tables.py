@@ -11,7 +11,6 @@ from django.db import connection, transaction
 
 from enode_django.rebuilding.definitions import Table, describe, quoted
 
-CUSTOM = "a 'custom' sequence"
 STRANGE = 'Every "thing" 100%s'
 OTHER = "other ' REFERENCES (x)"
 
@@ -50,6 +49,7 @@ def role() -> Iterator[str]:
 def everything(schema: str, owner: str, reader: str, clerk: str) -> None:
     """Two tables in the schema: `STRANGE`, and `OTHER`, to which it points; and one in "public" to point to."""
     one, other = quoted(schema, STRANGE), quoted(schema, OTHER)
+    custom = quoted(schema, "a 'custom' sequence")
     who, whom, whose = quoted(reader), quoted(clerk), quoted(owner)
     sql(
         "CREATE TABLE public.pointed_at (id integer PRIMARY KEY)",
@@ -57,7 +57,7 @@ def everything(schema: str, owner: str, reader: str, clerk: str) -> None:
         f"""
         CREATE UNLOGGED TABLE {one} (
             "Id" integer GENERATED ALWAYS AS IDENTITY
-                (SEQUENCE NAME {quoted(schema, CUSTOM)} START 10 INCREMENT 5 CYCLE MAXVALUE 1000),
+                (SEQUENCE NAME {custom} START 10 INCREMENT 5 CYCLE MAXVALUE 1000),
             dropped text,
             serial serial,
             "percent % sign" text COLLATE "C" NOT NULL DEFAULT '100%s ''quoted'' \\x "too"',
@@ -105,5 +105,5 @@ def everything(schema: str, owner: str, reader: str, clerk: str) -> None:
         f"GRANT SELECT ON {one} TO {whom}",
         f'GRANT UPDATE (code, "percent % sign") ON {one} TO {whom}',
         f"GRANT USAGE ON SEQUENCE {quoted(schema, STRANGE + '_serial_seq')} TO {whom}",
-        f"GRANT SELECT ON SEQUENCE {quoted(schema, CUSTOM)} TO {who}",
+        f"GRANT SELECT ON SEQUENCE {custom} TO {who}",
     )

@@ -1,0 +1,103 @@
+"""Projections of the counters' events that are to be rebuilt. What else a handler does is said in `effects`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from django.db import models
+from django.db.models.functions import Now
+
+from enode_django import DomainEvent, ModelProjection, Projection, handles
+from enode_django.models import ReadModel
+from tests.following.domain import Added, Closed, Opened
+
+
+@dataclasses.dataclass
+class Effects:
+    """``posting`` is called with each event that `Postings` handles, ``balance`` with row and event."""
+
+    posting: Callable[[DomainEvent], object] = lambda event: None
+    balance: Callable[[Any, DomainEvent], object] = lambda row, event: None
+
+
+effects = Effects()
+
+
+class Posting(models.Model):
+    account = models.CharField(max_length=255)
+    amount = models.IntegerField()
+    once = models.CharField(max_length=50, null=True)
+    made_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        app_label = "rebuilding"
+        constraints = [
+            models.UniqueConstraint(fields=["once"], name="once", deferrable=models.Deferrable.DEFERRED),
+        ]
+
+
+class PostingLine(models.Model):
+    posting = models.ForeignKey(Posting, on_delete=models.CASCADE)
+    account = models.CharField(max_length=255)
+    text = models.TextField()
+
+    class Meta:
+        app_label = "rebuilding"
+
+
+class Undeclared(models.Model):
+    text = models.TextField()
+
+    class Meta:
+        app_label = "rebuilding"
+
+
+class Balance(ReadModel):
+    total = models.IntegerField(default=0)
+    count = models.IntegerField(default=0)
+
+    class Meta:
+        app_label = "rebuilding"
+
+
+class Postings(Projection):
+    name = "rebuilding.postings"
+    models = (Posting, PostingLine)
+    aggregate_field = "account"
+    volatile = ("made_at",)
+
+    @handles(Opened)
+    def opened(self, event: Opened) -> None:
+        effects.posting(event)
+
+    @handles(Added)
+    def added(self, event: Added) -> None:
+        posting = Posting.objects.create(account=event.aggregate_root_id, amount=event.amount)
+        PostingLine.objects.create(account=event.aggregate_root_id, posting=posting, text=f"adds {event.amount}")
+        effects.posting(event)
+
+    @handles(Closed)
+    def closed(self, event: Closed) -> None:
+        Posting.objects.filter(account=event.aggregate_root_id).delete()
+        effects.posting(event)
+
+
+class Balances(ModelProjection[Balance]):
+    name = "rebuilding.balances"
+    model = Balance
+
+    @handles(Added)
+    def added(self, row: Balance, event: Added) -> None:
+        row.total += event.amount
+        row.count += 1
+        effects.balance(row, event)
+
+    @handles(Closed)
+    def closed(self, row: Balance, event: Closed) -> None:
+        self.delete(row)
+        effects.balance(row, event)
+
+
+MODELS = (Posting, PostingLine, Undeclared, Balance)

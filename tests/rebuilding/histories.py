@@ -1,0 +1,45 @@
+"""Stored events, followed as workers would, and what came of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from enode_django.eventing import checkpoints
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import Subscriber
+from tests.following.domain import Added, Opened
+from tests.following.harness import Harness
+from tests.rebuilding.domain import Balance, Balances, Posting, PostingLine, Postings
+
+
+def nothing(stage: str, **figures: object) -> None: ...
+
+
+def follow(*chosen: type[Subscriber]) -> None:
+    """Everything that is stored, as workers would."""
+    from enode_django.runtime import replay
+
+    replay(*(subscribers.instance(cls).name for cls in chosen or (Postings, Balances)))
+
+
+def some_history(harness: Harness, *ids: str) -> None:
+    """Of three versions for each."""
+    for number, id in enumerate(ids):
+        harness.stored(id, Opened(owner=id), Added(amount=number), Added(amount=10))
+
+
+def postings() -> dict[str, list[int]]:
+    """The amounts by account; each has a line that says the same."""
+    found = list(Posting.objects.order_by("account", "id").values_list("account", "amount"))
+    lines = sorted(PostingLine.objects.values_list("posting__account", "posting__amount", "text"))
+    assert lines == sorted((account, amount, f"adds {amount}") for account, amount in found)
+    return {id: [amount for _, amount in rows] for id, rows in itertools.groupby(found, lambda row: row[0])}
+
+
+def balances() -> dict[str, tuple[int, int, int]]:
+    return {row.pk: (row.total, row.count, row.version) for row in Balance.objects.all()}
+
+
+def versions(*ids: str) -> dict[str, Any]:
+    return checkpoints.read("default", Postings.name, ids)

@@ -1,0 +1,111 @@
+"""What hangs on a table and would stay with the old one is told before anything is done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from enode_django.eventing.registry import subscribers
+from enode_django.exceptions import RebuildError
+from enode_django.models import Rebuild
+from enode_django.rebuilding.engine import InProcess
+from enode_django.rebuilding.rebuild import plan, rebuild
+from tests.rebuilding.conftest import schemas
+from tests.rebuilding.histories import nothing
+from tests.rebuilding.tables import asked, quoted, role, sql
+
+TABLE = "rebuilding_posting"
+RENAME = f"ALTER TABLE {TABLE} RENAME TO moved"
+FUNCTION = "CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
+FOREIGN = "CREATE FOREIGN DATA WRAPPER odd; CREATE SERVER afar FOREIGN DATA WRAPPER odd"
+
+OBSTACLES = {
+    f"CREATE TABLE pointing (posting bigint CONSTRAINT points REFERENCES {TABLE})": (
+        "the foreign key points of pointing points to it"
+    ),
+    f"{FUNCTION}; CREATE TRIGGER notes BEFORE INSERT ON {TABLE} EXECUTE FUNCTION noted()": "it has the trigger notes",
+    f"CREATE RULE also AS ON INSERT TO {TABLE} DO ALSO NOTHING": "it has the rule also",
+    f"ALTER TABLE {TABLE} ENABLE ROW LEVEL SECURITY": "it has row level security",
+    f"CREATE POLICY mine ON {TABLE}": "it has the policy mine",
+    f"CREATE TABLE child () INHERITS ({TABLE})": "other tables inherit from it",
+    f"CREATE PUBLICATION one FOR TABLE {TABLE}": "the publication one has it",
+    "CREATE PUBLICATION every FOR ALL TABLES": "the publication every has it",
+    "CREATE PUBLICATION many FOR TABLES IN SCHEMA public": "the publication many has it",
+    f"CREATE VIEW seen AS SELECT amount FROM {TABLE}": "the view seen reads from it",
+    f"CREATE VIEW whole AS SELECT {TABLE} FROM {TABLE}": "the view whole reads from it",
+    f"CREATE MATERIALIZED VIEW kept AS SELECT amount FROM {TABLE}": "the view kept reads from it",
+    f"CREATE FUNCTION total() RETURNS bigint BEGIN ATOMIC SELECT sum(amount) FROM {TABLE}; END": (
+        "function total() depends on it"
+    ),
+    f"CREATE FUNCTION one(it {TABLE}) RETURNS bigint LANGUAGE sql AS 'SELECT 1'": (
+        f"function one({TABLE}) depends on it"
+    ),
+    f"CREATE TABLE holder (held {TABLE}[])": "column held of table holder depends on it",
+    f"ALTER TABLE {TABLE} REPLICA IDENTITY USING INDEX {TABLE}_pkey": "its replica identity is an index",
+    f"CREATE TYPE mood AS ENUM ('good'); ALTER TABLE {TABLE} ADD mood mood": (
+        "its column mood has the type mood, whose operators lie in the schema public"
+    ),
+    f"ALTER EXTENSION plpgsql ADD TABLE {TABLE}": "it belongs to the extension plpgsql",
+    f"{RENAME}": "there is no such table; run manage.py migrate",
+    f"{RENAME}; CREATE VIEW {TABLE} AS SELECT 1": "it is a view",
+    f"{RENAME}; CREATE MATERIALIZED VIEW {TABLE} AS SELECT 1": "it is a materialized view",
+    f"{RENAME}; CREATE TABLE {TABLE} (id int) PARTITION BY RANGE (id)": "it is partitioned",
+    f"{RENAME}; CREATE TABLE whole (id int) PARTITION BY RANGE (id);CREATE TABLE {TABLE} PARTITION OF whole DEFAULT": (
+        "it is a partition of another"
+    ),
+    f"{RENAME}; {FOREIGN}; CREATE FOREIGN TABLE {TABLE} (id int) SERVER afar": "it is a foreign table",
+    f"{RENAME}; CREATE TYPE form AS (id int); CREATE TABLE {TABLE} OF form": "it is a table of the type form",
+    f"CREATE TEMPORARY TABLE {TABLE} (id int)": "it is temporary",
+}
+
+
+@pytest.fixture
+def declared(db: None, rebuilding_tables: None) -> Iterator[None]:
+    """What a test does is rolled back."""
+    from tests.rebuilding.domain import Balances, Postings
+
+    with subscribers.only(Postings, Balances):
+        yield
+
+
+@pytest.mark.parametrize("statement", OBSTACLES)
+def test_a_table_that_something_hangs_on_is_refused_and_nothing_is_left_behind(declared: None, statement: str) -> None:
+    plan("rebuilding.postings")
+    sql(statement)
+    told = re.escape(f"{TABLE}: {OBSTACLES[statement]}")
+    with pytest.raises(RebuildError, match=f"^rebuilding.postings cannot be rebuilt: .*{told}"):
+        rebuild("rebuilding.postings", InProcess(), nothing)
+    assert schemas() == []
+    assert Rebuild.objects.count() == 0
+
+
+def test_what_a_user_may_not_do_is_told_with_what_would_let_him(declared: None) -> None:
+    with role() as user:
+        name = quoted(user)
+        sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}", f"SET ROLE {name}")
+        try:
+            with pytest.raises(RebuildError) as raised:
+                plan("rebuilding.postings")
+        finally:
+            sql("RESET ROLE")
+        ((owner, database),) = asked("SELECT current_user, current_database()")
+    told = str(raised.value)
+    assert f"GRANT CREATE ON DATABASE {database} TO {name}" in told
+    assert f"{TABLE}: {name} is not its owner, {owner}" in told
+    assert f"{TABLE}: {name} may not put tables into its schema: GRANT CREATE ON SCHEMA public TO {name}" in told
+
+
+def test_a_table_that_two_projections_write_is_refused(declared: None) -> None:
+    from tests.rebuilding.domain import Postings
+
+    class Others(Postings):
+        abstract = True
+        name = "rebuilding.others"
+
+    with (
+        subscribers.only(Postings, Others()),
+        pytest.raises(RebuildError, match=r"rebuilding.postings and rebuilding.others both write rebuilding_posting: "),
+    ):
+        plan("rebuilding.postings")
