@@ -51,7 +51,7 @@ def postings(harness: Harness, rebuilding_tables: None, effects: Effects) -> Ite
     from enode_django.eventing.registry import subscribers
     from tests.rebuilding.domain import MODELS, Balances, Postings
 
-    for model in MODELS:
+    for model in reversed(MODELS):
         model._base_manager.all().delete()
     with subscribers.only(Postings, Balances):
         yield harness

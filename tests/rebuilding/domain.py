@@ -80,6 +80,7 @@ class Postings(Projection):
 
     @handles(Closed)
     def closed(self, event: Closed) -> None:
+        PostingLine.objects.filter(account=event.aggregate_root_id).delete()
         Posting.objects.filter(account=event.aggregate_root_id).delete()
         effects.posting(event)
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from enode_django.eventing import checkpoints
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
+from enode_django.models import Rebuild
+from enode_django.rebuilding.target import Target
 from tests.following.domain import Added, Opened
 from tests.following.harness import Harness
+from tests.integration.store_sessions import Call
 from tests.rebuilding.domain import Balance, Balances, Posting, PostingLine, Postings
 
 
@@ -27,6 +33,19 @@ def some_history(harness: Harness, *ids: str) -> None:
     """Of three versions for each."""
     for number, id in enumerate(ids):
         harness.stored(id, Opened(owner=id), Added(amount=number), Added(amount=10))
+
+
+def before_the_last_step(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+    """Once, in the transaction of the swap, when nobody writes to the tables in use any more."""
+    locked, called = Target.locked, []
+
+    def call_first(target: Target, rebuild: Rebuild, state: str) -> Rebuild:
+        if not called:
+            called.append(True)
+            Call(call).result()  # in another connection
+        return locked(target, rebuild, state)
+
+    monkeypatch.setattr(Target, "locked", call_first)
 
 
 def postings() -> dict[str, list[int]]:

@@ -1,0 +1,251 @@
+"""Handlers at work on tables that are not in use: they reach no others, and what fails is one aggregate's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.db import connections, transaction
+
+from enode_django import DomainEvent
+from enode_django.eventing import parking, unparking
+from enode_django.eventing.follower import Follower
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.exceptions import ProjectionsDiffer, RebuildError
+from enode_django.rebuilding.engine import InProcess
+from enode_django.rebuilding.rebuild import rebuild, undo
+from tests.following.domain import Added, Closed
+from tests.following.harness import Harness
+from tests.integration.store_sessions import database_alias
+from tests.rebuilding.conftest import schemas
+from tests.rebuilding.domain import Balance, Balances, Effects, Posting, Postings, Undeclared
+from tests.rebuilding.histories import balances, before_the_last_step, follow, nothing, postings, some_history
+
+BOTH = pytest.mark.parametrize("cls", [Postings, Balances])
+
+
+def let_handlers(effects: Effects, call: Callable[[DomainEvent], object]) -> None:
+    effects.posting = call
+    effects.balance = lambda row, event: call(event)
+
+
+@pytest.fixture
+def followed(postings: Harness) -> Harness:
+    some_history(postings, "a", "b", "c")
+    follow()
+    return postings
+
+
+# -- what is not declared ---------------------------------------------------------------------------------------------
+
+
+def _writes(event: DomainEvent) -> None:
+    Undeclared.objects.create(text="written")
+
+
+def _reads(event: DomainEvent) -> None:
+    Undeclared.objects.first()
+
+
+def _writes_without_a_word(event: DomainEvent) -> None:
+    try:
+        _writes(event)
+    except Exception:
+        return
+
+
+@BOTH
+@pytest.mark.parametrize("reach", [_writes, _reads])
+def test_a_handler_that_needs_an_undeclared_table_is_refused_and_nothing_in_use_is_touched(
+    followed: Harness, effects: Effects, cls: type[Subscriber], reach: Callable[[DomainEvent], object]
+) -> None:
+    before = (postings(), balances())
+    let_handlers(effects, reach)
+    began = time.monotonic()
+    with pytest.raises(RebuildError, match=f'^{cls.name} needs what it does not declare: .*"rebuilding_undeclared"'):
+        rebuild(cls.name, InProcess(), nothing, accept_differences=True)
+    assert time.monotonic() - began < 60, "it is not waited for"
+    assert Undeclared.objects.count() == 0
+    assert (postings(), balances()) == before
+    assert schemas() == []
+
+
+@BOTH
+def test_a_handler_that_swallows_that_it_cannot_reach_a_table_writes_nothing_anywhere(
+    followed: Harness, effects: Effects, cls: type[Subscriber]
+) -> None:
+    let_handlers(effects, _writes_without_a_word)
+    with pytest.raises(RebuildError):
+        rebuild(cls.name, InProcess(), nothing)
+    assert Undeclared.objects.count() == 0
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Another database, as far as Django knows."""
+    with database_alias("beside") as alias:
+        known = connections.all
+        with monkeypatch.context() as patch:
+            patch.setattr(connections, "all", lambda **options: [*known(**options), connections[alias]])
+            yield alias
+
+
+@BOTH
+@pytest.mark.parametrize("swallows", [False, True])
+def test_a_handler_reaches_no_other_database(
+    followed: Harness, effects: Effects, beside: str, cls: type[Subscriber], swallows: bool
+) -> None:
+    def reach(event: DomainEvent) -> None:
+        try:
+            Undeclared.objects.using(beside).create(text="written")
+        except Exception:
+            if not swallows:
+                raise
+
+    let_handlers(effects, reach)
+    before = (postings(), balances())
+    with pytest.raises(RebuildError, match=f"^{cls.name} needs what it does not declare: the database 'beside'"):
+        rebuild(cls.name, InProcess(), nothing)
+    assert Undeclared.objects.count() == 0
+    assert (postings(), balances()) == before
+
+
+@BOTH
+def test_what_handlers_register_for_the_end_of_a_transaction_does_not_run(
+    followed: Harness, effects: Effects, cls: type[Subscriber]
+) -> None:
+    ran: list[str] = []
+
+    def register(event: DomainEvent) -> None:
+        transaction.on_commit(lambda: ran.append(event.id))
+
+    let_handlers(effects, register)
+    followed.stored("d", Added(amount=1))
+    rebuild(cls.name, InProcess(), nothing)
+    assert ran == []
+    followed.stored("e", Added(amount=1))
+    follow(cls)
+    assert len(ran) == 1, "it does after the swap"
+
+
+def test_the_orm_of_a_model_projection_sees_the_rows_of_its_own_generation(followed: Harness, effects: Effects) -> None:
+    """Rows that were copied are seen, rows in use are not."""
+    seen: list[set[str]] = []
+
+    def look(row: Balance, event: DomainEvent) -> None:
+        if event.aggregate_root_id == "c":
+            seen.append(set(Balance.objects.values_list("aggregate_root_id", flat=True)))
+
+    effects.balance = look
+    rebuild(Balances.name, InProcess(), nothing, sample=0)
+    assert balances()["c"] == (12, 2, 3)
+    assert all(ids <= {"a", "b", "c"} for ids in seen)
+    assert {"a", "b"} <= seen[-1]
+
+
+def test_a_handler_sees_how_far_its_row_has_come_as_it_does_in_use(postings: Harness, effects: Effects) -> None:
+    def note(row: Balance, event: DomainEvent) -> None:
+        row.total = row.total * 10 + row.version
+
+    effects.balance = note
+    postings.stored("a", Added(amount=0), Added(amount=0), Added(amount=0))
+    postings.stored("gone", Added(amount=0), Closed(), Added(amount=0))
+    follow()
+    assert balances()["a"][0] == 12
+    assert rebuild(Balances.name, InProcess(), nothing).comparison.is_equal
+
+
+# -- what fails -------------------------------------------------------------------------------------------------------
+
+
+def _fail_at_version(version: int, *ids: str) -> Callable[[DomainEvent], None]:
+    def fail(event: DomainEvent) -> None:
+        if event.aggregate_root_id in ids and event.version == version:
+            raise ValueError(f"no version {version}, please")
+
+    return fail
+
+
+@BOTH
+def test_an_aggregate_that_fails_is_parked_in_the_rebuilt_projection_and_goes_on_when_it_is_let(
+    postings: Harness, effects: Effects, cls: type[Subscriber]
+) -> None:
+    let_handlers(effects, _fail_at_version(2, "b"))
+    some_history(postings, "a", "b", "c")
+    _park_as_in_use(postings, cls)
+    rebuilt = rebuild(cls.name, InProcess(), nothing)
+    assert rebuilt.replayed.parked == ("b",)
+    (parked,) = parking.list_parked("default", cls.name)
+    assert (parked.aggregate_root_id, parked.version, parked.error_type) == ("b", 2, "ValueError")
+    assert parked.aggregate_root_type == "following.Counter"
+    assert "no version 2, please" in parked.error
+    let_handlers(effects, lambda event: None)
+    assert unparking.retry_parked(postings.follower(subscribers.instance(cls)), "b") is None
+    assert _amounts(cls) == {"a": 10, "b": 11, "c": 12}
+
+
+@BOTH
+def test_what_was_parked_and_is_not_any_more_is_free_until_the_rebuild_is_undone(
+    postings: Harness, effects: Effects, cls: type[Subscriber]
+) -> None:
+    let_handlers(effects, _fail_at_version(3, "b", "c"))
+    some_history(postings, "a", "b", "c")
+    _park_as_in_use(postings, cls)
+    before = parking.list_parked("default", cls.name)
+    assert {one.aggregate_root_id for one in before} == {"b", "c"}
+    foreign = before[0]._replace(aggregate_root_id="x", aggregate_root_type="unknown.Here", subscriber=cls.name)
+    parking.park("default", foreign)
+    let_handlers(effects, _fail_at_version(2, "c"))
+    with pytest.raises(ProjectionsDiffer, match=r"c: rebuilt up to version (0|1), in use up to version 2: see what is"):
+        rebuild(cls.name, InProcess(), nothing)
+    assert len(parking.list_parked("default", cls.name)) == 3
+    rebuild(cls.name, InProcess(), nothing, accept_differences=True)
+    parked = {one.aggregate_root_id: one.version for one in parking.list_parked("default", cls.name)}
+    assert parked == {"c": 2, "x": foreign.version}
+    assert _amounts(cls)["b"] == 11
+    undo(cls.name, InProcess(), nothing)
+    parked = {one.aggregate_root_id: one.version for one in parking.list_parked("default", cls.name)}
+    assert parked == {"b": 3, "c": 3, "x": foreign.version}
+    assert _amounts(cls)["b"] == 1
+
+
+def test_a_constraint_that_waits_for_the_end_of_the_transaction_parks_the_aggregate_that_violates_it(
+    postings: Harness, effects: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the replay, while it is caught up with, and in the transaction of the swap."""
+
+    def take(event: DomainEvent) -> None:
+        if isinstance(event, Added):
+            Posting.objects.filter(account=event.aggregate_root_id).update(once=f"{event.amount}")
+
+    def store_two(stage: str, **figures: object) -> None:
+        if stage == "compare":
+            postings.stored("c", Added(amount=7))
+            postings.stored("d", Added(amount=8))
+
+    effects.posting = take
+    postings.stored("a", Added(amount=7))
+    postings.stored("b", Added(amount=7))
+    before_the_last_step(
+        monkeypatch, lambda: [postings.stored("e", Added(amount=8)), postings.stored("f", Added(amount=9))]
+    )
+    rebuild(Postings.name, InProcess(), store_two)
+    assert {one.aggregate_root_id: one.version for one in postings.parked(Postings.name)} == {"b": 1, "c": 1, "e": 1}
+    assert dict(Posting.objects.values_list("account", "once")) == {"a": "7", "d": "8", "f": "9"}
+
+
+def _park_as_in_use(harness: Harness, cls: type[Subscriber]) -> None:
+    follower: Follower = harness.follower(subscribers.instance(cls), attempts=1)
+    for id in ("a", "b", "c"):
+        follower.follow(harness.store.load(id))
+    while follower.next_retry is not None:
+        harness.clock.now += 100
+        follower.retry_due()
+
+
+def _amounts(cls: type[Subscriber]) -> dict[str, int]:
+    if cls is Balances:
+        return {id: total for id, (total, _, _) in balances().items()}
+    return {id: sum(amounts) for id, amounts in postings().items()}
