@@ -2,32 +2,43 @@
 handlers.
 
 A task that runs again, or twice at a time, does no harm: what is in the shadow already is known by its checkpoints.
+Without an archive the task itself reads its range: through the data source each stream would go to the JVM only to come
+back, which takes longer than to handle it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.dividing import bounds
+from enode_django.eventstore.rows import record_of
+from enode_django.eventstore.scanning import Scan, scan
 from enode_django.rebuilding.engine import Plan
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.reporting import Report
 from enode_django.runtime import make_store
+from enode_django.spark.archive import archived_events
 from enode_django.spark.batches import records_of
 from enode_django.spark.executors import task
+from enode_django.spark.horizons import postgres_shards
 from enode_django.spark.progress import with_progress
-from enode_django.spark.source import events
+from enode_django.spark.source import parts_of
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 ALONE = 2_000
 """So many aggregates are brought up to date in this process: to tell others costs more."""
+TASKS_PER_CORE = 4
+"""So that the last one is not waited for long."""
 DONE: pa.Schema = pa.schema(
     [
         pa.field("streams", pa.int64()),
@@ -52,16 +63,15 @@ class SparkEngine:
             return Replayed()
         spark = self._session()
         streams = spark.sparkContext.accumulator(0)
-        replayed = self._events(plan).mapInArrow(partial(_replay, plan.shadow, streams), _DDL)
+        if plan.archive is None:
+            scans = _scans(plan, spark.sparkContext.defaultParallelism)
+            frame = spark.range(0, len(scans), 1, len(scans))
+            replayed = frame.mapInArrow(partial(_replay_scans, plan.shadow, streams, scans), _DDL)
+        else:
+            archived = archived_events(spark, plan.archive, make_store(), plan.horizon, types=plan.types)
+            replayed = archived.mapInArrow(partial(_replay_streams, plan.shadow, streams), _DDL)
         rows = with_progress(spark, "replay", replayed.collect, report, streams=lambda: streams.value)
         return _sum(Replayed(streams, aggregates, tuple(parked)) for streams, aggregates, parked in rows)
-
-    def _events(self, plan: Plan) -> DataFrame:
-        if plan.archive is None:
-            return events(self._session(), horizon=plan.horizon, types=plan.types)
-        from enode_django.spark.archive import archived_events
-
-        return archived_events(self._session(), plan.archive, make_store(), plan.horizon, types=plan.types)
 
     def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
         if len(todo) <= ALONE:
@@ -72,11 +82,39 @@ class SparkEngine:
         return _sum(parts.mapPartitions(partial(_catch_up, shadow)).collect())
 
 
-def _replay(shadow: Shadow, streams: Accumulator[int], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with task(), replayer(shadow) as replaying:
-        done = replaying.replay(record for batch in batches for record in records_of(batch))
+def _scans(plan: Plan, cores: int) -> list[Scan]:
+    scans = []
+    for shard in postgres_shards(make_store()):
+        inner = bounds(shard.name, parts_of(shard.name, TASKS_PER_CORE * cores))
+        for low, high in pairwise(["", *inner, None]):
+            scans.append(Scan(shard.name, low or "", high, plan.horizon[shard.number], types=plan.types))
+    return scans
+
+
+def _replay_scans(
+    shadow: Shadow, streams: Accumulator[int], scans: Sequence[Scan], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The first column has the places of the scans."""
+    with task():
+        for batch in batches:
+            places: list[Any] = batch.column(0).to_pylist()
+            for place in places:
+                records = (record_of(row) for rows in scan(scans[place]) for row in rows)
+                yield _replay(shadow, streams, records)
+
+
+def _replay_streams(
+    shadow: Shadow, streams: Accumulator[int], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    with task():
+        yield _replay(shadow, streams, (record for batch in batches for record in records_of(batch)))
+
+
+def _replay(shadow: Shadow, streams: Accumulator[int], records: Iterable[StreamRecord]) -> pa.RecordBatch:
+    with replayer(shadow) as replaying:
+        done = replaying.replay(records)
     streams.add(done.streams)
-    yield pa.RecordBatch.from_pylist([done._asdict()], schema=DONE)
+    return pa.RecordBatch.from_pylist([done._asdict()], schema=DONE)
 
 
 def _catch_up(shadow: Shadow, todo: Iterator[Todo]) -> Iterator[Replayed]:
