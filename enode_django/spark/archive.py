@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +26,7 @@ from enode_django.spark.holding import held
 from enode_django.spark.horizons import Positions, horizon_of, text_of
 from enode_django.spark.manifests import EMPTY, Increment, Known, Manifest
 from enode_django.spark.options import POSITION
+from enode_django.spark.progress import with_progress
 from enode_django.spark.source import events
 
 _COMPRESSION = "zstd"
@@ -71,7 +73,8 @@ def _write(
     new = events(spark, horizon=horizon, after=manifest.horizon, order=POSITION, refusals=True)
     with _exact_times(spark):
         writer = new.mapInArrow(decoded, ARCHIVE_DDL).write.partitionBy("aggregate_root_type", "day")
-        writer.option("compression", _COMPRESSION).mode("errorifexists").parquet(files.uri_of(name))
+        writer = writer.option("compression", _COMPRESSION).mode("errorifexists")
+        with_progress(spark, "writing", partial(writer.parquet, files.uri_of(name)), report)
     report("counting", increment=name)
     rows, refusals, known = _counted(spark, files, name)
     made_at = datetime.now(UTC).isoformat()

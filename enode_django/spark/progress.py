@@ -6,14 +6,12 @@ import queue
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
+
+from pyspark.sql import SparkSession
 
 from enode_django.concurrency.threads import join_threads, start_thread
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from enode_django.reporting import Report
+from enode_django.reporting import Report
 
 Value = TypeVar("Value")
 TELL_EVERY = 1.0
@@ -21,11 +19,16 @@ JOIN_SECONDS = 30.0
 
 
 def with_progress(
-    spark: SparkSession, stage: str, action: Callable[[], Value], report: Report, *, streams: Callable[[], int]
+    spark: SparkSession,
+    stage: str,
+    action: Callable[[], Value],
+    report: Report,
+    *,
+    streams: Callable[[], int] | None = None,
 ) -> Value:
     """The value of ``action``, which makes Spark work; ``report`` is told of it every second: ``tasks``, how many are
-    ``done``, the ``streams`` of these, ``a_second``, and ``left``, the seconds that the rest will take if it goes on
-    like that.
+    ``done``, and ``left``, the seconds that the rest will take if it goes on like that; where ``streams`` counts them,
+    also the ``streams`` of the tasks that are done, and ``a_second``.
 
     Blocks. What ``report`` raises stops the work in Spark, and is raised.
     """
@@ -33,8 +36,9 @@ def with_progress(
     outcome: queue.SimpleQueue[tuple[Value | None, BaseException | None]] = queue.SimpleQueue()
 
     def act() -> None:
-        spark.sparkContext.setJobGroup(group, f"enode_django: {stage}", interruptOnCancel=True)
         try:
+            _make_active(spark)
+            spark.sparkContext.setJobGroup(group, f"enode_django: {stage}", interruptOnCancel=True)
             outcome.put((action(), None))
         except BaseException as error:
             outcome.put((None, error))
@@ -42,9 +46,9 @@ def with_progress(
     began = time.monotonic()
     thread = start_thread(f"spark-{stage}", act)
     try:
-        return _wait(outcome, lambda: report(stage, **_figures(spark, group, began, streams())))
+        return _wait(outcome, lambda: report(stage, **_figures(spark, group, began, streams)))
     except BaseException:
-        spark.sparkContext.cancelJobGroup(group)
+        _cancel(spark, group)
         raise
     finally:
         join_threads([thread], JOIN_SECONDS)
@@ -62,11 +66,27 @@ def _wait(outcome: queue.SimpleQueue[tuple[Value | None, BaseException | None]],
         return value  # type: ignore[return-value]
 
 
-def _figures(spark: SparkSession, group: str, began: float, streams: int) -> dict[str, int | None]:
+def _figures(spark: SparkSession, group: str, began: float, streams: Callable[[], int] | None) -> dict[str, int | None]:
     seconds = time.monotonic() - began
     done, tasks = _tasks(spark, group)
     left = round(seconds * (tasks - done) / done) if done else None
-    return {"tasks": tasks, "done": done, "streams": streams, "a_second": round(streams / seconds), "left": left}
+    figures = {"tasks": tasks, "done": done, "left": left}
+    if streams is None:
+        return figures
+    counted = streams()
+    return {**figures, "streams": counted, "a_second": round(counted / seconds)}
+
+
+def _cancel(spark: SparkSession, group: str) -> None:
+    """Also what the thread has not begun yet."""
+    context: Any = spark.sparkContext
+    context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
+
+def _make_active(spark: SparkSession) -> None:
+    """In this thread: Spark looks for the data sources to write to in the session of the thread."""
+    jvm: Any = spark.sparkContext._jvm
+    SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
 
 def _tasks(spark: SparkSession, group: str) -> tuple[int, int]:

@@ -15,8 +15,10 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from enode_django.eventstore.scanning import persistently
 from enode_django.exceptions import ConfigurationError
+from enode_django.reporting import Report
 from enode_django.spark import staging
 from enode_django.spark.executors import task
+from enode_django.spark.progress import with_progress
 from enode_django.spark.staging import Portion
 from enode_django.spark.targets import target_of
 
@@ -43,8 +45,9 @@ class Staged(NamedTuple):
 
 
 @contextlib.contextmanager
-def write_rows(frame: DataFrame, kind: str, aliases: Iterable[str]) -> Iterator[Staged]:
-    """Write to databases of these aliases; blocks until all is published, in one transaction per database.
+def write_rows(frame: DataFrame, kind: str, aliases: Iterable[str], report: Report) -> Iterator[Staged]:
+    """Write to databases of these aliases; blocks until all is published, in one transaction per database, and reports
+    as `with_progress` does.
 
     ``frame`` has the columns of the kind's target and `ALIAS`, in any order. Raises what Spark raises for a job that
     failed (in the database that it failed at, nothing was published then), and `StoreUnavailable`.
@@ -52,8 +55,8 @@ def write_rows(frame: DataFrame, kind: str, aliases: Iterable[str]) -> Iterator[
     target, aliases = target_of(kind), list(aliases)
     with staging.staging_tables(target, aliases) as table:
         options = {"kind": kind, "aliases": json.dumps(aliases), "table": table}
-        columns = frame.select(ALIAS, *target.columns)
-        columns.write.format(FORMAT).options(**options).mode("append").save()
+        writer = frame.select(ALIAS, *target.columns).write.format(FORMAT).options(**options).mode("append")
+        with_progress(frame.sparkSession, kind, writer.save, report)
         yield Staged(aliases, table)
 
 

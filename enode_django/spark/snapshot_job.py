@@ -64,7 +64,7 @@ def build_snapshots(
         made = _made_from_store(spark, store, types, report)
     else:
         made = _made_from_archive(spark, archive, store, types, report)
-    with write_rows(made, SNAPSHOTS, [shard.name for shard in store.shards]) as staged:
+    with write_rows(made, SNAPSHOTS, [shard.name for shard in store.shards], report) as staged:
         return _figures(staged)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import override_settings
 from pyspark.sql import SparkSession
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ConfigurationError
 from enode_django.models import Snapshot
+from enode_django.spark import progress
 from enode_django.spark.archive import export_events
 from enode_django.spark.snapshot_job import build_snapshots
 from tests.spark.accounts import ACCOUNT, account, poison
@@ -75,10 +77,14 @@ def test_it_makes_what_buildsnapshots_makes(spark: SparkSession, store: Postgres
     ((name, id, reason),) = figures["failures"]
     assert (name, id) == (ACCOUNT, "bad")
     assert reason.startswith("MalformedMessage: ")
-    assert told.stages == ["making"]
+    assert told.stages[0] == "making"
     assert staging_tables() == 0
 
-    assert build_snapshots(spark, [ACCOUNT], Told())["made"] == {}, "nothing is due any more"
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.raises(SystemExit):
+        call_command("buildsnapshots", "--spark", "--type", ACCOUNT, stdout=out, stderr=err, no_color=True)
+    assert out.getvalue().splitlines()[-1] == "0 snapshots made, 1 aggregates failed", "nothing is due any more"
+    assert err.getvalue() == f"{ACCOUNT} 'bad': {reason}\n"
 
     Snapshot.objects.all().delete()
     figures = build_snapshots(spark, None, Told(), archive=str(tmp_path))
@@ -92,3 +98,53 @@ def test_switched_off_it_says_so(spark: SparkSession) -> None:
         pytest.raises(ConfigurationError, match="switched off"),
     ):
         build_snapshots(spark, None, Told())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--spark", "--dry-run"], "leave out --spark"),
+        (["--spark", "--verify", "3"], "leave out --spark"),
+        (["--master", "local"], "need --spark"),
+        (["--archive", "somewhere"], "need --spark"),
+        (["--spark", "--type", "no.Such"], "no AggregateRoot is named"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments: list[str], said: str) -> None:
+    with pytest.raises(CommandError, match=said):
+        call_command("buildsnapshots", *arguments)
+
+
+def test_a_report_that_raises_ends_the_job_and_leaves_nothing(
+    spark: SparkSession, store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the report of a job does that is to stop."""
+    store.append(account("a", range(1, 101)))
+    monkeypatch.setattr(progress, "TELL_EVERY", 0.01)
+
+    def stop(stage: str, /, **figures: object) -> None:
+        if stage != "making":
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        build_snapshots(spark, None, stop)
+    assert (rows(), staging_tables()) == ([], 0)
+
+
+def test_without_an_archive_the_command_says_so(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="there is no archive in"):
+        call_command("buildsnapshots", "--spark", "--archive", str(tmp_path))
+
+
+def test_a_job_that_fails_says_why_and_leaves_nothing(spark: SparkSession, store: PostgresEventStore) -> None:
+    store.append(account("a", range(1, 101)))
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE enode_django_snapshot ADD CONSTRAINT tests_refuse CHECK (version < 50)")
+    try:
+        with pytest.raises(CommandError, match="the Spark job failed") as caught:
+            call_command("buildsnapshots", "--spark", stdout=io.StringIO())
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE enode_django_snapshot DROP CONSTRAINT tests_refuse")
+    assert "tests_refuse" in str(caught.value)
+    assert (rows(), staging_tables()) == ([], 0)

@@ -15,6 +15,8 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.snapshot_building import Compared, Due, build
 from enode_django.eventing.snapshot_building import verify as compare
 from enode_django.exceptions import EnodeError, UnknownMessageType
+from enode_django.job_kinds import EVERYTHING
+from enode_django.management.on_spark import Lines, add_master, job_on_spark
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization.registry import types
 from enode_django.snapshots import policy
@@ -34,8 +36,35 @@ class Command(BaseCommand):
         parser.add_argument(
             "--verify", type=_count, metavar="SAMPLE", help="replay so many random aggregates and compare; make nothing"
         )
+        parser.add_argument("--spark", action="store_true", help="make them in parallel, on Spark")
+        parser.add_argument("--archive", metavar="PATH", help="with --spark: read the events from this archive, too")
+        add_master(parser)
 
     def handle(self, *, type: Sequence[str] | None, dry_run: bool, verify: int | None, **options: Any) -> None:
+        on_spark, archive, master = options["spark"], options["archive"], options["master"]
+        if on_spark and (dry_run or verify is not None):
+            raise CommandError("--dry-run and --verify do without Spark: leave out --spark")
+        if not on_spark and (archive or master):
+            raise CommandError("--archive and --master need --spark")
+        if on_spark:
+            self._build_on_spark(type, master, archive)
+        else:
+            self._run_here(type, dry_run, verify)
+
+    def _build_on_spark(self, names: Sequence[str] | None, master: str | None, archive: str | None) -> None:
+        for name in names or ():
+            _class(name)
+        name = ",".join(sorted({*names})) if names else EVERYTHING
+        with job_on_spark("snapshots", name, master) as (spark, job):
+            from enode_django.spark.snapshot_job import build_snapshots
+
+            figures = build_snapshots(spark, names, Lines(self.stdout, job.report), archive=archive)
+            job.result(**figures)
+        for name, id, failure in figures["failures"]:
+            self.stderr.write(f"{name} {id!r}: {failure}")
+        self._sum_up(Counter(figures["made"]), "made", figures["failed"])
+
+    def _run_here(self, type: Sequence[str] | None, dry_run: bool, verify: int | None) -> None:
         try:
             store = make_store()
             snapshots = make_snapshots(store)
@@ -66,9 +95,12 @@ class Command(BaseCommand):
             if time.monotonic() >= next_line:
                 self.stdout.write(f"{made.total()} snapshots {what} so far")
                 next_line = time.monotonic() + TELL_EVERY
+        self._sum_up(made, what, len(failed))
+
+    def _sum_up(self, made: Counter[str], what: str, failed: int) -> None:
         for name, count in sorted(made.items()):
             self.stdout.write(f"{name}: {count} snapshots {what}")
-        self.stdout.write(f"{made.total()} snapshots {what}, {len(failed)} aggregates failed")
+        self.stdout.write(f"{made.total()} snapshots {what}, {failed} aggregates failed")
         if failed:
             raise SystemExit(1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -10,11 +9,9 @@ from django.db import DatabaseError
 
 from enode_django.exceptions import EnodeError
 from enode_django.jobs import running_job
+from enode_django.management.on_spark import Lines
 from enode_django.rebuilding.engines import NO_MASTER, engine_for
 from enode_django.rebuilding.rebuild import Rebuilt, plan, rebuild, undo
-from enode_django.reporting import Report
-
-TELL_EVERY = 2.0
 
 
 class Command(BaseCommand):
@@ -67,7 +64,7 @@ class Command(BaseCommand):
     ) -> None:
         plan(name)  # before anything is started for it
         with running_job("rebuild", name) as job, engine_for(master) as engine:
-            report = _Lines(self, job.report)
+            report = Lines(self.stdout, job.report)
             if undo:
                 rebuilt = _undo(name, engine, report)
             else:
@@ -97,20 +94,3 @@ class Command(BaseCommand):
 
 
 _undo = undo
-
-
-class _Lines:
-    """Every now and then a line; each stage has one at least."""
-
-    def __init__(self, command: BaseCommand, report: Report) -> None:
-        self._command = command
-        self._report = report
-        self._stage = ""
-        self._next = 0.0
-
-    def __call__(self, stage: str, /, **figures: object) -> None:
-        self._report(stage, **figures)
-        if stage != self._stage or time.monotonic() >= self._next:
-            told = ", ".join(f"{name} {value}" for name, value in figures.items() if value is not None)
-            self._command.stdout.write(f"{stage}: {told}" if told else stage)
-            self._stage, self._next = stage, time.monotonic() + TELL_EVERY

@@ -1,0 +1,27 @@
+"""``manage.py exportevents``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from enode_django.management.on_spark import Lines, add_master, job_on_spark
+
+
+class Command(BaseCommand):
+    help = "Adds what is new in the event store to an archive of Parquet files."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("path", metavar="PATH", help="a directory, or a URI that Spark can write to")
+        parser.add_argument("--anew", action="store_true", help="begin another archive beside the one that is there")
+        add_master(parser)
+
+    def handle(self, *, path: str, anew: bool, master: str | None, **options: Any) -> None:
+        with job_on_spark("export", path, master) as (spark, job):
+            from enode_django.spark.archive import export_events
+
+            figures = export_events(spark, path, Lines(self.stdout, job.report), anew=anew)
+            job.result(**figures)
+        rows, refusals = figures["rows"], figures["refusals"]
+        self.stdout.write(f"{rows - refusals} event streams and {refusals} refusals added to {figures['history']}")
