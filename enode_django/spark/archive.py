@@ -30,6 +30,7 @@ from enode_django.spark.progress import with_progress
 from enode_django.spark.source import events
 
 _COMPRESSION = "zstd"
+_DIRECTORIES = ("aggregate_root_type", "day")
 _TIMES = "spark.sql.parquet.outputTimestampType"
 
 
@@ -69,16 +70,18 @@ def _write(
 ) -> tuple[Increment, Known]:
     name = files.new_increment(manifest)
     report("writing", increment=name)
-    # By position: what was stored at one time lies in few files then, and nothing has to be shuffled.
-    new = events(spark, horizon=horizon, after=manifest.horizon, order=POSITION, refusals=True)
+    # By position: what was stored at one time lies in few files then.
+    stored = events(spark, horizon=horizon, after=manifest.horizon, order=POSITION, refusals=True)
+    rows = stored.mapInArrow(decoded, ARCHIVE_DDL)
+    if manifest.increments:  # little, of many tasks: put together, it makes a few files and not very many
+        rows = rows.hint("rebalance", *_DIRECTORIES)
     with _exact_times(spark):
-        writer = new.mapInArrow(decoded, ARCHIVE_DDL).write.partitionBy("aggregate_root_type", "day")
-        writer = writer.option("compression", _COMPRESSION).mode("errorifexists")
+        writer = rows.write.partitionBy(*_DIRECTORIES).option("compression", _COMPRESSION).mode("errorifexists")
         with_progress(spark, "writing", partial(writer.parquet, files.uri_of(name)), report)
     report("counting", increment=name)
-    rows, refusals, known = _counted(spark, files, name)
+    count, refusals, known = _counted(spark, files, name)
     made_at = datetime.now(UTC).isoformat()
-    return Increment(name, manifest.horizon, horizon, rows, refusals, made_at, files.files_of(name)), known
+    return Increment(name, manifest.horizon, horizon, count, refusals, made_at, files.files_of(name)), known
 
 
 @contextlib.contextmanager

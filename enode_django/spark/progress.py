@@ -6,6 +6,7 @@ import queue
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
@@ -80,7 +81,8 @@ def _figures(spark: SparkSession, group: str, began: float, streams: Callable[[]
 def _cancel(spark: SparkSession, group: str) -> None:
     """Also what the thread has not begun yet."""
     context: Any = spark.sparkContext
-    context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+    with suppress(Exception):  # what cannot be asked any more has stopped
+        context._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 
 def _make_active(spark: SparkSession) -> None:

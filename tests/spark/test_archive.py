@@ -78,10 +78,11 @@ def test_everything_is_in_it_once_with_what_it_says(
     store.append([*first, *other])
     figures = export(spark, tmp_path)
     assert (figures["rows"], figures["refusals"], figures["history"]) == (6, 1, "history-0001")
-    more = account("a", range(4, 6))
-    store.append(more)
+    more = account("a", range(4, 8))
+    for record in more:
+        store.append([record])
     figures = export(spark, tmp_path)
-    assert (figures["rows"], figures["refusals"]) == (2, 0)
+    assert (figures["rows"], figures["refusals"]) == (4, 0)
     out = io.StringIO()
     call_command("exportevents", str(tmp_path), stdout=out)
     assert out.getvalue().splitlines()[-1] == "0 event streams and 0 refusals added to history-0001"
@@ -106,7 +107,8 @@ def test_everything_is_in_it_once_with_what_it_says(
     assert by_id["o", 1]["aggregate_root_type"] == "odd/type"
 
     said = manifest(tmp_path)
-    assert (said["format"], said["number"], said["rows"], said["refusals"]) == (1, 2, 8, 1)
+    assert (said["format"], said["number"], said["rows"], said["refusals"]) == (1, 2, 10, 1)
+    assert len(said["increments"][1]["files"]) == 1, "of a type and day, whatever number of tasks has read them"
     assert said["increments"][1]["after"] == said["increments"][0]["horizon"]
     assert said["horizon"] == said["increments"][1]["horizon"]
 
