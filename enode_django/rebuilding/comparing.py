@@ -78,11 +78,15 @@ class Difference(NamedTuple):
             where, fields = (other, self.other) if self.one is None else (one, self.one)
             return f"{self.table}{whose}: only {where} {shown(fields)}"
         changes = [
-            f"{name}: {one} {shown(self.one.get(name))}, {other} {shown(self.other.get(name))}"
+            f"{name}: {one} {_value(self.one, name)}, {other} {_value(self.other, name)}"
             for name in sorted(self.one.keys() | self.other.keys())
-            if self.one.get(name) != self.other.get(name)
+            if _value(self.one, name) != _value(self.other, name)
         ]
         return f"{self.table}{whose}: {'; '.join(changes)}"
+
+
+def _value(fields: Mapping[str, Any], name: str) -> str:
+    return shown(fields[name]) if name in fields else "has no such column"
 
 
 class Lag(NamedTuple):

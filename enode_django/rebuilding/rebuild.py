@@ -200,8 +200,7 @@ def _check_sample(target: Target, record: Rebuild, shadow: Shadow, count: int, r
 @contextmanager
 def _scratch(target: Target, record: Rebuild) -> Iterator[Shadow]:
     """What is left of it when dropping it fails, too, the next rebuild drops."""
-    scratch = target.shadow(-record.generation)
-    target.make(scratch)
+    scratch = target.make_scratch(record)
     yield scratch
     target.drop(scratch)
 

@@ -135,10 +135,13 @@ class Target(NamedTuple):
                 f"tables like those of {self.name} cannot be made: {sqlstates.message(error)}"
             ) from error
 
-    def make(self, shadow: Shadow) -> None:
-        """Its schema, with tables like those in use."""
+    def make_scratch(self, rebuild: Rebuild) -> Shadow:
+        """Tables like those in use, that go with the rebuild at the latest. Raises `RebuildOvertaken`."""
+        scratch = self.shadow(-rebuild.generation)
         with self._changing():
-            self._made(shadow)
+            self.locked(rebuild, State.BUILDING)
+            self._made(scratch)
+        return scratch
 
     def drop(self, shadow: Shadow) -> None:
         with self._changing():

@@ -11,8 +11,7 @@ import pytest
 from enode_django.eventing import checkpoints
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.models import Rebuild
-from enode_django.rebuilding.target import Target
+from enode_django.rebuilding.swapping import Swap
 from tests.following.domain import Added, Opened
 from tests.following.harness import Harness
 from tests.integration.store_sessions import Call
@@ -37,15 +36,15 @@ def some_history(harness: Harness, *ids: str) -> None:
 
 def before_the_last_step(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
     """Once, in the transaction of the swap, when nobody writes to the tables in use any more."""
-    locked, called = Target.locked, []
+    check, called = Swap._check, []
 
-    def call_first(target: Target, rebuild: Rebuild, state: str) -> Rebuild:
+    def check_and_call(swap: Swap) -> None:
+        check(swap)
         if not called:
             called.append(True)
             Call(call).result()  # in another connection
-        return locked(target, rebuild, state)
 
-    monkeypatch.setattr(Target, "locked", call_first)
+    monkeypatch.setattr(Swap, "_check", check_and_call)
 
 
 def postings() -> dict[str, list[int]]:
@@ -61,4 +60,4 @@ def balances() -> dict[str, tuple[int, int, int]]:
 
 
 def versions(*ids: str) -> dict[str, Any]:
-    return checkpoints.read("default", Postings.name, ids)
+    return checkpoints.read("default", Postings.name, list(ids))

@@ -1,0 +1,391 @@
+"""One generation in the place of another, while others read, write, alter and rebuild the same tables."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from django.db import connection, connections
+from django.db.migrations.recorder import MigrationRecorder
+
+from enode_django import DomainEvent
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
+from enode_django.models import Checkpoint, Rebuild
+from enode_django.rebuilding import swapping
+from enode_django.rebuilding.engine import InProcess
+from enode_django.rebuilding.rebuild import rebuild, undo
+from enode_django.rebuilding.target import Target
+from tests.following.domain import Added
+from tests.following.harness import Harness
+from tests.integration.store_sessions import Call, bare_session, wait_until
+from tests.rebuilding.conftest import schemas
+from tests.rebuilding.domain import Balances, Effects, Postings
+from tests.rebuilding.histories import (
+    balances,
+    before_the_last_step,
+    follow,
+    nothing,
+    some_history,
+    versions,
+)
+from tests.rebuilding.histories import (
+    postings as posted,
+)
+from tests.rebuilding.tables import asked, sql
+
+BOTH = pytest.mark.parametrize("cls", [Postings, Balances])
+TABLES = {Postings: "rebuilding_posting", Balances: "rebuilding_balance"}
+
+
+@pytest.fixture
+def followed(postings: Harness) -> Harness:
+    some_history(postings, "a", "b", "c")
+    follow()
+    return postings
+
+
+def amounts(cls: type[Subscriber], id: str) -> tuple[int, int]:
+    """Their sum, and how many there are."""
+    if cls is Balances:
+        return balances()[id][:2]
+    return sum(posted()[id]), len(posted()[id])
+
+
+def someone_waits_for(cls: type[Subscriber], *modes: str) -> bool:
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass AND mode = ANY(%s)"
+    with bare_session() as session:
+        (count,) = session.execute(waiting, [TABLES[cls], list(modes)]).fetchone() or (0,)
+    return bool(count)
+
+
+# -- live writers -----------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_worker_in_the_middle_of_its_transaction_is_waited_for(
+    followed: Harness, effects: Effects, cls: type[Subscriber]
+) -> None:
+    """It has read how far it has come, and has not written yet."""
+    inside, go_on = threading.Event(), threading.Event()
+    worker: list[int] = []
+
+    def pause(event: DomainEvent) -> None:
+        if threading.get_ident() in worker:
+            inside.set()
+            assert go_on.wait(20)
+
+    effects.posting = pause
+    effects.balance = lambda row, event: pause(event)
+    more = followed.stored("a", Added(amount=100), after=3)
+    follower = followed.follower(subscribers.instance(cls))
+
+    def deliver() -> None:
+        worker.append(threading.get_ident())
+        followed.deliver(follower, more)
+
+    late = Call(deliver)
+    assert inside.wait(20)
+    rebuilding = Call(lambda: rebuild(cls.name, InProcess(), nothing))
+    wait_until(lambda: someone_waits_for(cls, "ExclusiveLock"))
+    go_on.set()
+    late.result()
+    assert rebuilding.result().is_swapped
+    assert amounts(cls, "a") == (110, 3)
+    followed.deliver(followed.follower(subscribers.instance(cls)), more)
+    assert amounts(cls, "a") == (110, 3)
+
+
+@BOTH
+def test_a_worker_that_waits_for_the_swap_goes_on_with_the_tables_that_are_in_use_then(
+    followed: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has two events, of which one is in these tables when it comes to them."""
+    late: list[Call] = []
+
+    def store_one_and_let_a_worker_wait() -> None:
+        (first,) = followed.stored("a", Added(amount=100), after=3)
+        (second,) = followed.stored("new", Added(amount=1))
+        late.append(Call(lambda: followed.deliver(followed.follower(subscribers.instance(cls)), [first, second])))
+        wait_until(lambda: someone_waits_for(cls, "RowExclusiveLock", "RowShareLock"))
+
+    def store_another(stage: str, **figures: object) -> None:
+        if stage == "swap":
+            assert figures["aggregates"] == 2
+            more = Call(lambda: followed.stored("a", Added(amount=1000), after=4))
+            late.append(Call(lambda: followed.deliver(followed.follower(subscribers.instance(cls)), more.result())))
+
+    before_the_last_step(monkeypatch, store_one_and_let_a_worker_wait)
+    rebuild(cls.name, InProcess(), store_another)
+    for call in late:
+        call.result()
+    assert amounts(cls, "a") == (1110, 4)
+    assert amounts(cls, "new") == (1, 1)
+    if cls is Postings:
+        assert versions("a", "new") == {"a": 5, "new": 1}
+
+
+# -- readers ----------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_readers_do_not_wait_while_the_last_events_are_caught_up_with(
+    followed: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def look() -> None:
+        with bare_session() as session:
+            session.execute("SET lock_timeout = '1s'")
+            (count,) = session.execute(f"SELECT count(*) FROM {TABLES[cls]}").fetchone() or (0,)
+            read.append(count)
+
+    before_the_last_step(monkeypatch, look)
+    rebuild(cls.name, InProcess(), nothing)
+    assert read == [len(balances()) if cls is Balances else sum(map(len, posted().values()))]
+
+
+@BOTH
+def test_a_transaction_that_will_not_let_go_of_the_tables_is_told_of(
+    followed: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swapping, "ATTEMPTS", 2)
+    monkeypatch.setattr(swapping, "LOCK_TIMEOUT", "50ms")
+    before = (posted(), balances())
+    with bare_session() as session:
+        session.execute(f"SELECT count(*) FROM {TABLES[cls]}")
+        with pytest.raises(TablesInUse, match=f"the tables of {cls.name} could not be locked in 2 attempts of 50ms"):
+            rebuild(cls.name, InProcess(), nothing)
+    assert (posted(), balances()) == before
+    assert schemas() == []
+    assert rebuild(cls.name, InProcess(), nothing).is_swapped
+
+
+# -- who alters the tables --------------------------------------------------------------------------------------------
+
+ALTERED = {
+    "ALTER TABLE rebuilding_posting ADD added integer": ("columns", "ALTER TABLE rebuilding_posting DROP added"),
+    "CREATE INDEX added ON rebuilding_posting (amount)": ("indexes", "DROP INDEX added"),
+    "GRANT SELECT ON rebuilding_posting TO PUBLIC": ("grants", "REVOKE SELECT ON rebuilding_posting FROM PUBLIC"),
+    "CREATE VIEW added AS SELECT 1 FROM rebuilding_posting": ("the view added reads from it", "DROP VIEW added"),
+    "CREATE TABLE added (one bigint CONSTRAINT points REFERENCES rebuilding_posting)": (
+        "the foreign key points of added points to it",
+        "DROP TABLE added",
+    ),
+}
+
+
+@pytest.mark.parametrize("statement", ALTERED)
+def test_what_was_done_to_a_table_while_it_was_rebuilt_is_not_lost(followed: Harness, statement: str) -> None:
+    told, back = ALTERED[statement]
+
+    def alter(stage: str, **figures: object) -> None:
+        if stage == "compare":
+            sql(statement)
+
+    before = posted()
+    try:
+        with pytest.raises(RebuildError, match=told):
+            rebuild(Postings.name, InProcess(), alter, accept_differences=True)
+        assert posted() == before
+        assert schemas() == []
+    finally:
+        sql(back)
+
+
+@pytest.mark.parametrize("statement", ALTERED)
+def test_what_was_done_to_a_table_after_it_was_rebuilt_is_not_lost_by_undoing_that(
+    followed: Harness, statement: str
+) -> None:
+    told, back = ALTERED[statement]
+    rebuild(Postings.name, InProcess(), nothing)
+    sql(statement)
+    try:
+        with pytest.raises(RebuildError, match=told):
+            undo(Postings.name, InProcess(), nothing)
+    finally:
+        sql(back)
+    assert undo(Postings.name, InProcess(), nothing).is_swapped
+
+
+def test_a_rebuild_is_not_undone_once_migrations_moved_on(followed: Harness) -> None:
+    rebuild(Postings.name, InProcess(), nothing)
+    generation = Target.of(Postings.name).generation()
+    migration = MigrationRecorder.Migration.objects.create(app="rebuilding", name="0002_more")
+    try:
+        with pytest.raises(RebuildError, match="cannot be undone: migrations of its app were applied or taken back"):
+            undo(Postings.name, InProcess(), nothing)
+    finally:
+        migration.delete()
+    assert Target.of(Postings.name).generation() == generation
+    assert undo(Postings.name, InProcess(), nothing).is_swapped
+
+
+# -- who rebuilds the same --------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("stage", ["replay", "catch up", "check a sample", "compare"])
+def test_of_two_rebuilds_the_newer_wins_and_the_older_says_so(
+    followed: Harness, cls: type[Subscriber], stage: str
+) -> None:
+    newer: list[bool] = []
+
+    def begin_another(at: str, **figures: object) -> None:
+        if at == stage and not newer:
+            newer.append(True)
+            assert Call(lambda: rebuild(cls.name, InProcess(), nothing)).result().is_swapped
+
+    def more(at: str, **figures: object) -> None:
+        if at == "replay":
+            followed.stored("a", Added(amount=100), after=3)  # so that there is something to catch up with
+        begin_another(at, **figures)
+
+    with pytest.raises(
+        RebuildOvertaken, match=f"another rebuild of {cls.name} has begun meanwhile: nothing is swapped"
+    ):
+        rebuild(cls.name, InProcess(), more)
+    assert Target.of(cls.name).generation() == 2
+    assert len(schemas()) == 1, "of the generation that was replaced"
+    follow(cls)
+    assert amounts(cls, "a")[0] == 110
+
+
+def test_a_rebuild_that_was_overtaken_at_the_very_last_moment_does_not_swap(
+    followed: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_the_last_step(monkeypatch, lambda: Target.of(Postings.name).begin())
+    before = posted()
+    with pytest.raises(RebuildOvertaken):
+        rebuild(Postings.name, InProcess(), nothing)
+    assert Target.of(Postings.name).generation() == 0
+    assert posted() == before
+
+
+def test_rebuilds_that_begin_at_the_same_time_begin_one_after_the_other(followed: Harness) -> None:
+    barrier = threading.Barrier(3)
+
+    def begin() -> int:
+        barrier.wait(20)
+        return Target.of(Postings.name).begin()[0].generation
+
+    calls = [Call(begin) for _ in range(3)]
+    assert sorted(call.result() for call in calls) == [1, 2, 3]
+    states = dict(Rebuild.objects.values_list("generation", "state"))
+    assert states == {1: "abandoned", 2: "abandoned", 3: "building"}
+    assert len(schemas()) == 1
+
+
+def test_an_undone_rebuild_that_is_overtaken_says_so(followed: Harness) -> None:
+    rebuild(Postings.name, InProcess(), nothing)
+    followed.stored("a", Added(amount=100), after=3)
+
+    def begin_another(stage: str, **figures: object) -> None:
+        if stage == "catch up":
+            Call(lambda: Target.of(Postings.name).begin()).result()
+
+    with pytest.raises(RebuildOvertaken):
+        undo(Postings.name, InProcess(), begin_another)
+    assert Target.of(Postings.name).generation() == 1
+
+
+# -- what crashes -----------------------------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """Nothing that comes after it is done."""
+
+
+STAGES = ["replay", "catch up", "check a sample", "compare", "swap"]
+
+
+@BOTH
+@pytest.mark.parametrize("stage", STAGES)
+def test_after_a_crash_at_any_stage_everything_is_as_it_was_and_the_next_run_starts_clean(
+    followed: Harness, cls: type[Subscriber], stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (posted(), balances(), list(Checkpoint.objects.order_by("pk").values_list()))
+    _crash_at(monkeypatch, followed, cls, stage)
+    assert (posted(), balances()) == before[:2]
+    assert schemas() != [], "or it was no crash"
+    rebuilt = rebuild(cls.name, InProcess(), nothing, compare_only=True)
+    assert rebuilt.comparison.is_equal
+    assert (posted(), balances(), list(Checkpoint.objects.order_by("pk").values_list())) == before
+    assert schemas() == []
+    assert rebuild(cls.name, InProcess(), nothing).is_swapped
+    assert len(schemas()) == 1
+    assert {one.generation for one in Checkpoint.objects.filter(subscriber=cls.name)} <= {0, 3}
+
+
+def _crash_at(monkeypatch: pytest.MonkeyPatch, harness: Harness, cls: type[Subscriber], stage: str) -> None:
+    def crash(at: str, **figures: object) -> None:
+        if at == "replay" and stage == "catch up":
+            harness.stored("crashed", Added(amount=1))
+        if at == stage:
+            raise Crash(stage)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("enode_django.rebuilding.rebuild._give_up", lambda target, record: None)
+        with pytest.raises(Crash):
+            rebuild(cls.name, InProcess(), crash)
+    connection.close()
+    if stage == "catch up":
+        sql("DELETE FROM enode_django_eventstream WHERE aggregate_root_id = 'crashed'")
+
+
+@BOTH
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_session_that_is_ended_at_any_stage_leaves_the_tables_whole(
+    followed: Harness, cls: type[Subscriber], stage: str
+) -> None:
+    ended: list[bool] = []
+
+    def end_session(at: str, **figures: object) -> None:
+        if at == "replay":
+            followed.stored("e", Added(amount=4))  # so that there is something to catch up with
+        if at == stage and not ended:
+            ended.append(True)
+            (pid,) = asked("SELECT pg_backend_pid()")[0]
+            with bare_session() as session:
+                session.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+
+    followed.stored("d", Added(amount=4))
+    before = (posted(), balances())
+    try:
+        swapped = rebuild(cls.name, InProcess(), end_session).is_swapped
+    except Exception:
+        swapped = False
+        assert (posted(), balances()) == before
+        assert schemas() == []
+    assert ended
+    assert Target.of(cls.name).generation() == int(swapped)
+    if stage in ("replay", "swap"):
+        assert swapped, "what was half done is done again"
+    follow()
+    assert rebuild(cls.name, InProcess(), nothing).comparison.is_equal
+
+
+@BOTH
+def test_a_commit_whose_answer_was_lost_counts(
+    followed: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap, session = swapping.Swap._swap, vars(connections["default"])
+
+    def lose_the_answer(self: swapping.Swap, last_steps: Callable[[], None]) -> None:
+        swap(self, last_steps)
+        commit = connection._commit
+
+        def commit_and_lose() -> None:
+            del session["_commit"]
+            commit()
+            connection.connection.close()
+            commit()
+
+        session["_commit"] = commit_and_lose
+
+    monkeypatch.setattr(swapping.Swap, "_swap", lose_the_answer)
+    assert rebuild(cls.name, InProcess(), nothing).is_swapped
+    assert Target.of(cls.name).generation() == 1
+    assert amounts(cls, "a") == (10, 2)
