@@ -14,6 +14,7 @@ from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers
 from enode_django.exceptions import TypeNameError
+from enode_django.rebuilding.shadow import declared_models
 
 
 def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -23,6 +24,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     messages += _shared_rows(named)
     for subscriber in [*named, *groups]:
         messages += _databases(subscriber)
+        messages += _fields_for_rebuilds(subscriber)
     for group in groups:
         messages += [*_agreement(group), *_ambiguity(group)]
     return messages
@@ -91,6 +93,22 @@ def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:
                 f"{connections[alias].vendor}; it must be PostgreSQL.",
                 hint="Let the project's routers send its models, or the model Checkpoint, to another database.",
                 id="enode_django.E016",
+            )
+
+
+def _fields_for_rebuilds(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    if not isinstance(subscriber, ModelProjection | Projection):
+        return
+    known = {field.name for model in declared_models(subscriber) for field in model._meta.concrete_fields}
+    named = [("volatile", name) for name in subscriber.volatile]
+    if isinstance(subscriber, Projection) and subscriber.aggregate_field:
+        named.append(("aggregate_field", subscriber.aggregate_field))
+    for option, name in named:
+        if name not in known:
+            yield Error(
+                f"{_description(subscriber)} names {name!r} in {option}, but none of its models has such a field.",
+                hint=f"They have {', '.join(sorted(known))}.",
+                id="enode_django.E025",
             )
 
 

@@ -7,20 +7,22 @@ from typing import Any
 
 import psycopg
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, connections, transaction
 
 from enode_django.conf import conf
 from enode_django.eventing.checkpoints import forget_subscriber, subscribed
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database
 from enode_django.exceptions import EnodeError
+from enode_django.rebuilding.target import forget_rebuilds
 from enode_django.runtime import make_transport, running_subscribers
 
 
 class Command(BaseCommand):
     help = (
         "Forgets a subscriber that was removed from the code: its checkpoints, what it has parked, and its consumer "
-        "group, for which the events topic would else keep every message. The rows of its models stay."
+        "group, for which the events topic would else keep every message; and tables that its rebuilds have left in "
+        "schemas of their own. The tables of its models stay."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -40,7 +42,9 @@ class Command(BaseCommand):
             with closing(make_transport()) as transport:
                 transport.retire_group(name, conf().EVENT_TOPIC)
             known = subscribed(alias)
-            deleted = forget_subscriber(alias, name)
+            with transaction.atomic(using=alias):
+                deleted = forget_subscriber(alias, name)
+                forget_rebuilds(alias, name)
         except (EnodeError, DatabaseError, psycopg.Error) as error:
             raise CommandError(f"{error}; was manage.py migrate run?") from error
         if not deleted and name not in known:

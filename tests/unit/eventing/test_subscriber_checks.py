@@ -188,3 +188,28 @@ def test_handlers_of_a_group_with_one_name_are_found() -> None:
     assert id == "enode_django.E020"
     assert "'checked.same'" in text
     assert ".other" in text
+
+
+def test_fields_for_a_rebuild_that_no_model_has_are_found() -> None:
+    class Rows(ModelProjection[CheckedRow]):
+        name = "checked.rows"
+        model = CheckedRow
+        volatile = ("version", "seen")
+
+        @handles(Checked)
+        def checked(self, row: CheckedRow, event: Checked) -> None: ...
+
+    class Ledger(Projection):
+        name = "checked.ledger"
+        models = (User, Group)
+        aggregate_field = "account"
+        volatile = ("last_login", "user")
+
+        @handles(Checked)
+        def checked(self, event: Checked) -> None: ...
+
+    assert {id for id, _ in found()} == {"enode_django.E025"}
+    assert sorted(text.partition("names ")[2].partition(",")[0] for _, text in found()) == [
+        "'account' in aggregate_field",
+        "'seen' in volatile",
+    ]

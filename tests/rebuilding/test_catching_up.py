@@ -1,0 +1,172 @@
+"""What is stored while a projection is rebuilt is in it when it comes into use, from wherever it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.exceptions import RebuildError
+from enode_django.rebuilding import catching_up
+from enode_django.rebuilding.engine import InProcess
+from enode_django.rebuilding.rebuild import rebuild, undo
+from tests.following.domain import Added, Opened
+from tests.following.harness import Harness, stream_of
+from tests.integration.sharded import ALIASES, id_in, opened, shard_databases, sharded_settings, sharded_store
+from tests.integration.store_sessions import Call, bare_session, insert
+from tests.rebuilding.domain import Balances, Postings
+from tests.rebuilding.histories import balances, before_the_last_step, follow, nothing, some_history
+from tests.rebuilding.histories import postings as posted
+
+BOTH = pytest.mark.parametrize("cls", [Postings, Balances])
+
+
+def amounts(cls: type[Subscriber]) -> dict[str, int]:
+    if cls is Balances:
+        return {id: total for id, (total, _, _) in balances().items()}
+    return {id: sum(some) for id, some in posted().items()}
+
+
+@BOTH
+def test_what_is_stored_at_each_stage_is_in_the_rebuilt_tables(postings: Harness, cls: type[Subscriber]) -> None:
+    """Nobody follows it but the rebuild, except what comes in its very last moment."""
+    some_history(postings, "a")
+    follow(cls)
+    stored: dict[str, int] = {}
+
+    def store(stage: str, **figures: object) -> None:
+        if stage not in stored:
+            stored[stage] = 10 ** (len(stored) + 2)
+            Call(lambda: postings.stored(f"at {stage}", Added(amount=stored[stage]))).result()
+
+    rebuild(cls.name, InProcess(), store)
+    assert set(stored) == {"replay", "catch up", "check a sample", "compare", "swap"}
+    late = stored.pop("swap")
+    assert amounts(cls) == {"a": 10} | {f"at {stage}": amount for stage, amount in stored.items()}
+    follow(cls)
+    assert amounts(cls)["at swap"] == late
+
+
+@BOTH
+def test_a_transaction_that_was_open_when_the_rebuild_began_is_in_when_it_commits(
+    postings: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row has a lower sequence than others that were replayed."""
+    with bare_session() as early, bare_session() as later:
+        insert(early, stream_of("early", 1, [Added(amount=1)]))
+        insert(later, stream_of("later", 1, [Added(amount=2)]))
+        some_history(postings, "a")
+
+        def commit(stage: str, **figures: object) -> None:
+            if stage == "check a sample":
+                early.commit()
+
+        before_the_last_step(monkeypatch, later.commit)
+        rebuild(cls.name, InProcess(), commit)
+    assert amounts(cls) == {"a": 10, "early": 1, "later": 2}
+
+
+@BOTH
+def test_what_was_open_during_the_whole_rebuild_is_handled_by_those_that_follow(
+    postings: Harness, cls: type[Subscriber]
+) -> None:
+    some_history(postings, "a")
+    follow(cls)
+    with bare_session() as session:
+        insert(session, stream_of("open", 1, [Added(amount=1)]))
+        rebuild(cls.name, InProcess(), nothing)
+        session.commit()
+    follow(cls)
+    assert amounts(cls) == {"a": 10, "open": 1}
+    undo(cls.name, InProcess(), nothing)
+    assert amounts(cls) == {"a": 10, "open": 1}
+
+
+def test_rounds_go_on_until_little_is_left(postings: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catching_up, "SMALL", 0)
+    some_history(postings, "a")
+    rounds: dict[int, Any] = {}
+
+    def store_less_and_less(stage: str, **figures: Any) -> None:
+        if stage == "replay":
+            _store(postings, 4, "first")
+        if stage == "catch up" and len(rounds) < 4:
+            rounds[len(rounds) + 1] = figures["aggregates"]
+            _store(postings, 4 - len(rounds), f"round {len(rounds)}")
+
+    rebuild(Balances.name, InProcess(), store_less_and_less)
+    assert rounds == {1: 4, 2: 3, 3: 2, 4: 1}
+    assert len(balances()) == 1 + 4 + 3 + 2 + 1
+
+
+def test_a_rebuild_that_cannot_keep_up_gives_up_and_says_why(
+    postings: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catching_up, "SMALL", 0)
+    monkeypatch.setattr(catching_up, "ROUNDS", 3)
+    some_history(postings, "a")
+
+    def store(stage: str, **figures: Any) -> None:
+        _store(postings, 1, f"{stage} {figures}")
+
+    with pytest.raises(RebuildError, match=r"rebuilding.balances was not caught up with after 3 rounds, 1 aggregates"):
+        rebuild(Balances.name, InProcess(), store)
+
+
+def test_too_much_for_the_last_moment_is_caught_up_with_before_it(
+    postings: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catching_up, "MOST", 2)
+    some_history(postings, "a")
+    before_the_last_step(monkeypatch, lambda: _store(postings, 3, "last"))
+    swaps: list[object] = []
+    rebuild(
+        Balances.name,
+        InProcess(),
+        lambda stage, **figures: swaps.append(figures["aggregates"]) if stage == "swap" else None,
+    )
+    assert swaps == [0], "the first attempt was given up, and what it found was caught up with"
+    assert len(balances()) == 4
+
+
+def _store(harness: Harness, count: int, name: str) -> None:
+    for number in range(count):
+        harness.stored(f"{name} {number}", Added(amount=1))
+
+
+# -- a store of several shards ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shards(postings: Harness) -> Iterator[Harness]:
+    with shard_databases() as names, opened(names), sharded_settings():
+        postings.store = sharded_store()  # type: ignore[assignment]
+        yield postings
+
+
+@BOTH
+def test_a_sharded_store_is_replayed_and_caught_up_with_shard_by_shard(
+    shards: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [id_in(place, name) for place in range(len(ALIASES)) for name in ("x", "y")]
+    late = [id_in(place, "late") for place in range(len(ALIASES))]
+    for number, id in enumerate(ids):
+        shards.stored(id, Opened(owner=id), Added(amount=number))
+    follow(cls)
+
+    def store(stage: str, **figures: object) -> None:
+        if stage == "replay" and late[0] not in stored:
+            for id in late:
+                shards.stored(id, Added(amount=100))
+                stored.append(id)
+
+    stored: list[str] = []
+    rebuild(cls.name, InProcess(), store)
+    assert amounts(cls) == {id: number for number, id in enumerate(ids)} | dict.fromkeys(late, 100)
+    shards.stored(ids[0], Added(amount=1000), after=2)
+    shards.stored(ids[-1], Added(amount=1000), after=2)
+    undo(cls.name, InProcess(), nothing)
+    assert amounts(cls)[ids[0]] == 1000
+    assert amounts(cls)[ids[-1]] == 1003

@@ -1,0 +1,136 @@
+"""What is compared before a swap, what is left out, and what is said of it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from enode_django.eventing.registry import subscribers
+from enode_django.exceptions import ProjectionsDiffer, RebuildError
+from enode_django.rebuilding import rebuild as rebuilding
+from enode_django.rebuilding.comparing import EXAMPLES
+from enode_django.rebuilding.engine import InProcess
+from enode_django.rebuilding.rebuild import describe, plan, rebuild
+from tests.following.domain import Added, Opened
+from tests.following.harness import Harness
+from tests.rebuilding.conftest import schemas
+from tests.rebuilding.domain import Balance, Balances, Effects, Posting, PostingLine, Postings
+from tests.rebuilding.histories import follow, nothing, some_history
+from tests.rebuilding.histories import postings as posted
+from tests.rebuilding.tables import sql
+
+
+@pytest.fixture
+def followed(postings: Harness) -> Harness:
+    some_history(postings, "a", "b", "c")
+    follow()
+    return postings
+
+
+def test_surrogate_keys_and_foreign_keys_to_them_and_volatile_fields_are_left_out(followed: Harness) -> None:
+    sql(
+        "ALTER SEQUENCE rebuilding_posting_id_seq RESTART 1000",
+        "ALTER SEQUENCE rebuilding_postingline_id_seq RESTART 2000",
+    )
+    follow()
+    followed.stored("d", Added(amount=1))
+    follow()
+    Posting.objects.update(made_at="2001-01-01T00:00:00Z")
+    comparison = rebuild(Postings.name, InProcess(), nothing).comparison
+    assert comparison.is_equal
+    assert (comparison.compared, comparison.apart) == (4, 0)
+
+
+def test_a_changed_a_missing_and_a_further_row_are_told_apart(followed: Harness) -> None:
+    PostingLine.objects.filter(account="a", posting__amount=10).update(text="changed")
+    Balance.objects.filter(pk="b").update(total=-1, count=7)
+    posting = Posting.objects.get(account="c", amount=2)
+    PostingLine.objects.create(posting=posting, account="c", text="more")
+    comparison = rebuild(Postings.name, InProcess(), nothing, compare_only=True).comparison
+    assert comparison.rows == 3
+    assert describe(comparison) == [
+        "rebuilding_postingline of a: text: rebuilt 'adds 10', in use 'changed'",
+        "rebuilding_postingline of c: only in use {'text': 'more', 'account': 'c'}",
+    ]
+    comparison = rebuild(Balances.name, InProcess(), nothing, compare_only=True).comparison
+    assert describe(comparison) == [
+        "rebuilding_balance of b: count: rebuilt 2, in use 7; total: rebuilt 11, in use -1",
+    ]
+    assert schemas() == []
+
+
+def test_aggregates_that_have_not_come_equally_far_are_not_compared(followed: Harness) -> None:
+    """In use "a" is behind and wrong: what is wrong about it, its last event may have set right."""
+    Posting.objects.filter(account="a").update(amount=-5)
+    followed.stored("a", Added(amount=1), after=3)
+    rebuilt = rebuild(Postings.name, InProcess(), nothing)
+    assert (rebuilt.comparison.is_equal, rebuilt.comparison.compared, rebuilt.comparison.apart) == (True, 2, 1)
+    assert posted()["a"] == [0, 10, 1]
+
+
+def test_differences_are_told_up_to_a_number_and_a_length(postings: Harness) -> None:
+    some_history(postings, *(f"c{n:03}" for n in range(50)))
+    follow()
+    Posting.objects.update(once=None)
+    PostingLine.objects.filter(text="adds 10").update(text="x" * 100_000)
+    with pytest.raises(ProjectionsDiffer, match="102 rows differ among 50 aggregates") as raised:
+        rebuild(Postings.name, InProcess(), nothing)
+    lines = str(raised.value).splitlines()
+    assert len(lines) <= EXAMPLES + 2
+    assert max(map(len, lines)) < 1_000
+
+
+def test_a_projection_that_does_not_say_whose_its_rows_are_is_not_compared_while_events_keep_coming(
+    followed: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Postings, "aggregate_field", "")
+    monkeypatch.setattr(rebuilding, "LOOKS", 2)
+    monkeypatch.setattr(rebuilding, "LOOK_AGAIN", 0.01)
+    assert rebuild(Postings.name, InProcess(), nothing, compare_only=True).comparison.is_equal
+    followed.stored("a", Added(amount=1), after=3)
+    with pytest.raises(ProjectionsDiffer, match="rebuilding_posting: not compared: events kept coming, and the proje"):
+        rebuild(Postings.name, InProcess(), nothing)
+    follow()
+    assert rebuild(Postings.name, InProcess(), nothing).comparison.is_equal
+
+
+def test_handlers_that_depend_on_more_than_the_events_are_found_before_the_swap(
+    followed: Harness, effects: Effects
+) -> None:
+    numbers = itertools.count()
+
+    def count(row: Balance, event: object) -> None:
+        row.count = next(numbers)
+
+    effects.balance = count
+    with pytest.raises(RebuildError, match=r"rebuilding.balances does not come out the same each time it is replayed:"):
+        rebuild(Balances.name, InProcess(), nothing, accept_differences=True)
+    assert schemas() == []
+
+
+def test_handlers_that_fail_only_now_and_then_are_found_before_the_swap(followed: Harness, effects: Effects) -> None:
+    tries = itertools.count()
+
+    def fail_later(event: object) -> None:
+        if isinstance(event, Opened) and event.aggregate_root_id == "b" and next(tries):
+            raise ValueError("not again")
+
+    effects.posting = fail_later
+    with pytest.raises(RebuildError, match="b: replayed again up to version 0, rebuilt up to version 3"):
+        rebuild(Postings.name, InProcess(), nothing, accept_differences=True)
+
+
+def test_a_volatile_field_that_no_model_has_is_told_before_anything_is_done(
+    followed: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Balances, "volatile", ("seen",))
+    with pytest.raises(RebuildError, match=r"rebuilding.balances calls 'seen' volatile, but none of its models has"):
+        plan(subscribers.instance(Balances).name)
+
+
+def test_aggregates_that_the_store_does_not_have_are_not_swapped_away_without_a_word(followed: Harness) -> None:
+    sql("DELETE FROM enode_django_eventstream WHERE aggregate_root_id = 'c'")
+    for name in (Postings.name, Balances.name):
+        with pytest.raises(ProjectionsDiffer, match="c: rebuilt up to version 0, in use up to version 3"):
+            rebuild(name, InProcess(), nothing)
