@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -92,7 +93,7 @@ def _started(master: str, directory: Path) -> SparkSession:
     with _environment(environment(master, directory)):
         try:
             return builder.getOrCreate()
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             raise SparkUnavailable(f"Spark does not start on {master!r}; its log says why: {error}") from error
 
 

@@ -1,5 +1,6 @@
 """Files in ``ACCEPTANCE_DIRECTORY``: with ``failing``, handlers raise for one aggregate in a thousand; with
-``holding-<subscriber>``, that subscriber's handlers wait until it is gone, and make ``held-<subscriber>`` meanwhile.
+``holding-<subscriber>``, that subscriber's handlers wait until it is gone, and add the id of their process to
+``held-<subscriber>``, a line each time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def _hindered(handler: Handler, name: str) -> Handler:
             raise BadLuck(f"{name} does not like {message.aggregate_root_id}")
         result = handler(*arguments)
         if holding.exists():
-            held.touch()
+            with held.open("a") as lines:
+                lines.write(f"{os.getpid()}\n")
         while holding.exists():
             time.sleep(0.01)
         return result

@@ -1,0 +1,154 @@
+"""A stack whose projections are rebuilt by Spark, in processes that can be stopped in the middle of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.acceptance.celery_stack import CeleryStack
+from tests.acceptance.processors import PROJECT, Group, is_running
+from tests.acceptance.stack import HINDERED, REDIS_STREAMS
+from tests.acceptance.waiting import wait_until
+
+_QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SPARK = {
+    "MASTER": "local[2]",
+    "CONFIG": {
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.driver.extraJavaOptions": _QUICK_TO_START,
+        "spark.executor.extraJavaOptions": _QUICK_TO_START,
+        "spark.scheduler.minRegisteredResourcesRatio": "1",
+    },
+}
+CLUSTER = "local-cluster[2,1,1024]"
+JOBS = {"LEASE": 5.0}
+SECONDS = 90.0
+"""That a rebuild may last on a machine that has other things to do."""
+
+
+class Rebuild(Group):
+    """``manage.py rebuildprojection``, in a process group of its own, with its log."""
+
+    def __init__(self, environment: Mapping[str, str], log: Path, *arguments: str) -> None:
+        self.log_path = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, PROJECT / "manage.py", "rebuildprojection", *arguments],
+                cwd=log.parent,  # by which the guard of that directory finds them
+                env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def close(self) -> None:
+        """Whatever of Spark lives in other groups hears of it and ends, too."""
+        left = family(self.pid)
+        super().close()
+        wait_until(lambda: not any(map(is_running, left)), f"the end of {left}")
+
+
+def family(pid: int) -> dict[int, str]:
+    """The names of all processes that a process has started, and these in turn."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return {each.pid: each.name() for each in psutil.Process(pid).children(recursive=True)}
+    return {}
+
+
+def java_of(pid: int) -> int | None:
+    """The Java process that a Python process works for; None if it is gone by now."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for parent in psutil.Process(pid).parents():
+            if parent.name() == "java":
+                return parent.pid
+    return None
+
+
+def driver_of(pid: int) -> int:
+    """The process that has started the Java process that a Python process works for."""
+    java = java_of(pid)
+    assert java is not None, f"process {pid} works for no Java process"
+    return psutil.Process(java).ppid()
+
+
+class RebuildStack(CeleryStack):
+    """Everything but the processors has handlers that can be held."""
+
+    def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
+        environment = super()._environment(apps, transport, {"SPARK": SPARK, "JOBS": JOBS, **enode})
+        return {**environment, "TMPDIR": str(self.directory)}
+
+    @property
+    def hindered(self) -> str:
+        return f"{self._apps} {HINDERED}"
+
+    def start_rebuild(self, *arguments: str, **enode: Any) -> Rebuild:
+        log = self._directory / f"{self._name}-{len(self._started)}-rebuild.log"
+        rebuild = Rebuild(self._environment(self.hindered, REDIS_STREAMS, enode), log, *arguments)
+        self._started.append(rebuild)
+        return rebuild
+
+    def rebuild(self, *arguments: str) -> Rebuild:
+        """One that has ended, well or not."""
+        rebuild = self.start_rebuild(*arguments)
+        rebuild.wait_end(SECONDS)
+        return rebuild
+
+    # -- holding handlers -----------------------------------------------------------------------------------------
+
+    def hold(self, subscriber: str) -> None:
+        """From now on its handlers wait, having done their work, until they are released."""
+        (self.directory / f"held-{subscriber}").unlink(missing_ok=True)
+        (self.directory / f"holding-{subscriber}").touch()
+
+    def release(self, subscriber: str) -> None:
+        (self.directory / f"holding-{subscriber}").unlink()
+
+    def held(self, subscriber: str) -> list[int]:
+        """The processes in which a handler waits, or has waited since `hold`."""
+        with contextlib.suppress(FileNotFoundError):
+            return [int(line) for line in (self.directory / f"held-{subscriber}").read_text().splitlines()]
+        return []
+
+    def wait_held(self, subscriber: str, by: Group) -> int:
+        """The process of a handler that waits now."""
+        wait_until(lambda: self.held(subscriber) or not by.is_running, f"a handler of {subscriber} waits", SECONDS)
+        assert by.is_running, "it ended early"
+        return self.held(subscriber)[0]
+
+    @contextlib.contextmanager
+    def holding(self, subscriber: str) -> Iterator[None]:
+        self.hold(subscriber)
+        yield
+        self.release(subscriber)
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    def in_use(self, table: str) -> tuple[Any, ...]:
+        """Which table it is, and a digest of its rows and of who wrote them."""
+        digest = "md5(string_agg(concat(row, row.xmin), ' ' ORDER BY row::text))"
+        (found,) = self.query(f"SELECT '{table}'::regclass::oid, count(*), {digest} FROM {table} AS row")
+        assert found[1] > 0, f"{table} is empty"
+        return found
+
+    def generation(self, subscriber: str) -> int:
+        asked = "SELECT generation FROM enode_django_projectiongeneration WHERE subscriber = %s"
+        return sum(generation for (generation,) in self.query(asked, subscriber))
+
+    def schemas(self) -> list[str]:
+        """Of generations that are not in use."""
+        return [name for (name,) in self.query("SELECT nspname FROM pg_namespace WHERE nspname ~ '^enode_'")]
+
+    def wait_lease_ran_out(self) -> None:
+        asked = "SELECT 1 FROM enode_django_job WHERE state = 'running' AND lease_until < now()"
+        wait_until(lambda: self.query(asked), "the lease runs out")

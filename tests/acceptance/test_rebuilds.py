@@ -1,0 +1,283 @@
+"""Projections are rebuilt by Spark while commands go on, and while whatever takes part is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from enode_django import DomainEvent
+from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import SparkUnavailable
+from enode_django.ids import new_id
+from enode_django.serialization.codec import encode_stream
+from enode_django.spark.java import check_java
+from sample_project.bank.domain import AccountOpened, Deposit, Deposited, OpenAccount
+from sample_project.embedded import Postgres, Redis
+from tests.acceptance.load import Load
+from tests.acceptance.processors import is_running
+from tests.acceptance.rebuilds import CLUSTER, SECONDS, RebuildStack, driver_of, family, java_of
+from tests.acceptance.waiting import wait_until
+from tests.services import services_required
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+
+SUMMARIES, LEDGER = "bank.AccountSummaries", "bank.Ledger"
+TABLES = {SUMMARIES: "bank_accountsummary", LEDGER: "bank_ledgerentry"}
+READING, MOVEMENTS = "tests.acceptance.reading", "reading.Movements"
+"""Nothing but the checkpoints keeps its rows from being there twice."""
+UNRULY, REMARKS, PAGES = "tests.acceptance.unruly", "unruly.Remarks", "unruly.Pages"
+ACCOUNTS = [f"account-{number:03}" for number in range(100)]
+
+
+@pytest.fixture
+def stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: Path) -> Iterator[RebuildStack]:
+    try:
+        check_java()
+    except SparkUnavailable as error:
+        if services_required():
+            raise
+        pytest.skip(str(error))
+    faulty_postgres.start()
+    faulty_redis.start()
+    with RebuildStack(faulty_postgres, faulty_redis, processors_directory) as stack:
+        yield stack
+
+
+def open_accounts(stack: RebuildStack) -> None:
+    """Each with a deposit, all of it followed."""
+    stack.client.send([OpenAccount(aggregate_root_id=account, owner="somebody") for account in ACCOUNTS])
+    stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(5)) for account in ACCOUNTS])
+    stack.wait_followed()
+
+
+# -- commands go on ---------------------------------------------------------------------------------------------------
+
+
+def test_commands_go_on_while_projections_are_rebuilt_and_while_that_is_undone(stack: RebuildStack, seed: int) -> None:
+    stack.start_ready(1, role="command")
+    stack.start(1, role="event")
+    with stack.load(seed, varied=True, pause=0.05) as load:
+        before = {name: stack.in_use(table)[0] for name, table in TABLES.items()}
+        for name in TABLES:
+            rebuild_under_load(stack, load, name)
+    check(stack)
+    assert all(stack.in_use(table)[0] != before[name] for name, table in TABLES.items())
+    assert [stack.generation(name) for name in TABLES] == [1, 1]
+
+    with stack.load(seed + 1, varied=True, pause=0.05) as load:
+        for name in TABLES:
+            rebuild_under_load(stack, load, name, "--undo")
+    check(stack)
+    assert {name: stack.in_use(table)[0] for name, table in TABLES.items()} == before
+    assert [stack.generation(name) for name in TABLES] == [0, 0]
+
+
+def rebuild_under_load(stack: RebuildStack, load: Load, name: str, *options: str) -> None:
+    """What is stored while the first handlers wait has to be caught up with."""
+    stack.hold(name)
+    rebuild = stack.start_rebuild(name, *options)
+    stack.wait_held(name, rebuild)
+    load.wait_for_rounds(100)
+    stack.release(name)
+    assert rebuild.wait_end(SECONDS) == 0
+    assert rebuild.count(r" 0 rows differ among [1-9]\d* aggregates; swapped") == 1
+    load.wait_for_rounds(100)
+
+
+def check(stack: RebuildStack) -> None:
+    stack.wait_followed()
+    stack.check()
+    stack.check_read_side()
+
+
+# -- what is killed ---------------------------------------------------------------------------------------------------
+
+
+def test_an_executor_may_be_killed_and_postgres_restarted_in_the_middle_of_a_transaction(stack: RebuildStack) -> None:
+    stack.install(READING, ["reading.Balances", MOVEMENTS])
+    stack.start_ready(1, role="all")
+    open_accounts(stack)
+    stack.hold(MOVEMENTS)
+    rebuild = stack.start_rebuild(MOVEMENTS, "--master", CLUSTER, JOBS={})
+    worker = stack.wait_held(MOVEMENTS, rebuild)
+    first = {pid for pid, name in family(rebuild.pid).items() if name == "java"}
+    executor = java_of(worker)
+    assert executor in first
+    os.kill(executor, signal.SIGKILL)
+    wait_until(lambda: not is_running(worker), "the end of what the executor has begun")
+    wait_until(lambda: {*map(java_of, stack.held(MOVEMENTS))} - first - {None}, "another one has taken over", 60)
+
+    stack.postgres.stop()
+    stack.postgres.start()
+    stack.release(MOVEMENTS)
+    assert rebuild.wait_end(SECONDS) == 0
+    assert rebuild.count("100 aggregates in .* 0 rows differ among 100 aggregates; swapped") == 1
+    stack.wait_followed()
+    assert stack.check_read_side()["rows of Movement"] == len(ACCOUNTS)
+
+
+def test_a_driver_that_is_killed_takes_spark_along_and_the_next_rebuild_clears_up(stack: RebuildStack) -> None:
+    stack.start_ready(1, role="all")
+    open_accounts(stack)
+    before = stack.in_use(TABLES[LEDGER])
+    stack.hold(LEDGER)
+    rebuild = stack.start_rebuild(LEDGER)
+    worker = stack.wait_held(LEDGER, rebuild)
+    spark = family(rebuild.pid)
+    assert worker in spark
+    assert "java" in spark.values()
+    rebuild.signal(signal.SIGKILL)
+    wait_until(lambda: not any(map(is_running, spark)), f"the end of {spark}")
+    assert stack.in_use(TABLES[LEDGER]) == before
+    left = stack.schemas()
+    assert len(left) == 1
+    stack.release(LEDGER)
+
+    stack.wait_lease_ran_out()
+    assert stack.rebuild(LEDGER).wait_end() == 0
+    assert stack.states("rebuild") == ["failed", "succeeded"]
+    assert stack.in_use(TABLES[LEDGER])[0] != before[0]
+    assert not {*left} & {*stack.schemas()}
+    assert stack.query("SELECT DISTINCT generation FROM enode_django_checkpoint WHERE subscriber = %s", LEDGER)
+    stack.check_read_side()
+
+
+# -- what is found out ------------------------------------------------------------------------------------------------
+
+
+def test_a_poison_event_is_parked_and_what_only_the_new_code_fails_at_is_not_swapped(stack: RebuildStack) -> None:
+    stack.start_ready(1, role="all", HANDLER_ATTEMPTS=2, HANDLER_RETRY_DELAY=0.05, SWEEP_INTERVAL=0.2)
+    open_accounts(stack)
+    too_large = Decimal(10) ** 30
+    events = [
+        AccountOpened(owner="x"),
+        Deposited(amount=too_large, balance=too_large),
+        Deposited(amount=Decimal(1), balance=Decimal(1)),
+    ]
+    plant(stack, "poisoned", events)
+    wait_until(lambda: parked(stack) == [("poisoned", 2)], "it is parked in the tables in use")
+    before = stack.in_use(TABLES[SUMMARIES])
+    rebuild = stack.rebuild(SUMMARIES)
+    assert rebuild.wait_end() == 0
+    assert rebuild.count("parked: poisoned;") == 1
+    assert rebuild.count("101 aggregates in .* 1 parked; 0 rows differ among 101 aggregates; swapped") == 1
+    rebuilt = stack.in_use(TABLES[SUMMARIES])
+    assert rebuilt[0] != before[0]
+    assert parked(stack) == [("poisoned", 2)]
+    assert stack.query("SELECT balance, version FROM bank_accountsummary WHERE aggregate_root_id = 'poisoned'") == [
+        (0, 1)
+    ]
+
+    (stack.directory / "failing").touch()
+    rebuild = stack.rebuild(SUMMARIES)
+    assert rebuild.wait_end() == 1
+    assert rebuild.count("account-007: rebuilt up to version 0, in use up to version 2: see what is parked") == 1
+    assert stack.in_use(TABLES[SUMMARIES]) == rebuilt
+    assert parked(stack) == [("poisoned", 2)]
+    stack.check_read_side("--parked")
+
+
+def plant(stack: RebuildStack, account: str, events: Sequence[DomainEvent]) -> None:
+    """A history as no command makes it."""
+    columns = ", ".join(StreamRecord._fields)
+    values = ", ".join(["%s"] * len(StreamRecord._fields))
+    for version, event in enumerate(events, 1):
+        names = ("bank.BankAccount", "bank.Deposit")
+        record = StreamRecord(account, version, new_id(), *names, datetime.now(UTC), encode_stream([event]), b"")
+        stack.query(f"INSERT INTO enode_django_eventstream ({columns}) VALUES ({values}) RETURNING 1", *record)
+
+
+def parked(stack: RebuildStack) -> list[tuple[str, int]]:
+    asked = "SELECT aggregate_root_id, version FROM enode_django_parkedevent WHERE subscriber = %s"
+    return stack.query(asked, SUMMARIES)
+
+
+def test_a_handler_that_changed_is_swapped_only_if_that_is_accepted(stack: RebuildStack) -> None:
+    stack.install(UNRULY, [REMARKS, PAGES])
+    stack.start_ready(1, role="all")
+    open_accounts(stack)
+    before = stack.in_use("unruly_remark")
+    (stack.directory / "changed").touch()
+    rebuild = stack.rebuild(REMARKS)
+    assert rebuild.wait_end() == 1
+    assert rebuild.count("200 rows differ among 100 aggregates") == 1
+    assert rebuild.count("unruly_remark of account-000: text: rebuilt 'SOMEBODY', in use 'somebody'") == 1
+    assert rebuild.count("nothing was swapped; if that is what the new code means, accept the differences") == 1
+    assert stack.in_use("unruly_remark") == before
+    assert stack.schemas() == []
+
+    assert stack.rebuild(REMARKS, "--accept-differences").wait_end() == 0
+    assert stack.query("SELECT DISTINCT text FROM unruly_remark") == [("SOMEBODY",)]
+    stack.check_read_side()
+
+
+def test_a_projection_that_writes_a_table_without_declaring_it_is_refused(stack: RebuildStack) -> None:
+    stack.install(UNRULY, [REMARKS, PAGES])
+    stack.start_ready(1, role="all")
+    open_accounts(stack)
+    before = [stack.in_use(table) for table in ("unruly_page", "unruly_cover")]
+    rebuild = stack.rebuild(PAGES, "--accept-differences")
+    assert rebuild.wait_end() == 1
+    assert rebuild.count('unruly.Pages needs what it does not declare: relation "unruly_cover" does not exist') >= 1
+    assert [stack.in_use(table) for table in ("unruly_page", "unruly_cover")] == before
+    assert stack.schemas() == []
+    assert stack.generation(PAGES) == 0
+    stack.check_read_side()
+
+
+# -- in Celery --------------------------------------------------------------------------------------------------------
+
+TASK = "enode_django.rebuild_projection"
+
+
+def test_a_worker_of_celery_rebuilds_and_a_cancelled_job_stops_spark(stack: RebuildStack) -> None:
+    stack.start_ready(1, role="all")
+    open_accounts(stack)
+    before = stack.in_use(TABLES[LEDGER])
+    worker = stack.start_worker(stack.hindered)
+    task = stack.celery.send_task(TASK, [LEDGER])
+    wait_until(task.ready, "the task has ended", SECONDS)
+    figures = task.get()
+    assert (figures["swapped"], figures["differences"], figures["streams"]) == (True, 0, 200)
+    asked = "SELECT state, task_id, figures FROM enode_django_job WHERE kind = 'rebuild' AND name = %s"
+    assert stack.query(asked, LEDGER) == [("succeeded", task.id, figures)]
+    rebuilt = stack.in_use(TABLES[LEDGER])
+    assert rebuilt[0] != before[0]
+
+    with stack.holding(LEDGER):
+        task = stack.celery.send_task(TASK, [LEDGER])
+        spark = family(driver_of(stack.wait_held(LEDGER, worker)))
+        ((job,),) = stack.query("SELECT id FROM enode_django_job WHERE state = 'running'")
+        stack.python("manage.py", "jobs", "cancel", str(job))
+        wait_until(lambda: stack.states("rebuild") == ["succeeded", "cancelled"], "the job is cancelled", 60)
+        wait_until(lambda: not any(map(is_running, spark)), f"the end of {spark}")
+        wait_until(lambda: task.state == "REVOKED", "the task knows")
+    assert stack.in_use(TABLES[LEDGER]) == rebuilt
+    assert stack.schemas() == []
+    stack.check_read_side()
+
+
+def test_when_a_process_of_celery_is_killed_spark_ends_and_the_next_task_takes_over(stack: RebuildStack) -> None:
+    stack.start_ready(1, role="all")
+    open_accounts(stack)
+    before = stack.in_use(TABLES[SUMMARIES])
+    worker = stack.start_worker(stack.hindered)
+    with stack.holding(SUMMARIES):
+        stack.celery.send_task(TASK, [SUMMARIES])
+        process = driver_of(stack.wait_held(SUMMARIES, worker))
+        spark = family(process)
+        os.kill(process, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_running, spark)), f"the end of {spark}")
+        assert stack.in_use(TABLES[SUMMARIES]) == before
+    stack.wait_lease_ran_out()
+    task = stack.celery.send_task(TASK, [SUMMARIES])
+    wait_until(task.ready, "the task has ended", SECONDS)
+    assert stack.states("rebuild") == ["failed", "succeeded"]
+    assert stack.in_use(TABLES[SUMMARIES])[0] != before[0]
+    stack.check_read_side()

@@ -1,0 +1,1 @@
+"""An app whose projections do what a rebuild must find out."""
