@@ -135,7 +135,7 @@ def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
             "tables that it replaced do not have them"
         )
     store = make_store()
-    shadow = target.shadow(record.replaces)
+    shadow = target.replaced(record)
     since = {shard.number: BEGINNING for shard in store.shards}
     since |= {int(number): Position.parse(text) for number, text in record.positions.items()}
     catching_up = CatchingUp(store, engine, shadow, since, report)

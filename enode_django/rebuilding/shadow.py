@@ -109,22 +109,26 @@ class Shadow(NamedTuple):
             yield
 
     def make_schema(self) -> None:
-        """With its fittings; to be called in a transaction whose ``search_path`` is the usual one."""
-        execute(self.alias, f"CREATE SCHEMA {quoted(self.schema)}", ())
-        (home,) = execute(
-            self.alias,
-            "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass(%s)",
-            (CHECKPOINTS,),
-        ).fetchone() or ("public",)
-        checkpoints, generations, parked = (quoted(self.schema, name) for name in (CHECKPOINTS, GENERATIONS, PARKED))
-        name = literal(self.subscriber)
+        """With a table for what is parked; to be called in a transaction whose ``search_path`` is the usual one."""
+        execute(self.alias, f"CREATE SCHEMA {quoted(self.schema)}", None)
+        parked = f"CREATE TABLE {quoted(self.schema, PARKED)} (LIKE {self._home()}.{PARKED} INCLUDING ALL)"
+        execute(self.alias, parked, None)
+
+    def make_views(self) -> None:
+        """To be called as `make_schema`, before the shadow is opened. They are in the way of whoever alters our own
+        tables, so tables that only wait for an undo do without."""
+        checkpoints, generations = (quoted(self.schema, name) for name in (CHECKPOINTS, GENERATIONS))
         for statement in (
-            f"CREATE VIEW {checkpoints} AS SELECT * FROM {home}.{CHECKPOINTS}",
-            f"CREATE VIEW {generations} AS SELECT {name}::varchar AS subscriber, "
+            f"CREATE OR REPLACE VIEW {checkpoints} AS SELECT * FROM {self._home()}.{CHECKPOINTS}",
+            f"CREATE OR REPLACE VIEW {generations} AS SELECT {literal(self.subscriber)}::varchar AS subscriber, "
             f"{self.generation}::bigint AS generation",
-            f"CREATE TABLE {parked} (LIKE {home}.{PARKED} INCLUDING ALL)",
         ):
             execute(self.alias, statement, None)
+
+    def _home(self) -> str:
+        """The schema of our own tables, quoted."""
+        found = execute(self.alias, _HOME, (CHECKPOINTS,)).fetchone()
+        return str(found[0]) if found else "public"
 
     def drop_fittings(self) -> None:
         """With the schema, which has no other tables any more; fails if somebody else put something there."""
@@ -143,6 +147,7 @@ class Shadow(NamedTuple):
             )
 
 
+_HOME = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass(%s)"
 _IN_SCHEMA = """
     SELECT CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, relname::text FROM pg_class
     WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s) AND relkind IN ('v', 'r')

@@ -143,6 +143,14 @@ class Target(NamedTuple):
             self._made(scratch)
         return scratch
 
+    def replaced(self, rebuild: Rebuild) -> Shadow:
+        """What the rebuild has replaced, ready to be opened again. Raises `RebuildOvertaken` if that is gone."""
+        shadow = self.shadow(rebuild.replaces)
+        with self._changing():
+            self.locked(rebuild, State.SWAPPED)
+            shadow.make_views()
+        return shadow
+
     def drop(self, shadow: Shadow) -> None:
         with self._changing():
             shadow.drop()
@@ -150,6 +158,7 @@ class Target(NamedTuple):
     def _made(self, shadow: Shadow) -> dict[str, Table]:
         tables = describe(self.alias, self.tables)
         shadow.make_schema()
+        shadow.make_views()
         make_tables(self.alias, shadow.schema, tables)
         with shadow.opened():
             made = describe(self.alias, self.tables)

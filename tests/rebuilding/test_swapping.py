@@ -223,6 +223,19 @@ def test_a_rebuild_is_not_undone_once_migrations_moved_on(followed: Harness) -> 
     assert undo(Postings.name, InProcess(), nothing).is_swapped
 
 
+@BOTH
+def test_tables_that_wait_for_an_undo_are_not_in_the_way_of_migrations_of_our_own(
+    followed: Harness, cls: type[Subscriber]
+) -> None:
+    rebuild(cls.name, InProcess(), nothing)
+    undo(cls.name, InProcess(), nothing)
+    rebuild(cls.name, InProcess(), nothing)
+    with bare_session() as session:  # which is rolled back
+        session.execute("ALTER TABLE enode_django_checkpoint ALTER version TYPE numeric")
+        session.execute("ALTER TABLE enode_django_parkedevent ALTER attempts TYPE numeric")
+    assert undo(cls.name, InProcess(), nothing).is_swapped
+
+
 # -- who rebuilds the same --------------------------------------------------------------------------------------------
 
 
