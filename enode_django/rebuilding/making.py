@@ -171,7 +171,7 @@ def literal(text: str) -> str:
     """As PostgreSQL takes a text, whatever ``standard_conforming_strings`` says.
 
     >>> print(literal("it's"), literal("a\\\\b"))
-    'it''s' E'a\\\\\\\\b'
+    'it''s' E'a\\\\b'
     """
     escaped = text.replace("'", "''")
     return f"E'{escaped.replace(chr(92), chr(92) * 2)}'" if chr(92) in text else f"'{escaped}'"
