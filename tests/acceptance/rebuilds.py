@@ -141,6 +141,11 @@ class RebuildStack(CeleryStack):
         assert found[1] > 0, f"{table} is empty"
         return found
 
+    def oid(self, table: str) -> int:
+        """Of the table that is in use under this name."""
+        ((oid,),) = self.query("SELECT %s::regclass::oid", table)
+        return int(oid)
+
     def generation(self, subscriber: str) -> int:
         asked = "SELECT generation FROM enode_django_projectiongeneration WHERE subscriber = %s"
         return sum(generation for (generation,) in self.query(asked, subscriber))
