@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from enode_django.eventing import sweeping
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import RebuildError
 from enode_django.rebuilding import catching_up
@@ -66,6 +67,31 @@ def test_a_transaction_that_was_open_when_the_rebuild_began_is_in_when_it_commit
         before_the_last_step(monkeypatch, later.commit)
         rebuild(cls.name, InProcess(), commit)
     assert amounts(cls) == {"a": 10, "early": 1, "later": 2}
+
+
+@BOTH
+def test_what_came_in_many_transactions_is_handled_once(
+    postings: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the aggregate is in many parts of what came."""
+    monkeypatch.setattr(sweeping, "ROWS_AT_ONCE", 1)
+    postings.stored("a", Opened(owner="a"))
+    follow(cls)
+    versions = iter(range(1, 10))
+
+    def store(count: int) -> None:
+        for _ in range(count):
+            postings.stored("a", Added(amount=1), after=next(versions))
+
+    before_the_last_step(monkeypatch, lambda: store(3))
+    rebuild(
+        cls.name, InProcess(), lambda stage, **figures: Call(lambda: store(3)).result() if stage == "replay" else None
+    )
+    assert amounts(cls) == {"a": 6}
+    if cls is Balances:
+        assert balances()["a"][1] == 6
+    else:
+        assert posted()["a"] == [1] * 6
 
 
 @BOTH
