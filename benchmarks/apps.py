@@ -1,4 +1,4 @@
-"""Lets the processes of a run have some of the sample's subscribers only."""
+"""Lets the processes of a run have some of the sample's subscribers only, and other snapshots."""
 
 from __future__ import annotations
 
@@ -20,3 +20,7 @@ class BenchmarksConfig(AppConfig):
         if names:
             self._only = ExitStack()  # that nobody closes: as long as the process lives
             self._only.enter_context(subscribers.only(*map(subscribers.get, names)))
+        if os.environ.get("BENCHMARK_SNAPSHOT_EVERY"):
+            from sample_project.bank.domain import BankAccount
+
+            BankAccount.snapshot_every = int(os.environ["BENCHMARK_SNAPSHOT_EVERY"])

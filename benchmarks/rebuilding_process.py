@@ -70,7 +70,11 @@ def fill(roots: list[Any], streams: int) -> dict[str, Any]:
                 records.append(accepted(root, command))
             store.append(records)
     _execute("VACUUM (ANALYZE) enode_django_eventstream")
-    return {"streams": roots[0].version * len(roots), "balance": str(sum(root.balance for root in roots))}
+    return {
+        "accounts": len(roots),
+        "streams": roots[0].version * len(roots),
+        "balance": str(sum(root.balance for root in roots)),
+    }
 
 
 def rebuild(spark: Any) -> dict[str, Any]:
