@@ -55,7 +55,7 @@ class Rebuild(Group):
         """Whatever of Spark lives in other groups hears of it and ends, too."""
         left = family(self.pid)
         super().close()
-        wait_until(lambda: not any(map(is_running, left)), f"the end of {left}")
+        wait_gone(left)
 
 
 def family(pid: int) -> dict[int, str]:
@@ -63,6 +63,10 @@ def family(pid: int) -> dict[int, str]:
     with contextlib.suppress(psutil.NoSuchProcess):
         return {each.pid: each.name() for each in psutil.Process(pid).children(recursive=True)}
     return {}
+
+
+def wait_gone(processes: Mapping[int, str]) -> None:
+    wait_until(lambda: not any(map(is_running, processes)), f"the end of {processes}", SECONDS)
 
 
 def java_of(pid: int) -> int | None:
