@@ -26,7 +26,7 @@ from tests.acceptance.rebuilds import CLUSTER, SECONDS, RebuildStack, driver_of,
 from tests.acceptance.waiting import wait_until
 from tests.services import services_required
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
 SUMMARIES, LEDGER = "bank.AccountSummaries", "bank.Ledger"
 TABLES = {SUMMARIES: "bank_accountsummary", LEDGER: "bank_ledgerentry"}
