@@ -40,7 +40,8 @@ class ProcessTerminated(JobCancelled):
 
 
 class JobTask(Task):  # type: ignore[type-arg]
-    """Acknowledged late, so that a job whose worker dies comes again; to run it twice does no harm."""
+    """Acknowledged late, so that it comes again when its worker was told to end, or is gone for as long as the broker's
+    visibility timeout; to run it twice does no harm. One that has killed its process does not come again by itself."""
 
     abstract = True
     acks_late = True
