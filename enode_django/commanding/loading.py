@@ -217,11 +217,12 @@ class AggregateLoader:
             return unknown
 
     def sorted_by_size(
-        self, aggregate_root_ids: Iterable[str], *, begin: Begin = Begin.STATE
+        self, aggregate_root_ids: Iterable[str], *, begin: Begin = Begin.STATE, heads: Mapping[str, int] | None = None
     ) -> tuple[list[Portion], list[str]]:
-        """Portions that can be loaded at once each, and ids whose history must be streamed."""
+        """Portions that can be loaded at once each, and ids whose history must be streamed. ``heads`` are their newest
+        versions, where somebody has just asked for them."""
         ids = list(aggregate_root_ids)
-        heads = self.store.heads(ids)
+        heads = self.store.heads(ids) if heads is None else {id: heads[id] for id in ids}
         snapshots = self._find_for(heads, begin)
         portions = [Portion([], {})]
         alone: list[Portion] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from enode_django.commanding.loading import AggregateLoader, History
@@ -49,10 +49,10 @@ class SnapshotMaker:
         (last,) = self._store.load(aggregate_root_id, after=aggregate.version - 1, until=aggregate.version)
         return self._snapshot_of(aggregate, last.command_id)
 
-    def make_many(self, aggregate_root_ids: Sequence[str]) -> Iterator[tuple[str, Snapshot | Exception | None]]:
-        """The same for several aggregates at their newest versions, in few queries; with what was raised for one that
-        cannot be loaded or kept. What waits in memory does not depend on how long histories are."""
-        portions, large = self._loader.sorted_by_size(aggregate_root_ids)
+    def make_many(self, heads: Mapping[str, int]) -> Iterator[tuple[str, Snapshot | Exception | None]]:
+        """The same for several aggregates at their newest versions, which ``heads`` has, in few queries; with what was
+        raised for one that cannot be loaded or kept. What waits in memory does not depend on how long histories are."""
+        portions, large = self._loader.sorted_by_size(heads, heads=heads)
         for portion in portions:
             for id, history in self._loader.histories_of(portion).items():
                 yield id, outcome_of(partial(self.make_from, history))

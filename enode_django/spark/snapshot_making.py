@@ -6,7 +6,7 @@ leave in batches.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -41,7 +41,7 @@ _TYPES: dict[str, pa.DataType] = {
 }
 _ARROW = pa.schema(_TYPES)
 HEADS_AT_ONCE = 1_000
-MADE_AT_ONCE = 50
+MADE_AT_ONCE = 500
 """Whose streams are read together, as far as they are short."""
 _BATCH_ROWS = 1_000
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -100,7 +100,7 @@ def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Ite
         page = persist(partial(heads_page, wanted.alias, at, wanted.high, limit=HEADS_AT_ONCE))
         heads = {id: (name, version) for id, name, version in page.heads if is_wanted(name, classes)}
         reached = persist(partial(maker.reached, list(heads)))
-        due = []
+        due: list[str] = []
         for id, (name, version) in heads.items():
             try:
                 if maker.is_due(name, reached[id], version):
@@ -109,9 +109,14 @@ def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Ite
                 yield Row.of(wanted.alias, id, name, error)
         remaining = iter(due)
         while some := list(islice(remaining, MADE_AT_ONCE)):
-            for id, outcome in persist(lambda: list(maker.make_many(some))):
+            versions = {id: heads[id][1] for id in some}
+            for id, outcome in persist(partial(_made, maker, versions)):
                 yield Row.of(wanted.alias, id, heads[id][0], outcome)
         at = page.next_id
+
+
+def _made(maker: SnapshotMaker, heads: Mapping[str, int]) -> list[tuple[str, Snapshot | Exception | None]]:
+    return list(maker.make_many(heads))
 
 
 def in_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:

@@ -44,7 +44,7 @@ def test_they_are_those_that_are_made_one_by_one(
     lengths = {"a": 10, "b": 15, "c": 30, "d": 45, "e": 70, "f": 12}
     for id, length in lengths.items():
         store_history(store, id, length)
-    made = dict(maker.make_many(list(lengths)))
+    made = dict(maker.make_many(lengths))
     assert made.keys() == lengths.keys()
     for id, length in lengths.items():
         assert without_time(made[id]) == without_time(maker.make(id))
@@ -65,7 +65,7 @@ def test_they_begin_with_what_is_kept(
         return found
 
     monkeypatch.setattr(store, "load_ranges", watched)
-    made = dict(maker.make_many(["a"]))
+    made = dict(maker.make_many(store.heads(["a"])))
     assert [record.version for record in read] == list(range(30, 41))
     assert without_time(made["a"]) == without_time(snapshot_at(store, "a", 40))
 
@@ -77,7 +77,7 @@ def test_one_that_cannot_be_used_is_replaced(
     store_history(store, "a", 20)
     store_history(other, "a", 20)
     snapshots.save([snapshot_at(other, "a", 10)])
-    made = dict(maker.make_many(["a"]))
+    made = dict(maker.make_many(store.heads(["a"])))
     assert without_time(made["a"]) == without_time(snapshot_at(store, "a", 20))
     assert snapshots.load(["a"]) == {}, "discarded"
 
@@ -86,7 +86,7 @@ def test_what_fails_is_told_and_the_others_are_made(store: MemoryEventStore, mak
     store_history(store, "bad", 12, fails_at=5)
     store_history(store, "good", 12)
     store_history(store, "odd", 12, Undeclared)
-    made = dict(maker.make_many(["bad", "good", "odd", "none"]))
+    made = dict(maker.make_many({"bad": 12, "good": 12, "odd": 12, "none": 0}))
     assert isinstance(made["bad"], BrokenHistory)
     assert isinstance(made["good"], Snapshot)
     assert (made["odd"], made["none"]) == (None, None)
