@@ -42,7 +42,12 @@ def held(alias: str, name: str) -> Iterator[bool]:
             cursor.execute("BEGIN")
             cursor.execute(_NO_TIMEOUTS)
             row = cursor.execute(_lock(name)).fetchone()
-        yield bool(row and row[0])
+        try:
+            yield bool(row and row[0])
+        finally:
+            # A closed connection is noticed later, and who comes next should find the name free.
+            with contextlib.suppress(psycopg.Error), psycopg.Cursor[Any](session.connection) as cursor:
+                cursor.execute("ROLLBACK")
 
 
 def is_free(connection: BaseDatabaseWrapper, name: str) -> bool:
