@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.dividing import bounds
+from enode_django.eventstore.dividing import bounds, size
 from enode_django.eventstore.rows import record_of
 from enode_django.eventstore.scanning import Scan, scan
 from enode_django.rebuilding.engine import Plan
@@ -29,7 +30,6 @@ from enode_django.spark.batches import records_of
 from enode_django.spark.executors import task
 from enode_django.spark.horizons import postgres_shards
 from enode_django.spark.progress import with_progress
-from enode_django.spark.source import parts_of
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -39,6 +39,8 @@ ALONE = 2_000
 """So many aggregates are brought up to date in this process: to tell others costs more."""
 TASKS_PER_CORE = 4
 """So that the last one is not waited for long."""
+TASK_BYTES = 128 * 1024 * 1024
+"""Of the table, at most: some seconds' work, beside which it counts for little to begin a task."""
 DONE: pa.Schema = pa.schema(
     [
         pa.field("streams", pa.int64()),
@@ -85,7 +87,7 @@ class SparkEngine:
 def _scans(plan: Plan, cores: int) -> list[Scan]:
     scans = []
     for shard in postgres_shards(make_store()):
-        inner = bounds(shard.name, parts_of(shard.name, TASKS_PER_CORE * cores))
+        inner = bounds(shard.name, max(TASKS_PER_CORE * cores, ceil(size(shard.name) / TASK_BYTES)))
         for low, high in pairwise(["", *inner, None]):
             scans.append(Scan(shard.name, low or "", high, plan.horizon[shard.number], types=plan.types))
     return scans
