@@ -53,7 +53,10 @@ EnodeError
 │   └── ArchiveBusy                  retriable: another export adds to it
 ├── QueueError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
+│   │   └── QueueFull                it has no room for the moment (disk, memory, a watermark): nothing was stored
 │   ├── UnknownTopic
+│   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; nothing was stored
+│   ├── QueueBacklog                 keys cannot move while messages are unfinished
 │   └── QueueHeld                    retriable: another owner holds a valid lease
 ├── SparkUnavailable                 PySpark or Java is missing, or too old
 └── ConfigurationError               a setting that cannot be used
@@ -305,7 +308,19 @@ class TransportUnavailable(QueueError, ConnectionError):
     retriable = True
 
 
+class QueueFull(TransportUnavailable):
+    pass
+
+
 class UnknownTopic(QueueError):
+    pass
+
+
+class StaleRoute(QueueError):
+    retriable = True
+
+
+class QueueBacklog(QueueError):
     pass
 
 

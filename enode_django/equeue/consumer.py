@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from enode_django.equeue.messages import Start
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import QueueHeld, TransportUnavailable
@@ -27,20 +28,24 @@ class PulledMessages(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """``previous_owner`` is set when that owner's lease ran out: it may be alive, and hold database sessions."""
+    """``previous_owner`` is set when that owner's lease ran out: it may be alive, and hold database sessions.
+    ``deaths``: how many owners died while they were at the message of that offset."""
 
     window: OffsetWindow
     previous_owner: str | None
+    deaths: Mapping[int, int]
 
 
 class QueueConsumer:
     """One consumer group's share of one topic in one process.
 
-    `assign` says which queues to own; the pulling thread then calls `acquire_missing` and `pull`, another one `renew`
-    and `commit` on a timer. A queue that is assigned no more is drained (its window is finished by whoever handles
-    its messages) and released by `release_drained`. Every error of the transport passes through.
+    `join` learns from the group which queues to own, or `assign` says so; the pulling thread then calls
+    `acquire_missing` and `pull`, another one `join`, `renew` and `commit` on a timer. A queue that is ours no more is
+    drained (its window is finished by whoever handles its messages) and released by `release_drained`. Every error of
+    the transport passes through.
 
-    Of the receipts that windows keep, the newest ``keep_receipts`` of each queue stay in the transport.
+    Of the receipts that windows keep, the newest ``keep_receipts`` of each queue stay in the transport. ``start`` is
+    for queues that the group never had.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class QueueConsumer:
         lease: float,
         max_held: int = 100_000,
         keep_receipts: int = 0,
+        start: Start | Callable[[int], int] = Start.FIRST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
@@ -64,18 +70,40 @@ class QueueConsumer:
         self._keep_receipts = keep_receipts
         self._clock = clock
         self._assigned: frozenset[int] = frozenset()
-        self._gone: frozenset[str] = frozenset()
+        self._start = start
+        self._has_left = False
+        self._joining = threading.Lock()
         self._windows: dict[int, OffsetWindow] = {}
         self._draining: list[OffsetWindow] = []
         self._next_try = 0.0
         self._warned: dict[int, float] = {}
         self._committing = threading.Lock()
 
-    def assign(self, queues: Iterable[int], gone: Collection[str] = ()) -> None:
-        """From now on own these queues. Owners in ``gone`` are known to be dead: their leases do not count."""
-        self._gone = frozenset(gone)
-        self._assigned = frozenset(queues)
-        self._next_try = 0.0
+    def assign(self, queues: Iterable[int]) -> None:
+        """From now on own these queues."""
+        wanted = frozenset(queues)
+        if wanted != self._assigned:
+            self._assigned = wanted
+            self._next_try = 0.0
+
+    def join(self) -> None:
+        """Be a member of the group, and own from now on what it gives to this one; nothing after `leave`. To be called
+        again and again, several times in a lease."""
+        if self._has_left:
+            return
+        membership = self._transport.join(self._group, self._topic, self._owner, self._lease)
+        with self._joining:
+            if not self._has_left:
+                self.assign(membership.queues)
+                return
+        self._transport.leave(self._group, self._topic, self._owner)  # it was overtaken
+
+    def leave(self) -> None:
+        """Own nothing from now on, and let the group give the queues to others, who wait until they are released."""
+        with self._joining:
+            self._has_left = True
+            self.assign(())
+        self._transport.leave(self._group, self._topic, self._owner)
 
     @property
     def owned(self) -> frozenset[int]:
@@ -130,9 +158,8 @@ class QueueConsumer:
     def _acquire(self, queue: int) -> Acquired | None:
         started = self._clock()
         try:
-            lease = self._transport.acquire(
-                self._group, self._topic, queue, self._owner, self._lease, replaces=self._gone
-            )
+            start = self._start if isinstance(self._start, Start) else self._start(queue)
+            lease = self._transport.acquire(self._group, self._topic, queue, self._owner, self._lease, start=start)
         except QueueHeld as held:
             self._warn(queue, held)
             return None
@@ -147,16 +174,16 @@ class QueueConsumer:
         self._windows[queue] = window
         self._warned.pop(queue, None)
         logger.debug("%s/%d is ours from offset %d on, epoch %d", self._topic, queue, lease.committed, lease.epoch)
-        return Acquired(window, lease.previous_owner)
+        return Acquired(window, lease.previous_owner, lease.deaths)
 
     def _warn(self, queue: int, held: QueueHeld) -> None:
-        """Say it once a lease, and only when it lasts: a hand-over within one supervisor takes a moment."""
+        """Say it once a lease, and only when it lasts: a hand-over takes a moment."""
         now = self._clock()
         if now < self._warned.setdefault(queue, now + self._lease / 2):
             return
         self._warned[queue] = now + self._lease
         logger.warning(
-            "%s/%d is held by %s for another %.1f s; is a second runprocessors running?",
+            "%s/%d is to be ours, but %s holds it for another %.1f s; does it not drain?",
             self._topic,
             queue,
             held.owner,

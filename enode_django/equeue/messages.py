@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -14,6 +16,23 @@ class SendResult(NamedTuple):
     offset: int
 
 
+class Once(NamedTuple):
+    """Who sends, and which of its sends this is: the same one may be made again, and is stored once.
+
+    ``producer`` is a UUID in 32 hexadecimal digits, ``sequence`` a number that it uses for one send only.
+    """
+
+    producer: str
+    sequence: int
+
+
+class Route(NamedTuple):
+    """Where messages of a topic go: a key chooses among ``queues``. ``version`` rises whenever they change."""
+
+    version: int
+    queues: tuple[int, ...]
+
+
 class PulledBatch(NamedTuple):
     """Messages of one queue. ``offsets`` ascend; a gap means that messages in between were deleted."""
 
@@ -22,18 +41,68 @@ class PulledBatch(NamedTuple):
     bodies: Sequence[bytes]
 
 
+class Start(Enum):
+    """Where a group begins to consume a queue in which it has not committed anything."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+class Membership(NamedTuple):
+    """What a member of a consumer group shall own. ``generation`` rises whenever the queues are divided anew."""
+
+    generation: int
+    queues: frozenset[int]
+    members: tuple[str, ...]
+
+
+_NONE: Mapping[int, int] = MappingProxyType({})
+
+
 class Lease(NamedTuple):
     """The right to consume one queue for a consumer group until the lease ends.
 
     ``epoch`` is higher than that of every earlier lease of this queue and group; each commit carries it.
     ``committed`` is the offset to go on from, ``end`` the offset that the next message sent will get.
-    ``previous_owner`` is set when the lease before was not released but ran out: that owner may still be alive.
+    ``previous_owner`` is set when the lease before was not released but ran out, or its owner was buried: that owner
+    may have left something running. ``deaths`` says how many owners died while they were at a message, by its offset,
+    as far as it is not committed.
     """
 
     epoch: int
     committed: int
     end: int
     previous_owner: str | None
+    deaths: Mapping[int, int] = _NONE
+
+
+class Claim(NamedTuple):
+    """What a group has of one queue. ``owner`` is None when nobody holds a lease; ``seconds`` are left of it."""
+
+    committed: int
+    epoch: int
+    owner: str | None
+    seconds: float
+
+
+class GroupState(NamedTuple):
+    """``members`` with the seconds that are left of their sessions, ``division`` what each shall own, ``claims`` by
+    queue, for those that were ever acquired. ``counts``: `Transport.trim` waits for it."""
+
+    generation: int
+    members: Mapping[str, float]
+    division: Mapping[str, frozenset[int]]
+    claims: Mapping[int, Claim]
+    counts: bool
+
+
+class QueueState(NamedTuple):
+    """``first`` is the offset of the oldest message left, ``end`` the offset that the next one will get."""
+
+    first: int
+    end: int
+    to_producers: bool
+    to_consumers: bool
 
 
 class Receipt(NamedTuple):

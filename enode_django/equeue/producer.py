@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import mmh3
 
-from enode_django.equeue.messages import SendResult
+from enode_django.equeue.messages import Route, SendResult
 from enode_django.equeue.transports.base import Transport
+from enode_django.exceptions import StaleRoute, UnknownTopic
 
 QUEUE_SEED = 0x51EED
 """Part of the wire's contract: another seed would send a key to another queue, and its order would be lost."""
 
 Selector = Callable[[str, int], int]
-"""(key, how many queues) → the queue's number. Called by many threads at once."""
+"""(key, how many queues) → which of them, counted from 0. Called by many threads at once."""
+
+ROUTES_ASKED = 5
+"""How often one send asks where to, when the queues of its topic change again and again."""
 
 
 def select_by_hash(key: str, queue_count: int) -> int:
@@ -26,7 +30,8 @@ class Producer:
     """Sends through a transport; safe for threads. Sending blocks until the transport has stored the messages.
 
     A topic that does not exist is created with ``queues`` queues on its first use, or, when ``queues`` is None,
-    raises `UnknownTopic`. How many queues a topic has is asked again after ``refresh_after`` seconds of ``clock``.
+    raises `UnknownTopic`. Which queues a topic has is asked again after ``refresh_after`` seconds of ``clock``, and
+    when the transport says that they have changed.
     """
 
     def __init__(
@@ -43,35 +48,47 @@ class Producer:
         self._selector = selector
         self._refresh_after = refresh_after
         self._clock = clock
-        self._counts: dict[str, tuple[int, float]] = {}
+        self._routes: dict[str, tuple[Route, float]] = {}
 
     def send(self, topic: str, key: str, body: bytes) -> SendResult:
         """Raises `TransportUnavailable` (the message may be stored or not), `UnknownTopic`, `QueueError`."""
-        queue = self._selector(key, self.queue_count(topic))
-        return SendResult(topic, queue, self._transport.send(topic, {queue: (body,)})[queue])
+        return self.send_batch(topic, ((key, body),))[0]
 
     def send_batch(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> list[SendResult]:
         """Send (key, body) pairs at once; the results are in the order of ``messages``. Raises what `send` raises."""
         if not messages:
             return []
-        bodies, places = self._by_queue(topic, messages)
-        first = self._transport.send(topic, bodies)
+        first, places = self._send(topic, messages)
         return [SendResult(topic, queue, first[queue] + place) for queue, place in places]
 
     def send_all(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> None:
         """As `send_batch`, for who does not ask where the messages lie."""
         if messages:
-            self._transport.send(topic, self._by_queue(topic, messages)[0])
+            self._send(topic, messages)
+
+    def _send(
+        self, topic: str, messages: Sequence[tuple[str, bytes]]
+    ) -> tuple[Mapping[int, int], list[tuple[int, int]]]:
+        for asked in range(ROUTES_ASKED):
+            route = self.route(topic)
+            bodies, places = self._by_queue(route.queues, messages)
+            try:
+                return self._transport.send(topic, bodies, route=route.version), places
+            except StaleRoute:
+                self._routes.pop(topic, None)
+                if asked == ROUTES_ASKED - 1:
+                    raise
+        raise AssertionError("the last one has returned or raised")
 
     def _by_queue(
-        self, topic: str, messages: Sequence[tuple[str, bytes]]
+        self, queues: Sequence[int], messages: Sequence[tuple[str, bytes]]
     ) -> tuple[dict[int, list[bytes]], list[tuple[int, int]]]:
         """The bodies of each queue, and for each message its queue and its place among them."""
-        select, count = self._selector, self.queue_count(topic)
+        select, count = self._selector, len(queues)
         bodies: dict[int, list[bytes]] = {}
         places: list[tuple[int, int]] = []
         for key, body in messages:
-            queue = select(key, count)
+            queue = queues[select(key, count)]
             mates = bodies.get(queue)
             if mates is None:
                 mates = bodies[queue] = []
@@ -80,16 +97,24 @@ class Producer:
         return bodies, places
 
     def queue_count(self, topic: str) -> int:
-        """How many queues the topic has, as far as this producer knows; creates the topic as sending does."""
-        known = self._counts.get(topic)
+        """How many queues keys are divided among, as far as this producer knows; creates the topic as sending does."""
+        return len(self.route(topic).queues)
+
+    def route(self, topic: str) -> Route:
+        """Where messages go, as far as this producer knows; creates the topic as sending does."""
+        known = self._routes.get(topic)
         now = self._clock()
         if known is not None and now < known[1]:
             return known[0]
-        count = self._ask(topic)
-        self._counts[topic] = (count, now + self._refresh_after)
-        return count
+        route = self._ask(topic)
+        self._routes[topic] = (route, now + self._refresh_after)
+        return route
 
-    def _ask(self, topic: str) -> int:
-        if self._queues is None:
-            return self._transport.queue_count(topic)
-        return self._transport.create_topic(topic, self._queues)
+    def _ask(self, topic: str) -> Route:
+        try:
+            return self._transport.route(topic)
+        except UnknownTopic:
+            if self._queues is None:
+                raise
+        self._transport.create_topic(topic, self._queues)
+        return self._transport.route(topic)

@@ -24,10 +24,11 @@ import pytest
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import QueueError, UnknownTopic
-from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, TransportLeaseContract, messages
+from enode_django.testing.transport_group_contract import TransportGroupContract
+from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, messages
 
 
-class TransportContract(TransportLeaseContract):
+class TransportContract(TransportGroupContract):
     # Topics
 
     def test_topic_is_created_once_and_keeps_its_queues(self, transport: Transport, another: Transport) -> None:

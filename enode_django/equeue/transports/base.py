@@ -3,6 +3,9 @@
 A topic has queues numbered 0 … n-1; a queue is an ordered list of messages with offsets 0, 1, 2 …. Consumer groups
 are independent of one another: each has its own leases, committed offsets and receipts. A receipt is what a group keeps
 of a message that it is done with: some bytes, written together with the offset that moves past the message.
+
+A group's members share the queues: `join` tells each what it shall own, and leases say what it does own. So a queue
+goes from one to another when the first has drained and released it, or when its lease has ended.
 """
 
 from __future__ import annotations
@@ -11,8 +14,21 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from enode_django.equeue.messages import Commit, Lease, PulledBatch
-from enode_django.exceptions import QueueError
+from enode_django.equeue.messages import (
+    Commit,
+    GroupState,
+    Lease,
+    Membership,
+    Once,
+    PulledBatch,
+    QueueState,
+    Route,
+    Start,
+)
+from enode_django.exceptions import QueueError, StaleRoute
+
+KNOWN_SENDS = 100
+"""How many sends of a producer can be made again without being stored again."""
 
 
 class Inbox(Protocol):
@@ -35,18 +51,61 @@ class Transport(Protocol):
     Every method that names a topic raises `UnknownTopic` if there is none, and `QueueError` for a queue number that
     the topic does not have."""
 
+    # Topics
+
+    def topics(self) -> Sequence[str]:
+        """Their names, sorted."""
+
     def create_topic(self, topic: str, queues: int) -> int:
         """Create the topic unless it exists; returns how many queues it has (maybe not ``queues``)."""
 
     def queue_count(self, topic: str) -> int:
-        """How many queues the topic has; raises `UnknownTopic` if there is none."""
+        """How many queues the topic has, hidden ones too."""
 
-    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]]) -> Mapping[int, int]:
+    def queues(self, topic: str) -> Mapping[int, QueueState]:
+        """All queues of the topic, as they are."""
+
+    def route(self, topic: str) -> Route:
+        """The queues that messages may be sent to, for `send`."""
+
+    def add_queues(self, topic: str, queues: int, *, unordered: bool = False) -> int:
+        """Let the topic have ``queues`` queues if it has fewer; returns how many it has.
+
+        From then on keys go to other queues than before, so messages of a key could overtake one another: raises
+        `QueueBacklog`, and adds none, while a group has messages left (or there are some and no group at all), unless
+        ``unordered`` says that it does not matter. Senders that do not know of it get `StaleRoute`.
+        """
+
+    def show(
+        self,
+        topic: str,
+        queue: int,
+        *,
+        to_producers: bool | None = None,
+        to_consumers: bool | None = None,
+        unordered: bool = False,
+    ) -> None:
+        """Hide a queue, or show it again; None leaves that as it is.
+
+        What is hidden from producers is in no `Route`: keys move, so this raises `QueueBacklog` as `add_queues` does.
+        What is hidden from consumers is given to no member of a group. Raises `QueueError` for the last queue that
+        producers see.
+        """
+
+    # Messages
+
+    def send(
+        self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
+    ) -> Mapping[int, int]:
         """Append bodies to queues, each queue's in order; returns per queue the offset of its first one.
 
         The offsets of one queue's bodies are contiguous. Returns when the transport has stored them. Raises
-        `UnknownTopic`, or `QueueError` for a queue number that the topic does not have, before anything is stored.
-        A queue with no bodies is left out of the answer.
+        `UnknownTopic`, or `QueueError` for a queue number that the topic does not have, before anything is stored;
+        `StaleRoute` if ``route`` is given and not the version of the topic's route any more; `QueueFull` when there is
+        no room. A queue with no bodies is left out of the answer.
+
+        With ``once`` the same send may be made again after `TransportUnavailable`: what was stored of it already is
+        not stored again, and the answer is the same. The newest 100 sends of a producer are known, for ten minutes.
         """
 
     def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
@@ -61,14 +120,37 @@ class Transport(Protocol):
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Per queue the offset that the next message will get."""
 
+    def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
+        """Per queue the offset of a message from which on all were stored at or after ``time`` (seconds since 1970);
+        it may be of a few messages that were stored before. The end of the queue if there is none."""
+
+    # Groups
+
+    def join(self, group: str, topic: str, member: str, session: float) -> Membership:
+        """Become a member of the group for ``session`` seconds, or stay one; tells which queues it shall own.
+
+        Members whose session has ended are dropped. Every queue that consumers may see is given to one member, no
+        member has two more than another, and as few as possible move.
+        """
+
+    def leave(self, group: str, topic: str, member: str) -> None:
+        """Be no member any more. What the member owns it still has to release. Safe to call twice."""
+
+    def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]] = ()) -> None:
+        """Say that a member's process is dead: it is no member, and its leases end now.
+
+        ``deaths``: queue and offset of each message that it was at. They are counted, in the same step as the lease
+        of that queue ends, and the next owner is told, as long as the message is not committed.
+        """
+
     def acquire(
-        self, group: str, topic: str, queue: int, owner: str, lease: float, *, replaces: Collection[str] = ()
+        self, group: str, topic: str, queue: int, owner: str, lease: float, *, start: Start | int = Start.FIRST
     ) -> Lease:
         """Take a queue for ``lease`` seconds, raising its epoch; raises `QueueHeld` while another owner's lease runs.
 
         An owner that acquires what it holds itself, or held until its lease ran out, gets a new epoch too (and no
-        ``previous_owner``: that was itself). Owners in ``replaces`` are known to be dead: what they hold is taken at
-        once, and they are named as ``previous_owner``.
+        ``previous_owner``: that was itself). A group that never had the queue begins at ``start``, an offset or one
+        end of the queue.
         """
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
@@ -99,15 +181,28 @@ class Transport(Protocol):
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
         """Per queue the committed offset (0 where nothing was committed)."""
 
-    def trim(self, topic: str) -> None:
-        """Delete what every group that ever acquired a queue of the topic has committed; may keep a little more.
+    def set_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
+        """Let the group go on from ``offset``, forwards or back, limited to what the queue has. Whoever owns the queue
+        loses it, and acquires it anew from there. Receipts stay."""
 
-        A topic that no group ever acquired keeps everything.
-        """
+    def groups(self, topic: str) -> Mapping[str, GroupState]:
+        """The groups that ever joined or acquired a queue of the topic and were not deleted."""
+
+    def delete_group(self, group: str, topic: str) -> None:
+        """Forget all about a group: members, offsets, receipts, leases. Whoever still owns a queue loses it. Safe to
+        call for a group that never was."""
 
     def retire_group(self, group: str, topic: str) -> None:
         """Let `trim` no longer wait for a group that does not exist any more. What it has committed stays, and a
         group that acquires a queue again counts again. Safe to call twice, and for a group that never was."""
+
+    def trim(self, topic: str) -> None:
+        """Delete what every group that ever acquired a queue of the topic has committed; may keep more.
+
+        A topic that no group ever acquired keeps everything.
+        """
+
+    # Answers
 
     def open_inbox(self) -> Inbox: ...
 
@@ -137,3 +232,9 @@ def check_limit(limit: int) -> None:
     """For drivers: raise `ValueError` for a ``limit`` of `Transport.pull` that asks for nothing."""
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit!r}")
+
+
+def check_route(topic: str, route: int | None, version: int) -> None:
+    """For drivers: raise `StaleRoute` for a send that was routed by another version than the topic has."""
+    if route is not None and route != version:
+        raise StaleRoute(f"topic {topic!r} has other queues than those of route {route}; ask for its route again")

@@ -8,19 +8,35 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from operator import itemgetter
 
-from enode_django.equeue.messages import Commit, Lease, PulledBatch
-from enode_django.equeue.transports.base import check_limit, check_new_topic, check_queues
-from enode_django.exceptions import QueueHeld, UnknownTopic
+from enode_django.equeue.coordination import Bounds, Coordinator
+from enode_django.equeue.messages import (
+    Commit,
+    GroupState,
+    Lease,
+    Membership,
+    Once,
+    PulledBatch,
+    QueueState,
+    Route,
+    Start,
+)
+from enode_django.equeue.transports.base import KNOWN_SENDS, check_limit, check_route
 
 
 @dataclass(slots=True)
 class _Queue:
+    """``times`` has for each send when it was and the offset of its first message."""
+
     first: int = 0
     bodies: list[bytes] = field(default_factory=list)
+    times: list[tuple[float, int]] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -31,6 +47,16 @@ class _Queue:
         bodies = self.bodies[start - self.first : start - self.first + limit]
         return range(start, start + len(bodies)), bodies
 
+    def add(self, bodies: Sequence[bytes]) -> int:
+        first = self.end
+        self.times.append((time.time(), first))
+        self.bodies += bodies
+        return first
+
+    def offset_at(self, moment: float) -> int:
+        place = bisect_left(self.times, (moment, 0))
+        return max(self.first, self.times[place][1]) if place < len(self.times) else self.end
+
     def holds_after(self, offset: int) -> bool:
         return self.end > max(offset, self.first)
 
@@ -38,54 +64,7 @@ class _Queue:
         if offset > self.first:
             del self.bodies[: offset - self.first]
             self.first = offset
-
-
-@dataclass(slots=True)
-class _Claim:
-    """What one group knows of one queue. ``owner`` is None when the lease was released."""
-
-    owner: str | None = None
-    until: float = 0.0
-    epoch: int = 0
-    offset: int = 0
-    receipts: list[bytes] = field(default_factory=list)
-
-    def commit(self, commit: Commit) -> None:
-        if commit.offset <= self.offset:
-            return
-        self.receipts += (receipt.body for receipt in commit.receipts if receipt.offset >= self.offset)
-        if commit.receipts:
-            del self.receipts[: max(0, len(self.receipts) - commit.keep)]
-        self.offset = commit.offset
-
-
-class _Topic:
-    """The queues of a topic, and per group the claims on them; all of it under ``changed``."""
-
-    def __init__(self, queues: int) -> None:
-        self.queues = [_Queue() for _ in range(queues)]
-        self.groups: dict[str, dict[int, _Claim]] = {}
-        self.retired: set[str] = set()
-        self.changed = threading.Condition()
-
-    def pull(self, offsets: Mapping[int, int], limit: int) -> list[PulledBatch]:
-        pulled = []
-        for queue, offset in offsets.items():
-            found, bodies = self.queues[queue].read(offset, limit)
-            if bodies:
-                pulled.append(PulledBatch(queue, found, bodies))
-        return pulled
-
-    def has_messages(self, offsets: Mapping[int, int]) -> bool:
-        return any(self.queues[queue].holds_after(offset) for queue, offset in offsets.items())
-
-    def claim(self, group: str, queue: int) -> _Claim:
-        self.retired.discard(group)
-        return self.groups.setdefault(group, {}).setdefault(queue, _Claim())
-
-    def ruled_by(self, group: str, queue: int, epoch: int) -> _Claim | None:
-        claim = self.groups.get(group, {}).get(queue)
-        return claim if claim is not None and claim.epoch == epoch else None
+            del self.times[: max(0, bisect_left(self.times, offset + 1, key=itemgetter(1)) - 1)]
 
 
 class MemoryInbox:
@@ -127,119 +106,180 @@ class MemoryTransport:
     def __init__(self, location: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
         self.location = location
         self._clock = clock
-        self._lock = threading.Lock()
-        self._topics: dict[str, _Topic] = {}
+        self._coordinator = Coordinator()
+        self._queues: dict[str, list[_Queue]] = {}
+        self._sent: dict[tuple[str, str], OrderedDict[int, dict[int, int]]] = {}
+        self._changed = threading.Condition()
         self._inboxes: dict[str, MemoryInbox] = {}
 
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def topics(self) -> Sequence[str]:
+        with self._changed:
+            return sorted(self._coordinator.topics)
+
     def create_topic(self, topic: str, queues: int) -> int:
-        check_new_topic(topic, queues)
-        with self._lock:
-            if topic not in self._topics:
-                self._topics[topic] = _Topic(queues)
-            return len(self._topics[topic].queues)
+        with self._changed:
+            return self._grow(topic, self._coordinator.create_topic(topic, queues))
 
     def queue_count(self, topic: str) -> int:
-        return len(self._topic(topic).queues)
+        with self._changed:
+            return self._coordinator.topic(topic).queues
 
-    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]]) -> Mapping[int, int]:
-        target = self._topic(topic, bodies)
+    def queues(self, topic: str) -> Mapping[int, QueueState]:
+        with self._changed:
+            return self._coordinator.topic(topic).shown(self._bounds(topic))
+
+    def route(self, topic: str) -> Route:
+        with self._changed:
+            return self._coordinator.topic(topic).route
+
+    def add_queues(self, topic: str, queues: int, *, unordered: bool = False) -> int:
+        with self._changed:
+            bounds = self._bounds(topic)
+            return self._grow(topic, self._coordinator.add_queues(topic, queues, unordered=unordered, bounds=bounds))
+
+    def show(
+        self,
+        topic: str,
+        queue: int,
+        *,
+        to_producers: bool | None = None,
+        to_consumers: bool | None = None,
+        unordered: bool = False,
+    ) -> None:
+        with self._changed:
+            self._coordinator.show(
+                topic,
+                queue,
+                to_producers=to_producers,
+                to_consumers=to_consumers,
+                unordered=unordered,
+                bounds=self._bounds(topic),
+            )
+
+    def _grow(self, topic: str, count: int) -> int:
+        queues = self._queues.setdefault(topic, [])
+        queues += (_Queue() for _ in range(len(queues), count))
+        return count
+
+    def _bounds(self, topic: str) -> Bounds:
+        self._coordinator.topic(topic)
+        return {number: (queue.first, queue.end) for number, queue in enumerate(self._queues[topic])}
+
+    # -- messages -------------------------------------------------------------------------------------------------
+
+    def send(
+        self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
+    ) -> Mapping[int, int]:
+        with self._changed:
+            known = self._coordinator.topic(topic, bodies)
+            check_route(topic, route, known.version)
+            answers = self._sent.setdefault((topic, once.producer), OrderedDict()) if once is not None else {}
+            if once is not None and once.sequence in answers:
+                return answers[once.sequence]
+            first = self._append(self._queues[topic], bodies)
+            if once is not None:
+                answers[once.sequence] = first
+                while len(answers) > KNOWN_SENDS:
+                    del answers[next(iter(answers))]
+            self._changed.notify_all()
+        return first
+
+    @staticmethod
+    def _append(queues: Sequence[_Queue], bodies: Mapping[int, Sequence[bytes]]) -> dict[int, int]:
         first = {}
-        with target.changed:
-            for number, added in bodies.items():
-                if added:
-                    queue = target.queues[number]
-                    first[number] = queue.end
-                    queue.bodies.extend(added)
-            target.changed.notify_all()
+        for number, added in bodies.items():
+            if added:
+                first[number] = queues[number].add(added)
         return first
 
     def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
         check_limit(limit)
-        source = self._topic(topic, offsets)
-        if not offsets:
-            return []
-        with source.changed:
-            source.changed.wait_for(lambda: source.has_messages(offsets), timeout=wait)
-            return source.pull(offsets, limit)
+        with self._changed:
+            self._coordinator.topic(topic, offsets)
+            if not offsets:
+                return []
+            queues = {number: self._queues[topic][number] for number in offsets}
+            self._changed.wait_for(lambda: any(q.holds_after(offsets[n]) for n, q in queues.items()), timeout=wait)
+            found = {number: queue.read(offsets[number], limit) for number, queue in queues.items()}
+            return [PulledBatch(number, places, bodies) for number, (places, bodies) in found.items() if bodies]
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
-        source = self._topic(topic)
-        with source.changed:
-            return {number: queue.end for number, queue in enumerate(source.queues)}
+        with self._changed:
+            return {number: end for number, (_, end) in self._bounds(topic).items()}
+
+    def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
+        with self._changed:
+            self._coordinator.topic(topic)
+            return {number: queue.offset_at(time) for number, queue in enumerate(self._queues[topic])}
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def join(self, group: str, topic: str, member: str, session: float) -> Membership:
+        with self._changed:
+            return self._coordinator.join(group, topic, member, session, now=self._clock())
+
+    def leave(self, group: str, topic: str, member: str) -> None:
+        with self._changed:
+            self._coordinator.leave(group, topic, member, now=self._clock())
+
+    def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]] = ()) -> None:
+        with self._changed:
+            self._coordinator.bury(group, topic, member, deaths, now=self._clock())
 
     def acquire(
-        self, group: str, topic: str, queue: int, owner: str, lease: float, *, replaces: Collection[str] = ()
+        self, group: str, topic: str, queue: int, owner: str, lease: float, *, start: Start | int = Start.FIRST
     ) -> Lease:
-        source = self._topic(topic, (queue,))
-        with source.changed:
-            claim = source.claim(group, queue)
-            now = self._clock()
-            previous = claim.owner if claim.owner != owner else None
-            if previous is not None and previous not in replaces and claim.until > now:
-                raise QueueHeld(
-                    f"queue {queue} of topic {topic!r} is held by {previous!r}; try again when its lease has ended",
-                    owner=previous,
-                    seconds=claim.until - now,
-                )
-            claim.owner, claim.until, claim.epoch = owner, now + lease, claim.epoch + 1
-            return Lease(claim.epoch, claim.offset, source.queues[queue].end, previous)
+        with self._changed:
+            self._coordinator.topic(topic, (queue,))
+            bounds = self._bounds(topic)[queue]
+            return self._coordinator.acquire(group, topic, queue, owner, lease, start, bounds=bounds, now=self._clock())
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
-        source = self._topic(topic, epochs)
-        lost = set()
-        with source.changed:
-            for queue, epoch in epochs.items():
-                claim = source.ruled_by(group, queue, epoch)
-                if claim is None or claim.owner != owner:
-                    lost.add(queue)
-                else:
-                    claim.until = self._clock() + lease
-        return lost
+        with self._changed:
+            return self._coordinator.renew(group, topic, owner, epochs, lease, now=self._clock())
 
     def release(self, group: str, topic: str, owner: str, epochs: Mapping[int, int]) -> None:
-        source = self._topic(topic, epochs)
-        with source.changed:
-            for queue, epoch in epochs.items():
-                claim = source.ruled_by(group, queue, epoch)
-                if claim is not None and claim.owner == owner:
-                    claim.owner = None
+        with self._changed:
+            self._coordinator.release(group, topic, owner, epochs)
 
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
-        source = self._topic(topic, commits)
-        refused = set()
-        with source.changed:
-            for queue, commit in commits.items():
-                claim = source.ruled_by(group, queue, commit.epoch)
-                if claim is None:
-                    refused.add(queue)
-                else:
-                    claim.commit(commit)
-        return refused
+        with self._changed:
+            return self._coordinator.commit(group, topic, commits)
 
     def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
-        source = self._topic(topic, (queue,))
-        with source.changed:
-            claim = source.groups.get(group, {}).get(queue)
-            return list(claim.receipts) if claim is not None else []
+        with self._changed:
+            return self._coordinator.receipts(group, topic, queue)
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
-        source = self._topic(topic)
-        with source.changed:
-            claims = source.groups.get(group, {})
-            return {queue: claims[queue].offset if queue in claims else 0 for queue in range(len(source.queues))}
+        with self._changed:
+            return self._coordinator.committed(group, topic)
 
-    def trim(self, topic: str) -> None:
-        source = self._topic(topic)
-        with source.changed:
-            for number, queue in enumerate(source.queues):
-                counting = [claims for group, claims in source.groups.items() if group not in source.retired]
-                committed = (claims.get(number, _Claim()).offset for claims in counting)
-                queue.trim(min(min(committed, default=0), queue.end))
+    def set_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
+        with self._changed:
+            self._coordinator.topic(topic, (queue,))
+            self._coordinator.set_offset(group, topic, queue, offset, bounds=self._bounds(topic)[queue])
+
+    def groups(self, topic: str) -> Mapping[str, GroupState]:
+        with self._changed:
+            return self._coordinator.groups(topic, now=self._clock())
+
+    def delete_group(self, group: str, topic: str) -> None:
+        with self._changed:
+            self._coordinator.delete_group(group, topic)
 
     def retire_group(self, group: str, topic: str) -> None:
-        source = self._topic(topic)
-        with source.changed:
-            source.retired.add(group)
+        with self._changed:
+            self._coordinator.retire_group(group, topic)
+
+    def trim(self, topic: str) -> None:
+        with self._changed:
+            known = self._coordinator.topic(topic)
+            for number, queue in enumerate(self._queues[topic]):
+                queue.trim(min(known.lowest_committed(number), queue.end))
+
+    # -- answers --------------------------------------------------------------------------------------------------
 
     def open_inbox(self) -> MemoryInbox:
         inbox = MemoryInbox(uuid.uuid4().hex, lambda address: self._inboxes.pop(address, None))
@@ -254,10 +294,3 @@ class MemoryTransport:
 
     def close(self) -> None:
         pass
-
-    def _topic(self, name: str, queues: Collection[int] = ()) -> _Topic:
-        topic = self._topics.get(name)
-        if topic is None:
-            raise UnknownTopic(f"topic {name!r} does not exist; create it with create_topic")
-        check_queues(name, queues, len(topic.queues))
-        return topic

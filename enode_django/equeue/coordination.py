@@ -1,0 +1,351 @@
+"""Topics, and what consumer groups have of them: members, leases, offsets, receipts. Pure: no clock, no I/O, no lock.
+
+The memory driver and the broker keep one `Coordinator` each, and call it from one thread at a time. Times are given to
+it, and so is what the queues hold. What a call does follows from its arguments alone, so a broker can write down the
+calls that changed something and make them again after a restart; `plain` and `restore` turn it into data and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+from enode_django.equeue.membership import Group, joined, left
+from enode_django.equeue.messages import Claim, Commit, GroupState, Lease, Membership, QueueState, Route, Start
+from enode_django.equeue.transports.base import check_new_topic, check_queues
+from enode_django.exceptions import QueueBacklog, QueueError, QueueHeld, UnknownTopic
+
+Bounds = Mapping[int, tuple[int, int]]
+"""Of each queue the offset of its oldest message, and the one that the next will get."""
+
+EPOCHS_PER_RUN = 1 << 32
+
+
+@dataclass(slots=True)
+class QueueClaim:
+    """What one group has of one queue. ``owner`` is None when the lease was released, ``offset`` before the group has
+    ever had the queue; no commit ever comes with epoch 0."""
+
+    owner: str | None = None
+    until: float = 0.0
+    epoch: int = 0
+    offset: int | None = None
+    receipts: list[bytes] = field(default_factory=list)
+    deaths: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def committed(self) -> int:
+        return self.offset or 0
+
+    def commit(self, commit: Commit) -> None:
+        if commit.offset <= self.committed:
+            return
+        self.receipts += (receipt.body for receipt in commit.receipts if receipt.offset >= self.committed)
+        if commit.receipts:
+            del self.receipts[: max(0, len(self.receipts) - commit.keep)]
+        self.move_to(commit.offset)
+
+    def move_to(self, offset: int) -> None:
+        self.offset = offset
+        if self.deaths:
+            self.deaths = {at: deaths for at, deaths in self.deaths.items() if at >= offset}
+
+    def lose(self) -> None:
+        self.owner, self.until, self.epoch = None, 0.0, 0
+
+    def shown(self, now: float) -> Claim:
+        return Claim(self.committed, self.epoch, self.owner, max(0.0, self.until - now) if self.owner else 0.0)
+
+
+@dataclass(slots=True)
+class GroupRecord:
+    group: Group = field(default_factory=Group)
+    claims: dict[int, QueueClaim] = field(default_factory=dict)
+    retired: bool = False
+
+    def ruled_by(self, queue: int, epoch: int) -> QueueClaim | None:
+        claim = self.claims.get(queue)
+        return claim if claim is not None and epoch and claim.epoch == epoch else None
+
+
+@dataclass(slots=True)
+class Topic:
+    name: str
+    queues: int
+    version: int = 1
+    hidden_from_producers: set[int] = field(default_factory=set)
+    hidden_from_consumers: set[int] = field(default_factory=set)
+    groups: dict[str, GroupRecord] = field(default_factory=dict)
+
+    @property
+    def route(self) -> Route:
+        return Route(self.version, tuple(q for q in range(self.queues) if q not in self.hidden_from_producers))
+
+    @property
+    def consumed(self) -> list[int]:
+        return [queue for queue in range(self.queues) if queue not in self.hidden_from_consumers]
+
+    def check(self, queues: Collection[int]) -> None:
+        check_queues(self.name, queues, self.queues)
+
+    def shown(self, bounds: Bounds) -> dict[int, QueueState]:
+        return {
+            queue: QueueState(*at, queue not in self.hidden_from_producers, queue not in self.hidden_from_consumers)
+            for queue, at in bounds.items()
+        }
+
+    def record(self, group: str) -> GroupRecord:
+        return self.groups.setdefault(group, GroupRecord())
+
+    def counting(self) -> list[GroupRecord]:
+        """The groups that trimming waits for: those that ever acquired a queue, and were not retired since."""
+        return [record for record in self.groups.values() if record.claims and not record.retired]
+
+    def lowest_committed(self, queue: int) -> int:
+        return min((r.claims.get(queue, QueueClaim()).committed for r in self.counting()), default=0)
+
+    def check_no_backlog(self, bounds: Bounds) -> None:
+        for queue, (first, end) in bounds.items():
+            left_over = end - max(first, self.lowest_committed(queue))
+            if left_over > 0:
+                raise QueueBacklog(
+                    f"queue {queue} of topic {self.name!r} has {left_over} messages that not every group has finished, "
+                    "and keys would go to other queues now; wait until there is no backlog, or say that order does not "
+                    "matter (unordered)"
+                )
+
+
+class Coordinator:
+    """Every method that takes a topic raises `UnknownTopic`, and `QueueError` for a queue that it does not have."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self._epoch = 0
+
+    def topic(self, name: str, queues: Collection[int] = ()) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"topic {name!r} does not exist; create it with create_topic")
+        topic.check(queues)
+        return topic
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, queues: int) -> int:
+        check_new_topic(name, queues)
+        if name not in self.topics:
+            self.topics[name] = Topic(name, queues)
+        return self.topics[name].queues
+
+    def add_queues(self, name: str, queues: int, *, unordered: bool, bounds: Bounds) -> int:
+        topic = self.topic(name)
+        if queues > topic.queues:
+            if not unordered:
+                topic.check_no_backlog(bounds)
+            topic.queues, topic.version = queues, topic.version + 1
+        return topic.queues
+
+    def show(
+        self,
+        name: str,
+        queue: int,
+        *,
+        to_producers: bool | None,
+        to_consumers: bool | None,
+        unordered: bool,
+        bounds: Bounds,
+    ) -> None:
+        topic = self.topic(name, (queue,))
+        if to_producers is not None and to_producers is (queue in topic.hidden_from_producers):
+            hidden = topic.hidden_from_producers ^ {queue}
+            if len(hidden) == topic.queues:
+                raise QueueError(f"queue {queue} is the last of topic {name!r} that producers see; show another first")
+            if not unordered:
+                topic.check_no_backlog(bounds)
+            topic.hidden_from_producers, topic.version = hidden, topic.version + 1
+        if to_consumers is not None and to_consumers is (queue in topic.hidden_from_consumers):
+            topic.hidden_from_consumers = topic.hidden_from_consumers ^ {queue}
+
+    # -- members --------------------------------------------------------------------------------------------------
+
+    def join(self, group: str, name: str, member: str, session: float, *, now: float) -> Membership:
+        topic = self.topic(name)
+        record = topic.record(group)
+        record.group = joined(record.group, member, now=now, session=session, queues=topic.consumed)
+        return record.group.membership(member)
+
+    def leave(self, group: str, name: str, member: str, *, now: float) -> None:
+        topic = self.topic(name)
+        record = topic.groups.get(group)
+        if record is not None:
+            record.group = left(record.group, member, now=now, queues=topic.consumed)
+
+    def bury(self, group: str, name: str, member: str, deaths: Collection[tuple[int, int]] = (), *, now: float) -> None:
+        topic = self.topic(name, [queue for queue, _ in deaths])
+        self.leave(group, name, member, now=now)
+        record = topic.record(group)
+        for claim in record.claims.values():
+            if claim.owner == member:
+                claim.until = 0.0
+        for queue, offset in deaths:
+            claim = record.claims.setdefault(queue, QueueClaim())
+            if offset >= claim.committed:
+                claim.deaths[offset] = claim.deaths.get(offset, 0) + 1
+
+    # -- leases ---------------------------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        group: str,
+        name: str,
+        queue: int,
+        owner: str,
+        lease: float,
+        start: Start | int = Start.FIRST,
+        *,
+        bounds: tuple[int, int],
+        now: float,
+    ) -> Lease:
+        topic = self.topic(name, (queue,))
+        record = topic.record(group)
+        claim = record.claims.setdefault(queue, QueueClaim())
+        previous = claim.owner if claim.owner != owner else None
+        if previous is not None and claim.until > now:
+            raise QueueHeld(
+                f"queue {queue} of topic {name!r} is held by {previous!r}; try again when its lease has ended",
+                owner=previous,
+                seconds=claim.until - now,
+            )
+        record.retired = False
+        self._epoch += 1
+        claim.owner, claim.until, claim.epoch = owner, now + lease, self._epoch
+        if claim.offset is None:
+            claim.offset = _start(start, bounds)
+        return Lease(claim.epoch, claim.offset, bounds[1], previous, dict(claim.deaths))
+
+    def renew(
+        self, group: str, name: str, owner: str, epochs: Mapping[int, int], lease: float, *, now: float
+    ) -> AbstractSet[int]:
+        lost = set()
+        for queue, claim in self._ruled(group, name, epochs).items():
+            if claim is None or claim.owner != owner:
+                lost.add(queue)
+            else:
+                claim.until = now + lease
+        return lost
+
+    def release(self, group: str, name: str, owner: str, epochs: Mapping[int, int]) -> None:
+        for claim in self._ruled(group, name, epochs).values():
+            if claim is not None and claim.owner == owner:
+                claim.owner = None
+
+    def commit(self, group: str, name: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
+        ruled = self._ruled(group, name, {queue: commit.epoch for queue, commit in commits.items()})
+        for queue, claim in ruled.items():
+            if claim is not None:
+                claim.commit(commits[queue])
+        return {queue for queue, claim in ruled.items() if claim is None}
+
+    def _ruled(self, group: str, name: str, epochs: Mapping[int, int]) -> dict[int, QueueClaim | None]:
+        record = self.topic(name, epochs).groups.get(group, GroupRecord())
+        return {queue: record.ruled_by(queue, epoch) for queue, epoch in epochs.items()}
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def receipts(self, group: str, name: str, queue: int) -> Sequence[bytes]:
+        claim = self.topic(name, (queue,)).groups.get(group, GroupRecord()).claims.get(queue)
+        return list(claim.receipts) if claim is not None else []
+
+    def committed(self, group: str, name: str) -> Mapping[int, int]:
+        topic = self.topic(name)
+        claims = topic.groups.get(group, GroupRecord()).claims
+        return {queue: claims.get(queue, QueueClaim()).committed for queue in range(topic.queues)}
+
+    def set_offset(self, group: str, name: str, queue: int, offset: int, *, bounds: tuple[int, int]) -> None:
+        claim = self.topic(name, (queue,)).record(group).claims.setdefault(queue, QueueClaim())
+        claim.lose()
+        claim.move_to(min(max(offset, bounds[0]), bounds[1]))
+
+    def groups(self, name: str, *, now: float) -> Mapping[str, GroupState]:
+        return {group: _shown(record, now) for group, record in sorted(self.topic(name).groups.items())}
+
+    def retire_group(self, group: str, name: str) -> None:
+        record = self.topic(name).groups.get(group)
+        if record is not None:
+            record.retired = True
+
+    def delete_group(self, group: str, name: str) -> None:
+        self.topic(name).groups.pop(group, None)
+
+    # -- restarts -------------------------------------------------------------------------------------------------
+
+    def restarted(self, run: int, *, now: float, patience: float, bounds: Mapping[str, Bounds]) -> None:
+        """After a restart, the ``run``-th: no lease from before holds, since messages and offsets may have been lost.
+        Owners and members have ``patience`` seconds to come back before others get what they had."""
+        self._epoch = run * EPOCHS_PER_RUN
+        for topic in self.topics.values():
+            for record in topic.groups.values():
+                sessions = dict.fromkeys(record.group.sessions, now + patience)
+                record.group = Group(record.group.generation, sessions, record.group.division)
+                for queue, claim in record.claims.items():
+                    claim.epoch, claim.until = 0, now + patience if claim.until > 0 else 0.0
+                    if claim.offset is not None:
+                        claim.offset = min(claim.offset, bounds[topic.name][queue][1])
+
+    def plain(self) -> list[Any]:
+        """All of it as lists, dictionaries, numbers, texts and bytes."""
+        return [
+            [
+                [
+                    *(topic.name, topic.queues, topic.version),
+                    *(sorted(topic.hidden_from_producers), sorted(topic.hidden_from_consumers)),
+                    {name: _plain(record) for name, record in topic.groups.items()},
+                ]
+                for topic in self.topics.values()
+            ],
+            self._epoch,
+        ]
+
+    @classmethod
+    def restore(cls, plain: Sequence[Any]) -> Coordinator:
+        coordinator = cls()
+        topics, coordinator._epoch = plain
+        for name, queues, version, producers, consumers, groups in topics:
+            records = {group: _restored(*values) for group, values in groups.items()}
+            coordinator.topics[name] = Topic(name, queues, version, set(producers), set(consumers), records)
+        return coordinator
+
+
+def _start(start: Start | int, bounds: tuple[int, int]) -> int:
+    first, end = bounds
+    if isinstance(start, Start):
+        return first if start is Start.FIRST else end
+    return min(max(start, first), end)
+
+
+def _shown(record: GroupRecord, now: float) -> GroupState:
+    group = record.group
+    members = {member: max(0.0, until - now) for member, until in sorted(group.sessions.items())}
+    claims = {queue: claim.shown(now) for queue, claim in sorted(record.claims.items())}
+    return GroupState(group.generation, members, dict(group.division), claims, bool(claims) and not record.retired)
+
+
+def _plain(record: GroupRecord) -> list[Any]:
+    group = record.group
+    division = {member: sorted(queues) for member, queues in group.division.items()}
+    claims = [
+        [queue, claim.owner, claim.until, claim.epoch, claim.offset, claim.receipts, list(claim.deaths.items())]
+        for queue, claim in record.claims.items()
+    ]
+    return [group.generation, dict(group.sessions), division, claims, record.retired]
+
+
+def _restored(generation: int, sessions: Any, division: Any, claims: Any, retired: bool) -> GroupRecord:
+    group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
+    restored = {
+        queue: QueueClaim(owner, until, epoch, offset, list(receipts), dict(map(tuple, deaths)))
+        for queue, owner, until, epoch, offset, receipts, deaths in claims
+    }
+    return GroupRecord(group, restored, retired)
