@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from enode_django.commanding.entries import Envelope, Finished, position_of
+from enode_django.commanding.entries import Envelope, Finished
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import failure
 from enode_django.commanding.routing import MailboxRouter
@@ -55,8 +55,9 @@ class Intake:
     was acquired, and never on the store: one shard that is away must not keep the others' commands in the queue.
 
     ``delays`` are the seconds after which a command of an unknown type is looked at again (a rolling deploy may bring
-    a worker that knows it); after the last it fails. ``suspects`` and ``condemned`` are positions of commands that
-    were being handled when a worker died.
+    a worker that knows it); after the last it fails. A command that a worker was handling when it died is a suspect,
+    handled one at a time, so that the innocent beside it are not found again; after ``max_deaths`` it is condemned:
+    never handled again.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Intake:
         remembered: RememberedAnswers,
         *,
         delays: Sequence[float],
+        max_deaths: int = 3,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._router = router
@@ -72,13 +74,24 @@ class Intake:
         self._delays = delays
         self._clock = clock
         self._delayed: dict[str, _Delayed] = {}
-        self.suspects: Collection[int] = frozenset()
-        self.condemned: Collection[int] = frozenset()
+        self._max_deaths = max_deaths
+        self._deaths: dict[int, Mapping[int, int]] = {}
 
     @property
     def delayed(self) -> int:
         """How many commands wait for their type to become known. May be read by any thread."""
         return sum(len(delayed.waiting) for delayed in list(self._delayed.values()))
+
+    def suspect(self, queue: int, deaths: Mapping[int, int]) -> None:
+        """What is known of a queue that was acquired: how many workers died while they were at which offset."""
+        self._deaths[queue] = deaths
+        for offset, count in deaths.items():
+            if count >= self._max_deaths:
+                logger.error("command at queue %d, offset %d ends workers; it goes to the dead letters", queue, offset)
+
+    def _deaths_at(self, one: _Pulled) -> int:
+        known = self._deaths.get(one.window.queue)
+        return known.get(one.offset, 0) if known else 0
 
     def receive(self, window: OffsetWindow, offsets: Sequence[int], bodies: Sequence[bytes]) -> Received:
         received = Received([], [], bool(offsets) and offsets[0] < window.backlog_end)
@@ -124,7 +137,8 @@ class Intake:
             if answered is not None:
                 received.finished.append(Finished(self._envelope(one, None), None, answered))
                 return
-        if self.condemned and position_of(one.window.queue, one.offset) in self.condemned:
+        deaths = self._deaths_at(one)
+        if deaths >= self._max_deaths:
             error: EnodeError = CommandKilledWorker(
                 f"the worker that handled {one.wire.type_name} {one.wire.id!r} died or hung, again and again"
             )
@@ -140,7 +154,7 @@ class Intake:
                 error = invalid
             else:
                 envelope = self._envelope(one, command)
-                envelope.suspect = envelope.position in self.suspects
+                envelope.suspect = deaths > 0
                 received.commands.append(envelope)
                 return
         logger.error("%s: %s", _place(one.window, one.offset), error)

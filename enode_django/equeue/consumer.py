@@ -81,10 +81,8 @@ class QueueConsumer:
 
     def assign(self, queues: Iterable[int]) -> None:
         """From now on own these queues."""
-        wanted = frozenset(queues)
-        if wanted != self._assigned:
-            self._assigned = wanted
-            self._next_try = 0.0
+        self._assigned = frozenset(queues)
+        self._next_try = 0.0
 
     def join(self) -> None:
         """Be a member of the group, and own from now on what it gives to this one; nothing after `leave`. To be called

@@ -9,7 +9,7 @@ import mmh3
 
 from enode_django.equeue.messages import Route, SendResult
 from enode_django.equeue.transports.base import Transport
-from enode_django.exceptions import StaleRoute, UnknownTopic
+from enode_django.exceptions import QueueError, StaleRoute, UnknownTopic
 
 QUEUE_SEED = 0x51EED
 """Part of the wire's contract: another seed would send a key to another queue, and its order would be lost."""
@@ -88,7 +88,12 @@ class Producer:
         bodies: dict[int, list[bytes]] = {}
         places: list[tuple[int, int]] = []
         for key, body in messages:
-            queue = queues[select(key, count)]
+            place = select(key, count)
+            if not 0 <= place < count:
+                raise QueueError(
+                    f"the selector chose place {place!r} for key {key!r}; choose one from 0 to {count - 1}"
+                )
+            queue = queues[place]
             mates = bodies.get(queue)
             if mates is None:
                 mates = bodies[queue] = []

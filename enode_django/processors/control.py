@@ -16,17 +16,6 @@ class Role(StrEnum):
     EVENT = "event"
 
 
-class Assignment(NamedTuple):
-    """The queues a worker shall own. ``gone``: owners known to be dead. ``suspects`` and ``condemned``: positions of
-    commands that were being handled when a worker died; suspects are handled one at a time, condemned ones never.
-    Event workers have neither."""
-
-    queues: list[int]
-    gone: list[str]
-    suspects: list[int]
-    condemned: list[int]
-
-
 class Stop(NamedTuple):
     """Drain and end; ``grace`` in seconds."""
 
@@ -40,8 +29,8 @@ class Beat(NamedTuple):
     report: dict[str, Any]
 
 
-Message = Assignment | Stop | Beat
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Assignment, Stop, Beat)}
+Message = Stop | Beat
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Stop, Beat)}
 
 
 def send(connection: Connection, message: Message) -> None:

@@ -1,7 +1,7 @@
-"""The workers of one role: started, watched, buried, and told which queues they own.
+"""The workers of one role: started, watched, buried.
 
-The division of the queues is made here and nowhere else. Who really owns a queue is decided by the transport's leases:
-a worker that is told to take a queue waits until its owner has drained and released it, or its lease has ended.
+Which queues they own is none of this: they are members of consumer groups, beside the workers of other hosts. The
+queue is told only who of them is dead, and what it was doing.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 from enode_django.commanding.entries import queue_and_offset
 from enode_django.conf import Conf
-from enode_django.equeue.assignment import divide
-from enode_django.processors.control import Assignment, Beat, Role, Stop, receive, send
+from enode_django.equeue.transports.base import Transport
+from enode_django.processors.burials import Burials
+from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.statistics import add_reports
-from enode_django.processors.suspicion import Suspicion, ended_well
+from enode_django.processors.suspicion import Patience, ended_well, found_with
 from enode_django.processors.worker import STOP_SIGNALS, WorkerOptions, new_notes, run_worker, worker_name
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -30,13 +31,13 @@ RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0, 5.0)
 HEALTHY_AFTER = 10.0
 """Seconds a worker must live for its next restart to be immediate again."""
 KEPT = 64
-"""Names of ended workers that are told to the living, and reports that are kept apart."""
+"""Reports of ended workers that are kept apart."""
 
 
 class Worker:
     """One worker process, as its supervisor sees it."""
 
-    def __init__(self, options: WorkerOptions, mailboxes: int) -> None:
+    def __init__(self, options: WorkerOptions, mailboxes: int, patience: Patience) -> None:
         context = multiprocessing.get_context("spawn")
         self.name = options.name
         self.notes = new_notes(context, mailboxes)
@@ -50,13 +51,9 @@ class Worker:
         self.started = time.monotonic()
         self.last_beat = 0.0
         self.report: dict[str, Any] = {}
-        self.queues: frozenset[int] = frozenset()
+        self.patience = patience
         self.stalled = False
         self.is_killed = False
-
-    @property
-    def is_ready(self) -> bool:
-        return self.last_beat > 0 and not self.stalled
 
     def hear(self) -> bool:
         """Take in what the worker has said; returns whether it was a sign of life."""
@@ -65,7 +62,7 @@ class Worker:
             self.report = beats[-1].report
         return bool(beats)
 
-    def tell(self, message: Assignment | Stop) -> None:
+    def tell(self, message: Stop) -> None:
         try:
             send(self.connection, message)
         except OSError:
@@ -81,32 +78,32 @@ class Worker:
 
 
 class Plan(NamedTuple):
-    """So many workers of a role share the queues of its topic."""
+    """So many workers of a role, which are members of these groups on its topic."""
 
     role: Role
     processes: int
     topic: str
     queues: int
+    groups: Sequence[str] = ()
 
 
 class Crew:
-    """All is called by the supervisor's thread; nothing but `start_missing` and `close` of an ended worker blocks."""
+    """All is called by the supervisor's thread. What may block: `start_missing`, and to let go of a worker that has
+    ended, of which the queue is told."""
 
-    def __init__(self, conf: Conf, plan: Plan, *, supervisor: str, verbosity: int) -> None:
+    def __init__(self, conf: Conf, plan: Plan, transport: Transport, *, supervisor: str, verbosity: int) -> None:
         self.role = plan.role
         self._conf = conf
         self._verbosity = verbosity
-        self._queues = range(plan.queues)
         self._supervisor = supervisor
         # Event workers handle no commands, so they have no notes and are never to blame for one.
         self._mailboxes = conf.command_mailboxes if plan.role is Role.COMMAND else 0
         self._title = "worker" if plan.role is Role.COMMAND else "event worker"
         self._workers: dict[int, Worker] = {}
         self._restarts: dict[int, tuple[float, int]] = dict.fromkeys(range(plan.processes), (0.0, 0))
-        self._gone: list[str] = []
         self._past_reports: list[dict[str, Any]] = []
         self._patience = conf.GRACE + conf.HANDLER_TIME_LIMIT
-        self._suspicion = Suspicion(conf.MAX_ABNORMAL_ENDS, conf.HANDLER_TIME_LIMIT)
+        self._burials = Burials(transport, plan.topic, plan.groups)
 
     @property
     def workers(self) -> Sequence[Worker]:
@@ -128,7 +125,9 @@ class Crew:
             if number not in self._workers and due <= time.monotonic():
                 name = worker_name(self._supervisor, self.role, number)
                 options = WorkerOptions(name, self.role, self._conf.GRACE, self._verbosity)
-                worker = self._workers[number] = Worker(options, self._mailboxes)
+                worker = self._workers[number] = Worker(
+                    options, self._mailboxes, Patience(self._conf.HANDLER_TIME_LIMIT)
+                )
                 logger.info("started %s %s, process %s", self._title, worker.name, worker.process.pid)
 
     def look(self) -> None:
@@ -139,28 +138,24 @@ class Crew:
                 self._bury(number, worker)
             else:
                 self._watch(worker)
+        self._burials.tick()
 
     def _hear(self, worker: Worker) -> None:
-        if not worker.hear():
-            return
-        first = not worker.last_beat
-        worker.last_beat = time.monotonic()
-        if first or worker.stalled:
+        if worker.hear():
+            worker.last_beat = time.monotonic()
             worker.stalled = False
-            self._divide()
 
     def _watch(self, worker: Worker) -> None:
         now = time.monotonic()
         pid = worker.process.pid
-        if worker.is_ready and now - worker.last_beat > self._conf.LEASE:
+        if worker.last_beat and not worker.stalled and now - worker.last_beat > self._conf.LEASE:
             logger.warning("worker %s, process %s, is silent; its queues go to others", worker.name, pid)
             worker.stalled = True
-            self._divide()
         silent = now - (worker.last_beat or worker.started)
         if silent > self._patience and not worker.is_killed:
             logger.error("worker %s, process %s, is silent for %.1f s; killing it", worker.name, pid, silent)
             worker.kill()
-        overdue = self._suspicion.overdue(worker.name, worker.notes, now)
+        overdue = worker.patience.overdue(worker.notes, now)
         if overdue is not None and not worker.is_killed:
             logger.error(
                 "worker %s, process %s, hangs in the command at queue %d, offset %d for more than %.1f s; killing it",
@@ -169,18 +164,15 @@ class Crew:
             worker.kill()
 
     def _bury(self, number: int, worker: Worker) -> None:
-        """A worker has ended: name it, note what it was doing, give its queues away, start another."""
+        """A worker has ended: name it, tell what it was doing, start another."""
         status = self._remove(number, worker)
-        self._gone = [*self._gone[1 - KEPT :], worker.name]
         self._restarts[number] = self._next_start(number, worker)
         if ended_well(status, worker.notes):
             logger.warning("worker %s ended", worker.name)
+            self._burials.add(worker.name, ())
         else:
             logger.error("worker %s died: %s; starting another", worker.name, _ending(status))
-            for position in self._suspicion.died(worker.name, worker.notes):
-                queue, offset = queue_and_offset(position)
-                logger.error("command at queue %d, offset %d ends workers; it goes to the dead letters", queue, offset)
-        self._divide()
+            self._burials.add(worker.name, found_with(worker.notes))
 
     def _remove(self, number: int, worker: Worker) -> int | None:
         del self._workers[number]
@@ -194,22 +186,6 @@ class Crew:
         tries = 0 if now - worker.started > HEALTHY_AFTER else self._restarts[number][1]
         return now + RESTART_DELAYS[min(tries, len(RESTART_DELAYS) - 1)], tries + 1
 
-    def _divide(self) -> None:
-        ready = {worker.name: worker for worker in self.workers if worker.is_ready}
-        current = {name: worker.queues for name, worker in ready.items()}
-        for name, queues in divide(self._queues, list(ready), current).items():
-            ready[name].queues = queues
-        for worker in ready.values():
-            worker.tell(self._assignment(worker))
-        for worker in self.workers:
-            if worker.stalled and worker.queues:
-                worker.queues = frozenset()
-
-    def _assignment(self, worker: Worker) -> Assignment:
-        return Assignment(
-            sorted(worker.queues), self._gone, sorted(self._suspicion.suspects), sorted(self._suspicion.condemned)
-        )
-
     # -- ending ---------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -222,8 +198,10 @@ class Crew:
         clean = True
         for number, worker in list(self._workers.items()):
             worker.hear()
-            if not worker.process.is_alive():
-                clean = self._remove(number, worker) == 0 and clean
+            if not worker.process.is_alive() and self._remove(number, worker) != 0:
+                clean = False
+                self._burials.add(worker.name, ())  # it may have been killed for want of time: no command is to blame
+        self._burials.tick()
         return clean
 
     def kill(self) -> None:

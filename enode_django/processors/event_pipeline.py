@@ -1,10 +1,10 @@
 """The threads of one event worker.
 
     follower s: pulls for subscriber s alone, and lets it handle what it pulled (one thread a subscriber)
-    keeper: renews the leases and commits the offsets of all of them, on a timer
+    keeper: keeps memberships and leases, and commits the offsets, of all of them, on a timer
 
-Subscribers share nothing but the queues that the supervisor gave to the worker: each has its own consumer group,
-offsets and pace.
+Subscribers share nothing: each is a consumer group, which divides the queues among its members, with its own offsets
+and pace.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -102,8 +102,11 @@ class Following:
 
     def drain(self) -> None:
         """Let the thread end when what it has pulled is finished or set aside."""
-        self.consumer.assign(())
-        self._draining.set()  # after the assignment: once the thread has seen this, it pulls nothing any more
+        try:
+            self.consumer.leave()
+        except EnodeError as error:
+            logger.warning("%s: %s; the group learns it when the session ends", self.name, error)
+        self._draining.set()  # after leaving: once the thread has seen this, it pulls nothing any more
 
     def stop(self) -> None:
         """Let the thread end after what it is handling now, and not try again what cannot be done for the moment."""
@@ -152,7 +155,7 @@ class Following:
     def _succeed(self, acquired: Sequence[Acquired]) -> None:
         """End what owners whose leases ran out may still be doing."""
         queues: dict[str, list[str]] = {}
-        for window, previous_owner in acquired:
+        for window, previous_owner, _ in acquired:
             if previous_owner is not None:
                 queues.setdefault(previous_owner, []).append(str(window.queue))
         for owner, taken in queues.items():
@@ -208,7 +211,7 @@ class Following:
 
 
 class EventPipeline:
-    """`assign`, `drain` and `close` are called by the worker's main thread; the rest runs in threads of its own."""
+    """`start`, `drain` and `close` are called by the worker's main thread; the rest runs in threads of its own."""
 
     def __init__(
         self,
@@ -239,19 +242,6 @@ class EventPipeline:
             start_worker_thread(f"enode-follow-{following.name}", following.run) for following in self._followings
         ]
         self._keeping = [start_worker_thread("enode-keeper", self._run_keeper)]
-
-    def assign(
-        self,
-        queues: Iterable[int],
-        *,
-        gone: Collection[str] = (),
-        suspects: Collection[int] = (),
-        condemned: Collection[int] = (),
-    ) -> None:
-        """The queues are each subscriber's. ``suspects`` and ``condemned`` are of no concern: they are commands."""
-        owned = frozenset(queues)
-        for consumer in self._consumers:
-            consumer.assign(owned, gone)
 
     @property
     def owned(self) -> frozenset[int]:

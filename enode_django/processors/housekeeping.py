@@ -1,4 +1,4 @@
-"""What a worker does on timers: leases, offsets, trimming, old refusals."""
+"""What a worker does on timers: membership, leases, offsets, trimming, old refusals."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from enode_django.exceptions import EnodeError
 
 logger = logging.getLogger("enode_django.worker")
 
+JOIN_INTERVAL = 1.0
+"""At most: so long it may take until a worker hears that it shall give up a queue, or have one."""
 TRIM_INTERVAL = 5.0
 PRUNE_INTERVAL = 600.0
 
 
 Duty = tuple[float, Callable[[], None]]
-"""An interval in seconds, and what is to be done at the end of each."""
+"""An interval in seconds, and what is to be done at the beginning of each."""
 
 
 class Housekeeper:
@@ -31,7 +33,7 @@ class Housekeeper:
     def __init__(self, duties: Sequence[Duty], clock: Callable[[], float] = time.monotonic) -> None:
         self._duties = duties
         self._clock = clock
-        self._due = [clock() + interval for interval, _ in duties]
+        self._due = [clock()] * len(duties)
         self.pause = min(0.5, min(interval for interval, _ in duties))
 
     def tick(self) -> None:
@@ -48,14 +50,20 @@ class Housekeeper:
 
 
 def queue_duties(conf: Conf, consumer: QueueConsumer) -> Sequence[Duty]:
-    return [(conf.LEASE / 4, consumer.renew), (conf.COMMIT_INTERVAL, consumer.commit), (TRIM_INTERVAL, consumer.trim)]
+    return [
+        (_join_interval(conf), consumer.join),
+        (conf.LEASE / 4, consumer.renew),
+        (conf.COMMIT_INTERVAL, consumer.commit),
+        (TRIM_INTERVAL, consumer.trim),
+    ]
 
 
 def follower_duties(conf: Conf, consumers: Sequence[QueueConsumer]) -> Sequence[Duty]:
     """For several consumers of one topic: the leases of all come first, and one trims for all."""
+    joins: list[Duty] = [(_join_interval(conf), consumer.join) for consumer in consumers]
     renewals: list[Duty] = [(conf.LEASE / 4, consumer.renew) for consumer in consumers]
     commits: list[Duty] = [(conf.COMMIT_INTERVAL, consumer.commit) for consumer in consumers]
-    return [*renewals, *commits, *[(TRIM_INTERVAL, consumer.trim) for consumer in consumers[:1]]]
+    return [*joins, *renewals, *commits, *[(TRIM_INTERVAL, consumer.trim) for consumer in consumers[:1]]]
 
 
 def store_duties(conf: Conf, consumer: QueueConsumer, store: EventStore) -> Sequence[Duty]:
@@ -72,3 +80,7 @@ def store_duties(conf: Conf, consumer: QueueConsumer, store: EventStore) -> Sequ
             pass
 
     return [(PRUNE_INTERVAL, partial(prune, shard)) for shard in store.shards]
+
+
+def _join_interval(conf: Conf) -> float:
+    return min(JOIN_INTERVAL, conf.LEASE / 4)

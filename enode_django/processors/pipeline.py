@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore, Shard
-from enode_django.exceptions import StoreUnavailable, TransportUnavailable
+from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_duties, store_duties
 from enode_django.processors.statistics import Statistics
@@ -80,7 +80,7 @@ def _command_weight(item: CommandItem) -> int:
 
 
 class Pipeline:
-    """`assign`, `drain` and `abandon` are called by the worker's main thread; the rest runs in threads of its own.
+    """`start`, `drain` and `close` are called by the worker's main thread; the rest runs in threads of its own.
 
     ``notes`` has one for each command mailbox, where it says which command it is handling.
     """
@@ -113,7 +113,9 @@ class Pipeline:
         remembered = RememberedAnswers(
             conf.REMEMBERED_ANSWERS, lambda window: until_it_works(lambda: self.consumer.receipts(window))
         )
-        self._intake = Intake(self._router, remembered, delays=conf.UNKNOWN_TYPE_DELAYS)
+        self._intake = Intake(
+            self._router, remembered, delays=conf.UNKNOWN_TYPE_DELAYS, max_deaths=conf.MAX_ABNORMAL_ENDS
+        )
         self._publisher = EventPublisher(
             transport,
             make_producer(transport),
@@ -177,18 +179,12 @@ class Pipeline:
 
     # -- called by the main thread --------------------------------------------------------------------------------
 
-    def assign(
-        self, queues: Iterable[int], *, gone: Collection[str], suspects: Collection[int], condemned: Collection[int]
-    ) -> None:
-        self._intake.suspects, self._intake.condemned = suspects, condemned
-        self.consumer.assign(queues, gone)
-
     def drain(self, timeout: float) -> bool:
         """Stop pulling, finish what was pulled, release the queues; returns whether all of it was done in time.
 
         What waits for an unknown type to become known stays in the queue.
         """
-        self.consumer.assign(())
+        self._leave()
         deadline = time.monotonic() + timeout
         while not self.consumer.is_idle and time.monotonic() < deadline:
             if self.consumer.unfinished <= self._intake.delayed:
@@ -206,6 +202,12 @@ class Pipeline:
         while self._publisher.waiting and time.monotonic() < deadline:
             time.sleep(0.01)
         return drained
+
+    def _leave(self) -> None:
+        try:
+            self.consumer.leave()
+        except EnodeError as error:
+            logger.warning("%s; the group learns when the session ends that this worker has left", error)
 
     def close(self, timeout: float) -> None:
         """End the threads of a drained pipeline, waiting up to ``timeout`` seconds for each."""
@@ -240,7 +242,8 @@ class Pipeline:
                 self._stopping.wait(delay)
 
     def _pull_once(self) -> None:
-        for window, previous_owner in self.consumer.acquire_missing():
+        for window, previous_owner, deaths in self.consumer.acquire_missing():
+            self._intake.suspect(window.queue, deaths)
             if previous_owner is not None:
                 logger.warning("took %s/%d from %s", window.topic, window.queue, previous_owner)
             for box in self._commands:

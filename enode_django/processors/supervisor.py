@@ -12,6 +12,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from enode_django.conf import Conf
+from enode_django.equeue.transports.base import Transport
 from enode_django.processors.control import Role
 from enode_django.processors.crew import Crew, Plan, Worker
 from enode_django.processors.statistics import add_reports
@@ -27,12 +28,18 @@ class Supervisor:
     """`run` blocks until a signal. `stop` may be called by a signal handler: once to drain, again to abort."""
 
     def __init__(
-        self, conf: Conf, plans: Iterable[Plan], *, verbosity: int, on_report: Callable[[dict[str, Any]], None]
+        self,
+        conf: Conf,
+        plans: Iterable[Plan],
+        transport: Transport,
+        *,
+        verbosity: int,
+        on_report: Callable[[dict[str, Any]], None],
     ) -> None:
         self._conf = conf
         self._on_report = on_report
         name = f"enode-{socket.gethostname()[:20]}-{os.getpid()}"
-        self._crews = [Crew(conf, plan, supervisor=name, verbosity=verbosity) for plan in plans]
+        self._crews = [Crew(conf, plan, transport, supervisor=name, verbosity=verbosity) for plan in plans]
         self._stops = 0
 
     def stop(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
+from enode_django.commanding.entries import queue_and_offset
 from enode_django.commanding.processor import IDLE
 
 
@@ -13,43 +13,25 @@ def ended_well(status: int | None, notes: Iterable[int]) -> bool:
     return status == 0 and not any(position != IDLE for position in notes)
 
 
-class Suspicion:
-    """A worker notes the position of the command that each of its mailboxes is handling.
+def found_with(notes: Iterable[int]) -> list[tuple[int, int]]:
+    """Queue and offset of each command that a worker was handling when it died."""
+    return sorted({queue_and_offset(position) for position in notes if position != IDLE})
 
-    What is found there when a worker ends abnormally is a suspect, handled one at a time from then on, so that the
-    innocent beside it are not found again; what is found ``max_ends`` times is condemned: never handled again.
-    """
 
-    def __init__(self, max_ends: int, time_limit: float) -> None:
-        self._max_ends = max_ends
+class Patience:
+    """Each mailbox of a worker notes the position of the command that it is handling; one of them may take too long."""
+
+    def __init__(self, time_limit: float) -> None:
         self._time_limit = time_limit
-        self._ends: Counter[int] = Counter()
-        self._since: dict[tuple[str, int], tuple[int, float]] = {}
+        self._since: dict[int, tuple[int, float]] = {}
 
-    @property
-    def suspects(self) -> set[int]:
-        return set(self._ends) - self.condemned
-
-    @property
-    def condemned(self) -> set[int]:
-        return {position for position, ends in self._ends.items() if ends >= self._max_ends}
-
-    def died(self, worker: str, notes: Iterable[int]) -> list[int]:
-        """Take note of what a worker was handling when it died; returns what is condemned for it now."""
-        for key in [key for key in self._since if key[0] == worker]:
-            del self._since[key]
-        found = {position for position in notes if position != IDLE}
-        before = self.condemned
-        self._ends.update(found)
-        return sorted(self.condemned - before)
-
-    def overdue(self, worker: str, notes: Iterable[int], now: float) -> int | None:
-        """A position that one of the worker's mailboxes has been handling for longer than the limit."""
+    def overdue(self, notes: Iterable[int], now: float) -> int | None:
+        """A position that one of the mailboxes has been handling for longer than the limit."""
         for mailbox, position in enumerate(notes):
-            known, since = self._since.get((worker, mailbox), (IDLE, now))
+            known, since = self._since.get(mailbox, (IDLE, now))
             if position != known:
                 since = now
-                self._since[(worker, mailbox)] = (position, now)
+                self._since[mailbox] = (position, now)
             if position != IDLE and now - since > self._time_limit:
                 return position
         return None

@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
-from enode_django.processors.control import Assignment, Beat, Role, Stop, receive, send
+from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.garbage import collect_seldom, map_large_blocks
 from enode_django.processors.logs import log_to_console
 
@@ -40,10 +40,6 @@ class RunsInWorker(Protocol):
     def owned(self) -> frozenset[int]: ...
 
     def start(self) -> None: ...
-
-    def assign(
-        self, queues: Iterable[int], *, gone: Collection[str], suspects: Collection[int], condemned: Collection[int]
-    ) -> None: ...
 
     def drain(self, timeout: float) -> bool: ...
 
@@ -140,14 +136,7 @@ class _Worker:
         if not self._connection.poll(TICK):
             return
         message = receive(self._connection)
-        if isinstance(message, Assignment):
-            self._pipeline.assign(
-                message.queues,
-                gone=frozenset(message.gone),
-                suspects=frozenset(message.suspects),
-                condemned=frozenset(message.condemned),
-            )
-        elif isinstance(message, Stop):
+        if isinstance(message, Stop):
             self._grace = message.grace
 
 

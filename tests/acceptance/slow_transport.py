@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
@@ -14,9 +15,9 @@ LONGEST_DELAY = 0.06
 
 
 class SlowRedisStreams(RedisStreamsTransport):
-    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]]) -> Mapping[int, int]:
+    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]], **options: Any) -> Mapping[int, int]:
         _delay()
-        sent = super().send(topic, bodies)
+        sent = super().send(topic, bodies, **options)
         _delay()
         return sent
 

@@ -49,7 +49,6 @@ class Processors:
             statistics=Statistics(),
         )
         self._pipeline.start()
-        self._pipeline.assign(range(self.queues), gone=(), suspects=(), condemned=())
 
     def stop(self) -> bool:
         pipeline, self._pipeline = self._pipeline, None

@@ -57,13 +57,12 @@ def test_held_queue_is_waited_for_and_its_holder_named_once_it_lasts(
     assert take(setting.one, 0, 1) == [None, None]
     assert take(setting.two, 0, 2) == [None]
     assert setting.two.owned == {2}
-    assert "is held by" not in caplog.text
+    assert "holds it" not in caplog.text
     for _ in range(60):
         setting.pass_time(0.1)
         setting.one.renew()
         setting.two.acquire_missing()
-    assert caplog.text.count("t/0 is held by one") == 1
-    assert "second runprocessors" in caplog.text
+    assert caplog.text.count("t/0 is to be ours, but one holds it") == 1
 
 
 def test_what_is_acquired_at_once_is_said_in_one_line(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
@@ -76,9 +75,10 @@ def test_what_is_acquired_at_once_is_said_in_one_line(setting: Setting, caplog: 
 
 def test_queue_of_an_owner_known_to_be_dead_is_taken_at_once(setting: Setting) -> None:
     take(setting.one, 0)
-    setting.two.assign([0], gone=["one"])
-    ((window, previous),) = setting.two.acquire_missing()
-    assert (previous, window.epoch) == ("one", 2)
+    setting.transport.bury("g", "t", "one", [(0, 1)])
+    setting.two.assign([0])
+    ((window, previous, deaths),) = setting.two.acquire_missing()
+    assert (previous, window.epoch, deaths) == ("one", 2, {1: 1})
 
 
 def test_expired_lease_is_taken_and_the_old_owner_finds_out_by_committing(setting: Setting) -> None:
@@ -134,7 +134,7 @@ def test_queue_lost_and_acquired_anew_starts_from_what_was_committed(setting: Se
     (old,) = setting.one._all_windows()
     old.close()
     setting.pass_time(0.2)
-    ((fresh, previous),) = setting.one.acquire_missing()
+    ((fresh, previous, _),) = setting.one.acquire_missing()
     assert previous is None
     assert (fresh.epoch, fresh.next_offset, fresh.backlog_end, fresh.closed) == (old.epoch + 1, 2, 4, False)
     assert pulled(setting.one) == [2, 3]
@@ -159,7 +159,7 @@ def test_unassigned_queue_is_drained_then_released_and_goes_on_elsewhere(setting
     assert setting.one.is_idle
     assert window.closed
     setting.pass_time(0.2)
-    ((fresh, previous),) = setting.two.acquire_missing()
+    ((fresh, previous, _),) = setting.two.acquire_missing()
     assert (previous, fresh.next_offset) == (None, 3)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from enode_django.commanding.entries import EntryKind, position_of
+from enode_django.commanding.entries import EntryKind
 from enode_django.commanding.intake import Intake, Received
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, encode_receipt
@@ -260,7 +260,7 @@ def test_field_of_the_wrong_type_fails_in_its_place(intake: Intake, fields: dict
 
 def test_condemned_position_is_never_handled_and_a_suspect_is_marked(intake: Intake, store: CountsQueries) -> None:
     lease = window()
-    intake.condemned, intake.suspects = {position_of(3, 1)}, {position_of(3, 2)}
+    intake.suspect(3, {1: 3, 2: 2})
     received = receive(intake, lease, *(body(Add(aggregate_root_id="x", id=f"{n}")) for n in range(4)))
     assert [type(envelope.failed) for envelope in received.commands] == [
         type(None), CommandKilledWorker, type(None), type(None),
@@ -278,7 +278,7 @@ def test_condemned_position_is_never_handled_and_a_suspect_is_marked(intake: Int
 def test_condemned_command_that_is_stored_counts_as_what_it_is(intake: Intake, store: CountsQueries) -> None:
     worker = Worker(store)
     worker.run(Create(aggregate_root_id="x", id="c0"))
-    intake.condemned = {position_of(3, 0)}
+    intake.suspect(3, {0: 3})
     received = receive(intake, window(backlog_end=1), body(Create(aggregate_root_id="x", id="c0")))
     stored, left = worker.processor.take_stored(received.commands)
     assert (len(stored), left) == (1, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -40,8 +41,8 @@ class Flaky(MemoryTransport):
             raise TransportUnavailable("the connection was lost")
         return call() or {}
 
-    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]]) -> Mapping[int, int]:
-        return self._do(topic, lambda: super(Flaky, self).send(topic, bodies))
+    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]], **options: Any) -> Mapping[int, int]:
+        return self._do(topic, lambda: super(Flaky, self).send(topic, bodies, **options))
 
     def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
         self._do("reply", lambda: super(Flaky, self).reply(replies))
@@ -56,7 +57,7 @@ class Setting:
             self.transport, group="g", topic="commands", owner="w", lease=10, keep_receipts=10, clock=self.clock
         )
         self.consumer.assign([0])
-        ((self.window, _),) = self.consumer.acquire_missing()
+        ((self.window, _, _),) = self.consumer.acquire_missing()
         self.remembered = RememberedAnswers(10, self.consumer.receipts)
         self.remembered.of(self.window)
         self.publisher = EventPublisher(

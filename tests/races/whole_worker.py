@@ -28,6 +28,7 @@ class WholeWorker:
     def __init__(
         self, transport: Transport, store: EventStore, owner: str, *, remember: int = 10, max_recent: int = 10
     ) -> None:
+        self.transport = transport
         self.consumer = QueueConsumer(
             transport, group=GROUP, topic=COMMANDS, owner=owner, lease=60, keep_receipts=remember
         )
@@ -49,7 +50,9 @@ class WholeWorker:
 
     def take(self, *gone: str) -> WholeWorker:
         """Acquire the queue, also from owners that are gone."""
-        self.consumer.assign([0], gone)
+        for owner in gone:
+            self.transport.bury(GROUP, COMMANDS, owner)
+        self.consumer.assign([0])
         assert len(self.consumer.acquire_missing()) == 1
         return self
 

@@ -25,8 +25,8 @@ class Shaky(MemoryTransport):
         self.failures = failures
         self.inboxes = 0
 
-    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]]) -> Mapping[int, int]:
-        sent = super().send(topic, bodies)
+    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]], **options: Any) -> Mapping[int, int]:
+        sent = super().send(topic, bodies, **options)
         if self.failures:
             self.failures -= 1
             raise TransportUnavailable("the connection was lost after the message was stored")

@@ -17,6 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.utils import autoreload
 
 from enode_django.conf import POSTGRES, Conf, conf
+from enode_django.equeue.transports.base import Transport
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.exceptions import ConfigurationError, QueueError, ShardMismatch, StoreUnavailable
 from enode_django.models import Checkpoint, EventStream, Shard
@@ -72,9 +73,10 @@ class Command(BaseCommand):
         count = (current.PROCESSES or usable_cores()) if processes is None else processes
         if count < 1:
             raise CommandError(f"--processes must be at least 1, got {count}")
-        plans = self._prepare_topics(current, _roles(role), count)
+        transport = self._make_transport()
+        plans = self._prepare_topics(current, transport, _roles(role), count)
         self._say_connections(current, plans)
-        supervisor = Supervisor(current, plans, verbosity=verbosity, on_report=_Reporter(report))
+        supervisor = Supervisor(current, plans, transport, verbosity=verbosity, on_report=_Reporter(report))
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: supervisor.stop())
@@ -84,16 +86,22 @@ class Command(BaseCommand):
         if status:
             raise SystemExit(status)
 
-    def _prepare_topics(self, current: Conf, roles: Sequence[Role], processes: int) -> list[Plan]:
+    def _make_transport(self) -> Transport:
+        try:
+            make_store()
+            return make_transport()
+        except ConfigurationError as error:
+            raise CommandError(f"{error}\nsee ENODE in the settings") from error
+
+    def _prepare_topics(self, current: Conf, transport: Transport, roles: Sequence[Role], processes: int) -> list[Plan]:
         topics = {Role.COMMAND: current.COMMAND_TOPIC, Role.EVENT: current.EVENT_TOPIC}
         try:
-            transport = make_transport()
-            make_store()
             queues = {topic: transport.create_topic(topic, current.QUEUES_PER_TOPIC) for topic in topics.values()}
-            transport.close()
         except (QueueError, ConfigurationError) as error:
             raise CommandError(f"{error}\nsee ENODE['QUEUE'] in the settings") from error
-        return [Plan(role, processes, topics[role], queues[topics[role]]) for role in roles]
+        followers = [subscriber.name for subscriber in running_subscribers()]
+        groups = {Role.COMMAND: [current.CONSUMER_GROUP], Role.EVENT: followers}
+        return [Plan(role, processes, topics[role], queues[topics[role]], groups[role]) for role in roles]
 
     def _say_plans(self, plans: Sequence[Plan]) -> None:
         if any(plan.role is Role.EVENT for plan in plans):

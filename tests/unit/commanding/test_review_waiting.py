@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -73,10 +74,10 @@ class Held(MemoryTransport):
         super().__init__()
         self.reached, self.let_go = threading.Event(), threading.Event()
 
-    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]]) -> Mapping[int, int]:
+    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]], **options: Any) -> Mapping[int, int]:
         self.reached.set()
         self.let_go.wait(SOON)
-        return super().send(topic, bodies)
+        return super().send(topic, bodies, **options)
 
 
 def test_execution_cancelled_while_it_is_sent_leaves_nobody_waiting() -> None:

@@ -35,7 +35,7 @@ def test_lease_ends_to_the_moment(transport: MemoryTransport, clock: Clock) -> N
         transport.acquire("group", "topic", 0, "two", 10)
     assert held.value.seconds == 0.5
     clock.now += 0.5
-    assert transport.acquire("group", "topic", 0, "two", 10) == (2, 0, 0, "one")
+    assert transport.acquire("group", "topic", 0, "two", 10) == (2, 0, 0, "one", {})
 
 
 def test_renewal_counts_from_now(transport: MemoryTransport, clock: Clock) -> None:

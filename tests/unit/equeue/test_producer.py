@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from enode_django.equeue.messages import Route
 from enode_django.equeue.producer import Producer, select_by_hash
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.exceptions import QueueError, UnknownTopic
+from enode_django.exceptions import QueueError, StaleRoute, UnknownTopic
 
 
 @pytest.fixture
@@ -75,24 +76,37 @@ def test_selector_chooses_and_is_checked(transport: MemoryTransport) -> None:
     last = Producer(transport, selector=lambda key, count: count - 1)
     assert last.send("orders", "key", b"x") == ("orders", 3, 0)
     assert last.send_batch("orders", [("a", b"x"), ("b", b"y")]) == [("orders", 3, 1), ("orders", 3, 2)]
-    with pytest.raises(QueueError, match="no queue 4"):
+    with pytest.raises(QueueError, match="place 4"):
         Producer(transport, selector=lambda key, count: count).send("orders", "key", b"x")
 
 
-def test_number_of_queues_is_asked_again_after_a_while() -> None:
+def test_queues_are_asked_for_again_after_a_while_and_when_they_have_changed(transport: MemoryTransport) -> None:
     now = 0.0
-    small, large = MemoryTransport(), MemoryTransport()
-    small.create_topic("orders", 1)
-    large.create_topic("orders", 64)
-    # One transport whose topic grows under the producer, as queues are added by an operator.
-    small_topics, grown = small._topics, large._topics
-    producer = Producer(small, refresh_after=30, clock=lambda: now, selector=lambda key, count: count - 1)
-    assert producer.send("orders", "key", b"x").queue == 0
-    small_topics.update(grown)
+    transport.create_topic("orders", 1)
+    producer = Producer(transport, refresh_after=30, clock=lambda: now, selector=lambda key, count: count - 1)
+    assert producer.queue_count("orders") == 1
+    transport.add_queues("orders", 64)
     now = 29.9
-    assert producer.send("orders", "key", b"x").queue == 0
-    now = 30.0
-    assert producer.send("orders", "key", b"x").queue == 63
+    assert producer.queue_count("orders") == 1
+    assert producer.send("orders", "key", b"x").queue == 63, "the transport refused what went another way"
+    transport.show("orders", 63, to_producers=False, unordered=True)
+    assert producer.queue_count("orders") == 64
+    now = 60.0
+    assert producer.queue_count("orders") == 63
+
+
+class EverNew(MemoryTransport):
+    def route(self, topic: str) -> Route:
+        route = super().route(topic)
+        self.show(topic, 0, to_producers=0 not in route.queues, unordered=True)
+        return route
+
+
+def test_queues_that_change_all_the_time_are_an_error_in_the_end() -> None:
+    transport = EverNew()
+    transport.create_topic("orders", 2)
+    with pytest.raises(StaleRoute):
+        Producer(transport).send("orders", "key", b"x")
 
 
 def test_messages_sent_without_asking_where_lie_where_a_batch_would_put_them(transport: MemoryTransport) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import pytest
 
 from enode_django.equeue.consumer import QueueConsumer
-from enode_django.equeue.messages import Lease
+from enode_django.equeue.messages import Lease, Start
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import TransportUnavailable
 
@@ -18,12 +16,12 @@ class FailsToAcquire(MemoryTransport):
     failing: int | None = None
 
     def acquire(
-        self, group: str, topic: str, queue: int, owner: str, lease: float, *, replaces: Collection[str] = ()
+        self, group: str, topic: str, queue: int, owner: str, lease: float, *, start: Start | int = Start.FIRST
     ) -> Lease:
         if queue == self.failing:
             self.failing = None
             raise TransportUnavailable("gone for a moment")
-        return super().acquire(group, topic, queue, owner, lease, replaces=replaces)
+        return super().acquire(group, topic, queue, owner, lease, start=start)
 
 
 @pytest.fixture
@@ -43,8 +41,9 @@ def test_every_queue_taken_over_is_told_of_though_the_next_one_could_not_be_reac
     for queue in range(3):
         transport.acquire("g", "commands", queue, "dead", 60.0)
     transport.failing = 1
+    transport.bury("g", "commands", "dead")
     new = consumer(transport, [])
-    new.assign(range(3), gone=["dead"])
+    new.assign(range(3))
     told = [(one.window.queue, one.previous_owner) for _ in range(2) for one in new.acquire_missing()]
     assert sorted(told) == [(0, "dead"), (1, "dead"), (2, "dead")]
 

@@ -11,7 +11,7 @@ import pytest
 from enode_django.concurrency.backoff import Persist
 from enode_django.conf import Conf
 from enode_django.equeue.consumer import PulledMessages
-from enode_django.equeue.messages import PulledBatch
+from enode_django.equeue.messages import Membership, PulledBatch
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -29,6 +29,17 @@ from enode_django.processors.statistics import Statistics
 SOON = 10.0
 QUEUES = 2
 CONF = Conf(LEASE=1.2, COMMIT_INTERVAL=0.02)
+
+
+class DividedByHand(MemoryTransport):
+    """Gives each member the queues that a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: dict[str, frozenset[int]] = {}
+
+    def join(self, group: str, topic: str, member: str, session: float) -> Membership:
+        return Membership(1, self.given.get(member, frozenset()), ())
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -85,9 +96,10 @@ class Worker:
     """An event pipeline with a notebook for each of two subscribers, ``a`` and ``b``."""
 
     def __init__(
-        self, transport: Transport, owner: str = "w", store: EventStore | None = None, conf: Conf = CONF
+        self, transport: DividedByHand, owner: str = "w", store: EventStore | None = None, conf: Conf = CONF
     ) -> None:
         self.persist: Persist
+        self.transport, self.owner = transport, owner
         self.notebooks = {name: Notebook() for name in "ab"}
         self.statistics = Statistics()
         with subscribers.only(EventHandlerGroup("a"), EventHandlerGroup("b")):
@@ -106,8 +118,11 @@ class Worker:
         self.persist = persist
         return self.notebooks[subscriber.name]
 
+    def give(self, *queues: int) -> None:
+        self.transport.given[self.owner] = frozenset(queues)
+
     def start(self, *queues: int) -> None:
-        self.pipeline.assign(queues)
+        self.give(*queues)
         self.pipeline.start()
 
     def wait_bodies(self, name: str, *bodies: bytes) -> None:
@@ -115,17 +130,17 @@ class Worker:
 
 
 @pytest.fixture
-def transport() -> MemoryTransport:
-    return prepared(MemoryTransport())
+def transport() -> DividedByHand:
+    return prepared(DividedByHand())
 
 
-def prepared(transport: MemoryTransport) -> MemoryTransport:
+def prepared(transport: DividedByHand) -> DividedByHand:
     transport.create_topic(CONF.EVENT_TOPIC, QUEUES)
     return transport
 
 
 @pytest.fixture
-def worker(transport: MemoryTransport) -> Iterator[Worker]:
+def worker(transport: DividedByHand) -> Iterator[Worker]:
     with running(Worker(transport), 0, 1) as worker:
         yield worker
 
@@ -147,7 +162,7 @@ def committed(transport: Transport, name: str) -> int:
 
 
 def test_each_subscriber_gets_every_message_and_has_offsets_of_its_own(
-    transport: MemoryTransport, worker: Worker
+    transport: DividedByHand, worker: Worker
 ) -> None:
     send(transport, b"1", b"2", queue=0)
     send(transport, b"3", queue=1)
@@ -158,7 +173,7 @@ def test_each_subscriber_gets_every_message_and_has_offsets_of_its_own(
     assert frozenset({0, 1}) in worker.notebooks["a"].ticks
 
 
-def test_a_subscriber_that_is_held_up_holds_up_no_other(transport: MemoryTransport, worker: Worker) -> None:
+def test_a_subscriber_that_is_held_up_holds_up_no_other(transport: DividedByHand, worker: Worker) -> None:
     go_on = threading.Event()
     worker.notebooks["a"].before = lambda: wait_for(go_on.is_set, "a may go on")
     send(transport, b"1")
@@ -173,7 +188,7 @@ def test_a_subscriber_that_is_held_up_holds_up_no_other(transport: MemoryTranspo
 
 @pytest.mark.parametrize("error", [TransportUnavailable("gone"), StoreUnavailable("gone")], ids=["queue", "store"])
 def test_a_batch_that_fails_for_the_moment_is_handled_again(
-    transport: MemoryTransport, worker: Worker, error: Exception
+    transport: DividedByHand, worker: Worker, error: Exception
 ) -> None:
     errors = [error, error]
 
@@ -188,7 +203,7 @@ def test_a_batch_that_fails_for_the_moment_is_handled_again(
     wait_for(lambda: committed(transport, "a") == 1, "a commits")
 
 
-def test_what_was_set_aside_is_tried_again_when_it_is_due(transport: MemoryTransport, worker: Worker) -> None:
+def test_what_was_set_aside_is_tried_again_when_it_is_due(transport: DividedByHand, worker: Worker) -> None:
     notebook = worker.notebooks["a"]
     send(transport, b"bad", b"good")
     worker.wait_bodies("a", b"bad", b"good")
@@ -198,13 +213,13 @@ def test_what_was_set_aside_is_tried_again_when_it_is_due(transport: MemoryTrans
     wait_for(lambda: worker.statistics.report()["parked"] == 1, "the report says so")
 
 
-def test_the_report_counts_for_each_subscriber(transport: MemoryTransport, worker: Worker) -> None:
+def test_the_report_counts_for_each_subscriber(transport: DividedByHand, worker: Worker) -> None:
     send(transport, b"1", b"2")
     wait_for(lambda: worker.statistics.report()["subscribers"] == {"a": 2, "b": 2}, "two each")
     assert worker.statistics.report()["handled"] == 4
 
 
-class PullFails(MemoryTransport):
+class PullFails(DividedByHand):
     failures = 2
 
     def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
@@ -222,7 +237,7 @@ def test_a_transport_that_was_away_is_pulled_from_again() -> None:
         worker.wait_bodies("b", b"1")
 
 
-class RenewsOnlyForB(MemoryTransport):
+class RenewsOnlyForB(DividedByHand):
     def __init__(self) -> None:
         super().__init__()
         self.renewed = threading.Semaphore(0)
@@ -242,7 +257,7 @@ def test_leases_of_one_subscriber_are_renewed_while_those_of_another_cannot_be()
 
 
 def test_a_subscriber_whose_handler_hangs_is_named_in_the_log(
-    transport: MemoryTransport, caplog: pytest.LogCaptureFixture
+    transport: DividedByHand, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = Worker(transport, conf=Conf(HANDLER_TIME_LIMIT=0.05))
     worker.notebooks["b"].before = lambda: wait_for(lambda: "does a handler hang?" in caplog.text, "the complaint")
@@ -261,7 +276,7 @@ def can_be_had(transport: Transport, name: str) -> bool:
     return all(lease.previous_owner is None for lease in leases)
 
 
-def test_a_drain_finishes_the_batch_in_hand_and_gives_the_queues_back(transport: MemoryTransport) -> None:
+def test_a_drain_finishes_the_batch_in_hand_and_gives_the_queues_back(transport: DividedByHand) -> None:
     worker = Worker(transport)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -282,7 +297,7 @@ def test_a_drain_finishes_the_batch_in_hand_and_gives_the_queues_back(transport:
     assert can_be_had(transport, "b")
 
 
-def test_a_drain_leaves_in_the_queue_what_is_to_be_tried_again(transport: MemoryTransport) -> None:
+def test_a_drain_leaves_in_the_queue_what_is_to_be_tried_again(transport: DividedByHand) -> None:
     worker = Worker(transport)
     send(transport, b"1", b"bad", b"2")
     worker.start(0)
@@ -295,7 +310,7 @@ def test_a_drain_leaves_in_the_queue_what_is_to_be_tried_again(transport: Memory
         successor.wait_bodies("a", b"bad", b"2")
 
 
-def test_a_drain_that_takes_too_long_says_so_and_what_is_left_comes_again(transport: MemoryTransport) -> None:
+def test_a_drain_that_takes_too_long_says_so_and_what_is_left_comes_again(transport: DividedByHand) -> None:
     worker = Worker(transport)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -316,7 +331,7 @@ def test_a_drain_that_takes_too_long_says_so_and_what_is_left_comes_again(transp
 
 
 def test_a_drain_while_a_database_is_away_ends_its_threads_and_what_is_left_comes_again(
-    transport: MemoryTransport,
+    transport: DividedByHand,
 ) -> None:
     worker = Worker(transport)
     begun = threading.Event()
@@ -336,7 +351,7 @@ def test_a_drain_while_a_database_is_away_ends_its_threads_and_what_is_left_come
         successor.wait_bodies("a", b"1")
 
 
-class CannotRelease(MemoryTransport):
+class CannotRelease(DividedByHand):
     def release(self, group: str, topic: str, owner: str, epochs: Mapping[int, int]) -> None:
         raise TransportUnavailable("gone")
 
@@ -350,10 +365,10 @@ def test_worker_that_cannot_give_its_queues_back_says_that_it_has_not_drained() 
 # -- handing over -------------------------------------------------------------------------------------------------
 
 
-def test_a_queue_that_is_assigned_no_more_is_finished_and_released(transport: MemoryTransport, worker: Worker) -> None:
+def test_a_queue_that_is_assigned_no_more_is_finished_and_released(transport: DividedByHand, worker: Worker) -> None:
     send(transport, b"1", queue=1)
     worker.wait_bodies("a", b"1")
-    worker.pipeline.assign([0])
+    worker.give(0)
     with running(Worker(transport, "other"), 1) as other:
         wait_for(lambda: other.pipeline.owned == {1}, "the other owns the queue, for both subscribers")
         send(transport, b"2", queue=1)
@@ -377,25 +392,25 @@ class NotesSessions(MemoryEventStore):
 
 
 def test_a_queue_is_given_to_the_next_owner_with_what_is_to_be_tried_again(
-    transport: MemoryTransport, worker: Worker
+    transport: DividedByHand, worker: Worker
 ) -> None:
     send(transport, b"one", b"bad", b"two")
     worker.wait_bodies("a", b"one", b"bad", b"two")
-    worker.pipeline.assign([1])
+    worker.give(1)
     with running(Worker(transport, "other"), 0) as other:
         other.wait_bodies("a", b"bad", b"two")
         assert worker.notebooks["a"].held == 1
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_takes_a_queue_over_does_not_wait_for_one_shard_of_several(transport: MemoryTransport) -> None:
+def test_who_takes_a_queue_over_does_not_wait_for_one_shard_of_several(transport: DividedByHand) -> None:
     send(transport, b"1")
     transport.acquire("a", CONF.EVENT_TOPIC, 0, "dead", 60)
     here, away = NotesSessions(), NotesSessions()
     here.failures, away.failures = 0, 1_000_000
     worker = Worker(transport, store=ShardedEventStore([here, away], ShardMap([])))
-    worker.pipeline.assign([0, 1], gone={"dead"})
-    worker.pipeline.start()
+    transport.bury("a", CONF.EVENT_TOPIC, "dead")
+    worker.start(0, 1)
     worker.wait_bodies("a", b"1")
     assert (here.ended, away.ended) == (["dead"], [])
     assert worker.pipeline.drain(SOON)
@@ -404,7 +419,7 @@ def test_who_takes_a_queue_over_does_not_wait_for_one_shard_of_several(transport
 
 @pytest.mark.django_db(transaction=True)
 def test_who_takes_a_queue_over_ends_the_sessions_of_its_owner_before_it_handles_anything(
-    transport: MemoryTransport,
+    transport: DividedByHand,
 ) -> None:
     send(transport, b"1")
     for queue in range(QUEUES):
@@ -413,8 +428,8 @@ def test_who_takes_a_queue_over_ends_the_sessions_of_its_owner_before_it_handles
     worker = Worker(transport, store=store)
     ended_before: list[Sequence[str]] = []
     worker.notebooks["a"].before = lambda: ended_before.append(list(store.ended))
-    worker.pipeline.assign([0, 1], gone={"dead"})
-    worker.pipeline.start()
+    transport.bury("a", CONF.EVENT_TOPIC, "dead")
+    worker.start(0, 1)
     worker.wait_bodies("a", b"1")
     assert ended_before == [["dead"]], "once for all queues"
     assert worker.pipeline.drain(SOON)

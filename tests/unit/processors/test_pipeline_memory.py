@@ -75,7 +75,6 @@ def test_finished_aggregates_leave_a_full_cache_though_many_commands_wait() -> N
     garden.pipeline = Pipeline(
         conf, transport, MemoryEventStore(), owner="w", notes=[[0]], statistics=garden.statistics
     )
-    garden.pipeline.assign([0], gone=(), suspects=(), condemned=())
     garden.pipeline.start()
     wait_for(lambda: garden.statistics.published == WAITING)
     assert garden.pipeline.drain(SOON)

@@ -1,48 +1,73 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
+from enode_django.commanding.entries import position_of
+from enode_django.commanding.processor import IDLE
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.exceptions import QueueHeld, TransportUnavailable
+from enode_django.processors.burials import RETRY_DELAY, Burials
 from enode_django.processors.cores import usable_cores
 from enode_django.processors.statistics import Statistics, add_reports
-from enode_django.processors.suspicion import Suspicion
+from enode_django.processors.suspicion import Patience, found_with
 
 
-def test_a_command_is_suspect_after_one_death_and_condemned_after_three() -> None:
-    suspicion = Suspicion(3, 60)
-    assert suspicion.died("w1", [7, 0]) == []
-    assert (suspicion.suspects, suspicion.condemned) == ({7}, set())
-    assert suspicion.died("w2", [8, 7]) == []
-    assert suspicion.died("w3", [0, 7]) == [7]
-    assert (suspicion.suspects, suspicion.condemned) == ({8}, {7})
-    assert suspicion.died("w4", [7, 7]) == []
-
-
-def test_one_death_counts_once_for_a_command() -> None:
-    suspicion = Suspicion(2, 60)
-    suspicion.died("w", [7, 7])
-    assert suspicion.condemned == set()
+def test_what_a_dead_worker_was_handling_is_told_by_queue_and_offset() -> None:
+    notes = [position_of(3, 41), IDLE, position_of(0, 0), position_of(3, 41)]
+    assert found_with(notes) == [(0, 0), (3, 41)]
+    assert found_with([IDLE]) == []
 
 
 def test_a_command_is_overdue_only_when_one_mailbox_held_it_all_the_time() -> None:
-    suspicion = Suspicion(3, 10)
-    assert suspicion.overdue("w", [5, 0], 100) is None
-    assert suspicion.overdue("w", [5, 0], 110) is None
-    assert suspicion.overdue("w", [5, 0], 110.1) == 5
-    assert suspicion.overdue("w", [6, 0], 111) is None
-    assert suspicion.overdue("w", [6, 0], 120) is None
-    assert suspicion.overdue("w", [0, 6], 130) is None
-    assert suspicion.overdue("w", [0, 0], 200) is None
-    assert suspicion.overdue("other", [6, 0], 200) is None
+    patience = Patience(10)
+    assert patience.overdue([5, 0], 100) is None
+    assert patience.overdue([5, 0], 110) is None
+    assert patience.overdue([5, 0], 110.1) == 5
+    assert patience.overdue([6, 0], 111) is None
+    assert patience.overdue([6, 0], 120) is None
+    assert patience.overdue([0, 6], 130) is None
+    assert patience.overdue([0, 0], 200) is None
 
 
-def test_times_of_a_dead_worker_are_forgotten() -> None:
-    suspicion = Suspicion(3, 10)
-    suspicion.overdue("w", [5], 100)
-    suspicion.died("w", [5])
-    assert suspicion.overdue("w", [5], 200) is None
+class Unreachable(MemoryTransport):
+    away = True
+
+    def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]] = ()) -> None:
+        if self.away:
+            raise TransportUnavailable("gone")
+        super().bury(group, topic, member, deaths)
+
+
+def test_the_dead_are_buried_when_the_queue_is_back() -> None:
+    transport, now = Unreachable(), 100.0
+    transport.create_topic("commands", 2)
+    transport.acquire("g", "commands", 1, "w", 60)
+    burials = Burials(transport, "commands", ["g", "h"], clock=lambda: now)
+    burials.add("w", [(1, 5)])
+    burials.tick()
+    transport.away = False
+    burials.tick()
+    with pytest.raises(QueueHeld):
+        transport.acquire("g", "commands", 1, "next", 60)
+    now += RETRY_DELAY
+    burials.tick()
+    lease = transport.acquire("g", "commands", 1, "next", 60)
+    assert (lease.previous_owner, lease.deaths) == ("w", {5: 1})
+
+
+def test_a_burial_that_can_never_be_told_keeps_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    transport = MemoryTransport()
+    burials = Burials(transport, "commands", ["g"])
+    burials.add("w", [(1, 5)])
+    burials.add("v", [(0, 5)])
+    transport.create_topic("commands", 1)
+    burials.tick()
+    assert "no queue 1" in caplog.text
+    assert transport.acquire("g", "commands", 0, "next", 60).deaths == {5: 1}
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,6 @@ def test_leases_are_renewed_while_the_store_takes_long_to_prune(monkeypatch: pyt
     conf = Conf(COMMAND_MAILBOXES=1, LEASE=0.4)
     transport.create_topic(conf.COMMAND_TOPIC, 1)
     pipeline = Pipeline(conf, transport, store, owner="w", notes=[[0]], statistics=Statistics())
-    pipeline.assign([0], gone=(), suspects=(), condemned=())
     pipeline.start()
     assert store.pruning.wait(SOON)
     while transport.renewed.acquire(blocking=False):

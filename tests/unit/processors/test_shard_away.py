@@ -145,7 +145,6 @@ class Tower:
 
     def start(self) -> None:
         self.pipeline.start()
-        self.pipeline.assign([0, 1], gone=(), suspects=(), condemned=())
 
     def stored(self, place: int) -> int:
         return len(self.shards[place]._commands)

@@ -1,0 +1,61 @@
+"""Telling the queue which workers are dead, and what they were at, so that others go on without waiting for leases."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from enode_django.equeue.transports.base import Transport
+from enode_django.exceptions import EnodeError
+
+logger = logging.getLogger("enode_django.supervisor")
+
+RETRY_DELAY = 1.0
+
+
+class Burial(NamedTuple):
+    group: str
+    member: str
+    deaths: Collection[tuple[int, int]]
+
+
+class Burials:
+    """What cannot be told now is told later: until then, or until its leases end, nobody gets a dead worker's queues.
+
+    ``groups`` are the consumer groups that the workers are members of, all on ``topic``. Used by one thread; `tick`
+    blocks on the transport.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        topic: str,
+        groups: Sequence[str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._transport = transport
+        self._topic = topic
+        self._groups = groups
+        self._clock = clock
+        self._waiting: list[Burial] = []
+        self._due = 0.0
+
+    def add(self, member: str, deaths: Collection[tuple[int, int]]) -> None:
+        """``deaths``: queue and offset of each message that it was at."""
+        self._waiting += (Burial(group, member, deaths) for group in self._groups)
+
+    def tick(self) -> None:
+        while self._waiting and self._due <= self._clock():
+            group, member, deaths = self._waiting[0]
+            try:
+                self._transport.bury(group, self._topic, member, deaths)
+            except EnodeError as error:
+                if error.retriable:
+                    logger.warning("%s; telling %s of %s again in %.1f s", error, group, member, RETRY_DELAY)
+                    self._due = self._clock() + RETRY_DELAY
+                    return
+                logger.error("%s cannot be told of %s: %s", group, member, error)
+            del self._waiting[0]
