@@ -23,9 +23,8 @@ class Stop(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A worker is alive, owns these queues, and has done so much."""
+    """A worker is alive, and has done so much."""
 
-    owned: list[int]
     report: dict[str, Any]
 
 

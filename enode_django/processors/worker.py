@@ -36,9 +36,6 @@ class WorkerOptions(NamedTuple):
 class RunsInWorker(Protocol):
     """The threads of a worker, as its main thread sees them."""
 
-    @property
-    def owned(self) -> frozenset[int]: ...
-
     def start(self) -> None: ...
 
     def drain(self, timeout: float) -> bool: ...
@@ -130,7 +127,7 @@ class _Worker:
             self._next_beat = time.monotonic() + BEAT_INTERVAL
 
     def _state(self) -> Beat:
-        return Beat(sorted(self._pipeline.owned), self._statistics.report())
+        return Beat(self._statistics.report())
 
     def _listen(self) -> None:
         if not self._connection.poll(TICK):

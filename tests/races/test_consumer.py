@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
-from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.consumer import RETRY_ACQUIRE, QueueConsumer
+from enode_django.equeue.messages import Membership
 from enode_django.equeue.transports.memory import MemoryTransport
 from tests.races.harness import Clock
 
@@ -237,3 +239,51 @@ def test_commit_moves_only_to_the_lowest_unfinished_offset_and_is_not_repeated(s
     assert setting.committed() == 3
     setting.one.trim()
     assert setting.transport.pull("t", {0: 0}, limit=9, wait=0)[0].offsets[0] == 3
+
+
+# -- members ------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_moves_is_handled_by_its_next_owner_only_when_the_one_before_has_released_it(
+    setting: Setting,
+) -> None:
+    setting.send(3)
+    setting.one.join()
+    setting.one.acquire_missing()
+    assert setting.one.owned == {0, 1, 2}
+    assert pulled(setting.one) == [0, 1, 2]
+    setting.two.join()
+    setting.two.acquire_missing()
+    setting.one.join()
+    setting.one.acquire_missing()
+    assert len(setting.one.owned) == 2
+    moved = ({0, 1, 2} - setting.one.owned).pop()
+    setting.pass_time(RETRY_ACQUIRE)
+    assert setting.two.acquire_missing() == []
+    for window in setting.one.open_windows:
+        window.finish_many([0, 1, 2])
+    setting.one.release_drained()
+    setting.pass_time(RETRY_ACQUIRE)
+    assert [one.window.queue for one in setting.two.acquire_missing()] == [moved]
+
+
+class JoinsLate(MemoryTransport):
+    """What happens first overtakes a member that joins."""
+
+    first: Callable[[], None]
+
+    def join(self, group: str, topic: str, member: str, session: float) -> Membership:
+        self.first()
+        return super().join(group, topic, member, session)
+
+
+def test_a_member_that_leaves_owns_nothing_new_though_its_joining_answers_late(setting: Setting) -> None:
+    late = JoinsLate()
+    late.create_topic("t", 3)
+    leaver = QueueConsumer(late, group="g", topic="t", owner="leaver", lease=LEASE)
+    late.first = leaver.leave
+    leaver.join()
+    assert leaver.acquire_missing() == []
+    assert late.groups("t")["g"].members == {}
+    leaver.join()
+    assert late.groups("t")["g"].members == {}
