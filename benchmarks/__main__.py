@@ -18,7 +18,7 @@ from sample_project.embedded import embedded_services
 Benchmark = Callable[[Services, bool], list[figures.Figure]]
 
 
-ONLY_BY_NAME = frozenset({"append"})
+ONLY_BY_NAME = frozenset({"append", "queue_start"})
 """They take gigabytes of disk, and many minutes."""
 
 
@@ -29,6 +29,7 @@ def benchmarks() -> dict[str, Benchmark]:
         latency,
         memory,
         peer,
+        queueing,
         read_side,
         rebuilding,
         recovery,
@@ -53,6 +54,11 @@ def benchmarks() -> dict[str, Benchmark]:
         "cache_cost": warming.run_cost,
         "rebuild": rebuilding.run,
         "shards": shards.run,
+        "queue": queueing.run,
+        "queue_latency": queueing.run_latency,
+        "queue_backlog": queueing.run_backlog,
+        "queue_pipeline": queueing.run_pipeline,
+        "queue_start": queueing.run_start,
         "memory": memory.run,
         "append": appending.run,
     }

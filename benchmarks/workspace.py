@@ -16,9 +16,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import redis
+from enode_django.equeue.transports.broker import BrokerTransport
 
-from enode_django.conf import REDIS_STREAMS
+from enode_django.conf import BROKER, REDIS_STREAMS
 from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.statements import TABLE
@@ -42,20 +44,33 @@ _numbers = itertools.count(1)
 
 
 class Workspace:
-    """``subscribers``: the names of those that run here; without any, all do."""
+    """``subscribers``: the names of those that run here; without any, all do. ``queue`` is a broker's location; without
+    one the queues are in Redis."""
 
-    def __init__(self, database_url: str, redis_url: str, subscribers: Sequence[str] = (), /, **enode: Any) -> None:
+    transport: Transport
+
+    def __init__(
+        self,
+        database_url: str,
+        redis_url: str,
+        subscribers: Sequence[str] = (),
+        /,
+        *,
+        queue: str | None = None,
+        **enode: Any,
+    ) -> None:
         self.database_url = database_url
         self.subscribers = subscribers
         self.redis_url = redis_url
         self.prefix = f"bench-{uuid.uuid4().hex[:12]}"
         self.options: dict[str, Any] = {"prefix": self.prefix}
-        self.enode = {
-            **BASE,
-            "QUEUE": {"BACKEND": REDIS_STREAMS, "LOCATION": redis_url, "OPTIONS": self.options},
-            **enode,
-        }
-        self.transport = RedisStreamsTransport(redis_url, prefix=self.prefix)
+        if queue is None:
+            place: dict[str, Any] = {"BACKEND": REDIS_STREAMS, "LOCATION": redis_url, "OPTIONS": self.options}
+            self.transport = RedisStreamsTransport(redis_url, prefix=self.prefix)
+        else:
+            place = {"BACKEND": BROKER, "LOCATION": queue}
+            self.transport = BrokerTransport(queue)
+        self.enode = {**BASE, "QUEUE": place, **enode}
         self.producer = Producer(self.transport, queues=QUEUES, selector=select_queue)
 
     @property
@@ -95,11 +110,11 @@ class Workspace:
         with self.connect() as connection:
             connection.execute("CHECKPOINT")
 
-    def owners(self, topic: str = COMMANDS, group: str = GROUP) -> list[bytes | None]:
+    def owners(self, topic: str = COMMANDS, group: str = GROUP) -> list[str | None]:
         """Who holds each queue of a topic."""
-        with redis.Redis.from_url(self.redis_url) as client:
-            keys = [f"{self.prefix}:{{{topic}:{queue}}}:claim:{group}" for queue in range(QUEUES)]
-            return [client.hget(key, "owner") for key in keys]
+        known = self.transport.groups(topic).get(group)
+        claims = known.claims if known is not None else {}
+        return [claims[queue].owner if queue in claims else None for queue in range(QUEUES)]
 
     def shared_states(self) -> int:
         """How many there are, if the prefix of the aggregate cache is this one."""

@@ -1,7 +1,8 @@
-"""The services of the demo and the tests: PostgreSQL and Redis, without an installation.
+"""The services of the demo and the tests: PostgreSQL, Redis and the queue's broker, without an installation.
 
-``python -m sample_project.embedded -- COMMAND…`` runs a command with both up. What ``DATABASE_URL`` or ``REDIS_URL``
-already name is used as it is.
+``python -m sample_project.embedded -- COMMAND…`` runs a command with PostgreSQL and Redis up, and
+``python -m sample_project.embedded postgres broker -- COMMAND…`` with those that it names. What ``DATABASE_URL``,
+``REDIS_URL`` or ``QUEUE_URL`` already name is used as it is.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from sample_project.embedded_process import Server, ServerUnavailable
-from sample_project.embedded_servers import Postgres, Redis
+from sample_project.embedded_servers import Broker, Postgres, Redis
 
-__all__ = ["Postgres", "Redis", "Server", "ServerUnavailable", "embedded_services"]
+__all__ = ["Broker", "Postgres", "Redis", "Server", "ServerUnavailable", "embedded_services"]
+
+KINDS: dict[str, type[Server]] = {"postgres": Postgres, "redis": Redis, "broker": Broker}
+USAGE = f"usage: python -m sample_project.embedded [{'|'.join(KINDS)} …] -- COMMAND…"
 
 
 @contextlib.contextmanager
-def embedded_services() -> Iterator[None]:
-    """Start what ``DATABASE_URL`` and ``REDIS_URL`` do not name, and name it there until the block ends.
+def embedded_services(kinds: Sequence[type[Server]] = (Postgres, Redis)) -> Iterator[None]:
+    """Start what no environment variable names, and name it there until the block ends.
 
     Raises `ServerUnavailable` when a service neither is named nor can be started.
     """
     with contextlib.ExitStack() as stack:
-        for kind in (Postgres, Redis):
+        for kind in kinds:
             if not os.environ.get(kind.variable):
                 server = stack.enter_context(kind())
                 os.environ[kind.variable] = server.url
@@ -36,11 +40,12 @@ def embedded_services() -> Iterator[None]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command with the services up; returns its exit code, or 128 + the signal that ended it."""
-    command = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
-    if not command:
-        print("usage: python -m sample_project.embedded -- COMMAND…", file=sys.stderr)
+    place = arguments.index("--") if "--" in arguments else -1
+    names, command = arguments[: max(place, 0)], list(arguments[place + 1 :])
+    if not command or not KINDS.keys() >= set(names):
+        print(USAGE, file=sys.stderr)
         return 2
-    with embedded_services():
+    with embedded_services([KINDS[name] for name in names] or (Postgres, Redis)):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command too; it decides, we clean up
         process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())

@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis from wheels, each on a private directory and a loopback port."""
+"""PostgreSQL and Redis from wheels, and the queue's own broker, each on a private directory and a loopback port."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import shutil
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from enode_django.equeue.transports.broker import BrokerTransport
+
+from enode_django.exceptions import TransportUnavailable
 from sample_project.embedded_process import START_SECONDS, Server, ServerUnavailable
 
 POSTGRES_SETTINGS: Mapping[str, str] = {
@@ -131,6 +135,34 @@ class Redis(Server):
                 answer += part
             return answer.endswith(b"+PONG\r\n")  # while it still reads its log, it answers -LOADING
         return False
+
+
+class Broker(Server):
+    """``settings`` are options of ``runbroker``, without their dashes."""
+
+    package = "enode_django"
+    variable = "QUEUE_URL"
+    stop_signal = signal.SIGTERM
+
+    @property
+    def url(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def _prepare(self) -> None:
+        (self.directory / "queue").mkdir()
+
+    def _command(self) -> Sequence[str | Path]:
+        options = {"listen": self.url, "directory": str(self.directory / "queue"), **self.settings}
+        given = [f"--{name}={value}" for name, value in options.items()]
+        return [sys.executable, Path(__file__).resolve().parent.parent / "manage.py", "runbroker", *given]
+
+    def _answers(self) -> bool:
+        with contextlib.closing(BrokerTransport(self.url, timeout=1.0)) as transport:
+            try:
+                transport.topics()
+            except TransportUnavailable:
+                return False
+        return True
 
 
 def _package_directory(package: str) -> Path:

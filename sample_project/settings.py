@@ -1,5 +1,5 @@
-"""Settings of the sample: the services come from ``DATABASE_URL``, ``EVENT_DATABASE_URLS`` and ``REDIS_URL``, the rest
-is for development."""
+"""Settings of the sample: the services come from ``DATABASE_URL``, ``EVENT_DATABASE_URLS``, ``QUEUE_URL`` and
+``REDIS_URL``, the rest is for development."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ DATABASE_URL = os.environ.get("DATABASE_URL", "postgresql://postgres@127.0.0.1:5
 EVENT_DATABASE_URLS = os.environ.get("EVENT_DATABASE_URLS", "").split()
 """Of the event store's shards, separated by blanks; without any, the event store is in the default database."""
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+QUEUE_URL = os.environ.get("QUEUE_URL", os.environ.get("REDIS_URL", ""))
+"""Of a broker (``tcp://…``) or of Redis; without any, the broker is where `manage.py runbroker` listens."""
+
+
+def queue_at(url: str) -> dict[str, Any]:
+    """The driver follows from the scheme."""
+    if not url:
+        return {}
+    broker = url.startswith("tcp://")
+    driver = "broker.BrokerTransport" if broker else "redis_streams.RedisStreamsTransport"
+    return {"BACKEND": f"enode_django.equeue.transports.{driver}", "LOCATION": url}
 
 
 def database_from_url(url: str) -> dict[str, Any]:
@@ -101,6 +112,8 @@ CACHES = {
         "LOCATION": cache_url(REDIS_URL),
         "KEY_PREFIX": "sample",
     }
+    if "REDIS_URL" in os.environ
+    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 }
 
 USE_TZ = True
@@ -108,11 +121,7 @@ TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en-us"
 
 ENODE: dict[str, Any] = {
-    "QUEUE": {
-        "BACKEND": "enode_django.equeue.transports.redis_streams.RedisStreamsTransport",
-        "LOCATION": REDIS_URL,
-        "OPTIONS": {},
-    },
+    "QUEUE": queue_at(QUEUE_URL),
     "EVENT_STORE": {"DATABASES": list(SHARDS)} if SHARDS else {},
 }
 

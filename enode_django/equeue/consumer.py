@@ -171,7 +171,10 @@ class QueueConsumer:
         )
         self._windows[queue] = window
         self._warned.pop(queue, None)
-        logger.debug("%s/%d is ours from offset %d on, epoch %d", self._topic, queue, lease.committed, lease.epoch)
+        logger.debug(
+            "%s/%d is ours for %s from offset %d on, epoch %d",
+            *(self._topic, queue, self._group, lease.committed, lease.epoch),
+        )
         return Acquired(window, lease.previous_owner, lease.deaths)
 
     def _warn(self, queue: int, held: QueueHeld) -> None:

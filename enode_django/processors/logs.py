@@ -11,4 +11,4 @@ def log_to_console(verbosity: int) -> None:
     logger = logging.getLogger("enode_django")
     if not logger.handlers and not logging.getLogger().handlers:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(processName)s %(name)s: %(message)s")
-        logger.setLevel(logging.INFO if verbosity > 0 else logging.WARNING)
+        logger.setLevel({0: logging.WARNING, 3: logging.DEBUG}.get(verbosity, logging.INFO))

@@ -5,7 +5,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from enode_django.eventing.registry import subscribers
-from sample_project.embedded import Postgres, Redis, Server, ServerUnavailable
+from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable
 from tests.acceptance.processors import PROJECT, guarded_directory
 from tests.acceptance.shards import SHARD_TEMPLATE, ShardedStack
-from tests.acceptance.stack import SUBSCRIBERS, TEMPLATE, Stack
+from tests.acceptance.stack import SUBSCRIBERS, TEMPLATE, BrokerStack, Stack
 from tests.services import services_required
 
 AnyServer = TypeVar("AnyServer", bound=Server)
@@ -96,6 +96,26 @@ def sharded(
         server.resume()
         server.start()
     with ShardedStack(shard_servers, faulty_redis, processors_directory) as stack:
+        yield stack
+
+
+@pytest.fixture
+def broker_settings() -> Mapping[str, str]:
+    """Options of ``runbroker``, which a test may replace by parameters of this name."""
+    return {}
+
+
+@pytest.fixture
+def broker_stack(
+    faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: Path, broker_settings: Mapping[str, str]
+) -> Iterator[BrokerStack]:
+    """As ``stack``, with the queues in a broker of the test's own; Redis is there for caches alone."""
+    faulty_postgres.start()
+    faulty_redis.start()
+    with (
+        Broker(broker_settings) as broker,
+        BrokerStack(faulty_postgres, faulty_redis, processors_directory, broker) as stack,
+    ):
         yield stack
 
 

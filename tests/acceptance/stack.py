@@ -15,9 +15,12 @@ from typing import Any
 
 import psycopg
 import redis
+from enode_django.equeue.transports.broker import BrokerTransport
 
 from enode_django.commanding.bus import QueueCommandBus
+from enode_django.conf import BROKER
 from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.messages import decode_published
 from enode_django.eventing.publisher import dead_letter_topic
@@ -28,7 +31,7 @@ from enode_django.eventstore.statements import TABLE
 from enode_django.exceptions import UnknownTopic
 from enode_django.runtime import use_bus
 from enode_django.serialization.plain import unpack
-from sample_project.embedded import Postgres, Redis
+from sample_project.embedded import Broker, Postgres, Redis
 from tests.acceptance.invariants import Facts, variety, violations
 from tests.acceptance.journal import Journal
 from tests.acceptance.load import Client, Load
@@ -39,6 +42,7 @@ TEMPLATE = "acceptance"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 SLOW_REDIS_STREAMS = "tests.acceptance.slow_transport.SlowRedisStreams"
 QUEUES = 4
+TIMEOUT = 3.0
 GROUP, COMMANDS, EVENTS = "processors", "commands", "events"
 SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "bank.transfers", "notes.Notes")
 """The sample's."""
@@ -64,7 +68,7 @@ class Stack:
         self.subscribers = list(SUBSCRIBERS)
         self._apps = "tests.acceptance.faulty"
         self._started: list[Group] = []
-        self.transport = RedisStreamsTransport(redis.url, prefix=self._name, timeout=3.0)
+        self.transport = self._make_transport()
         self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> Stack:
@@ -88,6 +92,17 @@ class Stack:
         for processors in self._started:
             processors.close()
             print(f"---- {processors.log_path.name}\n{_without_noise(processors.log)[-LOG_SHOWN:]}")
+
+    def _make_transport(self) -> Transport:
+        return RedisStreamsTransport(self.redis.url, prefix=self._name, timeout=TIMEOUT)
+
+    def _queue(self, transport: str) -> dict[str, Any]:
+        """The setting ``QUEUE`` of the processes."""
+        return {
+            "BACKEND": transport,
+            "LOCATION": self.redis.url,
+            "OPTIONS": {"prefix": self._name, "timeout": TIMEOUT},
+        }
 
     # -- what runs on it ------------------------------------------------------------------------------------------
 
@@ -142,17 +157,12 @@ class Stack:
             process.wait()
 
     def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
-        queue = {
-            "BACKEND": transport,
-            "LOCATION": self.redis.url,
-            "OPTIONS": {"prefix": self._name, "timeout": 3.0},
-        }
         return {
             "DJANGO_SETTINGS_MODULE": "tests.acceptance.settings",
             "DATABASE_URL": self.postgres.url_of(self._name),
             "ACCEPTANCE_APPS": self._apps if apps is None else apps,
             "ACCEPTANCE_DIRECTORY": str(self.directory),
-            "ACCEPTANCE_ENODE": json.dumps({"QUEUE": queue, **ENODE, **enode}),
+            "ACCEPTANCE_ENODE": json.dumps({"QUEUE": self._queue(transport), **ENODE, **enode}),
         }
 
     def start_ready(self, processes: int = 2, *options: str, **settings: Any) -> Processors:
@@ -285,6 +295,20 @@ class Stack:
                 (batch,) = self.transport.pull(topic, {queue: offset}, limit=5_000, wait=0)
                 yield from batch.bodies
                 offset = batch.offsets[-1] + 1
+
+
+class BrokerStack(Stack):
+    """Its queues are in a broker."""
+
+    def __init__(self, postgres: Postgres, redis: Redis, directory: Path, broker: Broker) -> None:
+        self.broker = broker
+        super().__init__(postgres, redis, directory)
+
+    def _make_transport(self) -> Transport:
+        return BrokerTransport(self.broker.url, timeout=TIMEOUT)
+
+    def _queue(self, transport: str) -> dict[str, Any]:
+        return {"BACKEND": BROKER, "LOCATION": self.broker.url, "OPTIONS": {"timeout": TIMEOUT}}
 
 
 def _without_noise(log: str) -> str:

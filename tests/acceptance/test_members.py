@@ -1,0 +1,86 @@
+"""Processors are started and stopped under load, as on several hosts that know nothing of each other."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.processors import Processors
+from tests.acceptance.stack import BrokerStack
+from tests.acceptance.waiting import wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+
+HOSTS = 5
+_TAKEN = re.compile(r"DEBUG (\S+) enode_django\.equeue: (\w+)/(\d+) is ours for (\S+) from offset \d+ on, epoch (\d+)")
+
+
+def test_workers_come_and_go_under_load_without_a_conflict(
+    broker_stack: BrokerStack, seed: int, tmp_path: Path
+) -> None:
+    stack, random_ = broker_stack, random.Random(seed)
+    reports = [tmp_path / f"report-{number}.json" for number in range(HOSTS + 1)]
+    hosts: list[Processors] = []
+    with stack.load(seed, varied=True, pause=0.02) as load:
+        for report in reports:
+            hosts.append(stack.start(1, "--report", str(report), "--verbosity=3", role="all"))
+            hosts[-1].wait_for(r"acquired commands/")
+            load.wait_for_rounds(random_.randint(10, 40))
+        first, *others = hosts
+        random_.shuffle(others)
+        for host in others:
+            host.signal(signal.SIGTERM)
+            load.wait_for_rounds(random_.randint(10, 40))
+        for host in others:
+            assert host.wait_end() == 0, "it drained"
+        wait_until(lambda: holds_all(stack, first), "the first has all queues again")
+    stack.wait_followed()
+    stack.check()
+    stack.check_read_side()
+    assert [conflicts(report) for report in reports] == [0] * len(reports)
+    assert_one_owner_in_each_epoch(host.log for host in hosts)
+
+
+def test_a_host_that_loses_its_power_and_one_that_stands_still_are_replaced(
+    broker_stack: BrokerStack, seed: int
+) -> None:
+    stack = broker_stack
+    hosts = [stack.start(1, "--verbosity=3") for _ in range(3)]
+    wait_until(lambda: len(owners(stack)) == len(hosts), "all hosts have queues")
+    dead, asleep, alive = hosts
+    with stack.load(seed) as load:
+        dead.signal_group(signal.SIGKILL)
+        asleep.signal_group(signal.SIGSTOP)
+        wait_until(lambda: holds_all(stack, alive), "one is left, and has all queues")
+        load.wait_for_rounds(50)
+        asleep.signal_group(signal.SIGCONT)
+        wait_until(lambda: len(owners(stack)) == 2, "who was asleep has queues again")
+    stack.check()
+    assert_one_owner_in_each_epoch(host.log for host in hosts)
+
+
+def owners(stack: BrokerStack) -> set[str | None]:
+    claims = stack.transport.groups("commands")["processors"].claims
+    return {claim.owner for claim in claims.values()}
+
+
+def holds_all(stack: BrokerStack, host: Processors) -> bool:
+    return owners(stack) == set(host.living_workers())
+
+
+def conflicts(report: Path) -> int:
+    found: int = json.loads(report.read_text())["conflicts"]
+    return found
+
+
+def assert_one_owner_in_each_epoch(logs: Iterable[str]) -> None:
+    taken: Sequence[tuple[str, ...]] = [found for log in logs for found in _TAKEN.findall(log)]
+    epochs = [place for _, *place in taken]
+    assert len(epochs) > HOSTS
+    assert len(set(map(tuple, epochs))) == len(epochs), "an epoch was given out twice"
