@@ -73,7 +73,7 @@ def _connected(pika: Any, port: int) -> Any:
 
 
 def _produce(connection: Any, body: bytes, batch: int, count: int, properties: Any) -> float:
-    """pika's blocking channel would wait for the confirm of each message, so the channel below it takes the confirms."""
+    """pika's blocking channel would wait for each confirm by itself, so the channel below it takes them."""
     channel = connection.channel()
     confirmed = 0
 
