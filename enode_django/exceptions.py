@@ -55,7 +55,7 @@ EnodeError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
 │   │   └── QueueFull                it has no room for the moment (disk, memory, a watermark): nothing was stored
 │   ├── UnknownTopic
-│   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; nothing was stored
+│   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; it says what was stored
 │   ├── QueueBacklog                 keys cannot move while messages are unfinished
 │   └── QueueHeld                    retriable: another owner holds a valid lease
 ├── SparkUnavailable                 PySpark or Java is missing, or too old
@@ -68,6 +68,7 @@ an error's text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 _SHOWN = 200
@@ -317,7 +318,13 @@ class UnknownTopic(QueueError):
 
 
 class StaleRoute(QueueError):
+    """``stored``: of queues that had taken their messages before, the offset of the first one."""
+
     retriable = True
+
+    def __init__(self, message: str, *, stored: Mapping[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.stored: Mapping[int, int] = stored or {}
 
 
 class QueueBacklog(QueueError):

@@ -74,11 +74,28 @@ class Producer:
             bodies, places = self._by_queue(route.queues, messages)
             try:
                 return self._transport.send(topic, bodies, route=route.version), places
-            except StaleRoute:
+            except StaleRoute as stale:
                 self._routes.pop(topic, None)
                 if asked == ROUTES_ASKED - 1:
                     raise
+                if stale.stored:
+                    return self._rest_sent(topic, messages, places, stale.stored)
         raise AssertionError("the last one has returned or raised")
+
+    def _rest_sent(
+        self,
+        topic: str,
+        messages: Sequence[tuple[str, bytes]],
+        places: Sequence[tuple[int, int]],
+        stored: Mapping[int, int],
+    ) -> tuple[Mapping[int, int], list[tuple[int, int]]]:
+        """Send again what only some queues had taken when the route changed, without what those have."""
+        left = [index for index, (queue, _) in enumerate(places) if queue not in stored]
+        sent = [(queue, stored.get(queue, 0) + place) for queue, place in places]
+        first, rest = self._send(topic, [messages[index] for index in left])
+        for index, (queue, place) in zip(left, rest, strict=True):
+            sent[index] = (queue, first[queue] + place)
+        return dict.fromkeys((queue for queue, _ in sent), 0), sent
 
     def _by_queue(
         self, queues: Sequence[int], messages: Sequence[tuple[str, bytes]]

@@ -101,8 +101,9 @@ class Transport(Protocol):
 
         The offsets of one queue's bodies are contiguous. Returns when the transport has stored them. Raises
         `UnknownTopic`, or `QueueError` for a queue number that the topic does not have, before anything is stored;
-        `StaleRoute` if ``route`` is given and not the version of the topic's route any more; `QueueFull` when there is
-        no room. A queue with no bodies is left out of the answer.
+        `StaleRoute` if ``route`` is given and not the version of the topic's route any more (a queue has then stored
+        all of its bodies or none, and the error says which); `QueueFull` when there is no room. A queue with no bodies
+        is left out of the answer.
 
         With ``once`` the same send may be made again after `TransportUnavailable`: what was stored of it already is
         not stored again, and the answer is the same. The newest 100 sends of a producer are known, for ten minutes.

@@ -1,21 +1,21 @@
-"""Connections to one Redis server: the one border where redis-py's errors become ours."""
+"""Commands to Redis: the one border where redis-py's errors become ours."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
-import redis
-from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool, parse_url
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthenticationWrongNumberOfArgsError,
     AuthorizationError,
+    ClusterDownError,
     ConnectionError,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -25,125 +25,189 @@ from redis.exceptions import (
     TimeoutError,
     TryAgainError,
 )
-from redis.retry import Retry
 
+from enode_django.equeue.transports.redis_location import (
+    ClusterLocation,
+    SentinelLocation,
+    parse_location,
+)
 from enode_django.equeue.transports.redis_scripts import Script
+from enode_django.equeue.transports.redis_servers import (
+    ClusterServers,
+    Node,
+    SentinelServers,
+    Servers,
+    SingleServer,
+    Timeouts,
+)
 from enode_django.exceptions import ConfigurationError, EnodeError, QueueError, TransportUnavailable
 
 LONGEST_BLOCK = 5.0
 """Seconds that one blocking command may block; longer waits are made of several, so that a dead server is noticed."""
 
-_LATER = ("redis+sentinel", "redis+cluster")
+_TRIES = 5
+"""How often a call is made that was not done, because a script or a key was not where it was thought to be."""
 _REFUSED = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError, NoPermissionError)
-_PASSING = (ConnectionError, TimeoutError, OutOfMemoryError, ReadOnlyError, TryAgainError)
-_PASSING_CODES = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY"})
+_PASSING = (AskError, ClusterDownError, ConnectionError, OutOfMemoryError, ReadOnlyError, TimeoutError, TryAgainError)
+_PASSING_CODES = frozenset(
+    {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "UNBLOCKED"}
+)
 _SCRIPT_ERROR = re.compile(r"@user_script: ?\d+: -([A-Z]+) ")
+
+Command = Sequence[str | int | float | bytes]
+"""A command whose second word is the key that it is about."""
 
 
 class ScriptCall(NamedTuple):
     script: Script
     keys: Sequence[str]
-    arguments: Sequence[str | int | bytes]
+    arguments: Sequence[str | int | bytes] = ()
 
     def command(self) -> tuple[str | int | bytes, ...]:
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.arguments)
 
 
+class Confirmation(NamedTuple):
+    """How many replicas must have what a call wrote, and how many milliseconds they have for it."""
+
+    replicas: int
+    milliseconds: int
+
+
 class RedisConnection:
-    """Two pools, so that what blocks never keeps what sends waiting. Safe for threads, and after a fork.
+    """Safe for threads, and after a fork.
 
     Nothing is ever sent twice on its own: a call whose connection breaks raises `TransportUnavailable`, and the
     caller, who knows whether that is safe, tries again. Connections that the server closed meanwhile (a restart, its
-    idle timeout) are found and replaced before they are used.
+    idle timeout) are found and replaced before they are used. Only what a server has refused to do is sent again:
+    scripts that it does not know, keys that another node of its cluster has.
     """
 
-    def __init__(self, location: str, *, timeout: float, client: Mapping[str, Any]) -> None:
-        options = {**client, **_parse(location)}
-        self.name = _name(options)
-        self._quick = self._client(options, timeout, timeout)
-        self._blocking = self._client(options, timeout, LONGEST_BLOCK + timeout)
+    def __init__(
+        self, location: str, *, timeout: float, client: Mapping[str, Any], confirmation: Confirmation | None = None
+    ) -> None:
+        parsed = parse_location(location)
+        self.is_cluster = isinstance(parsed, ClusterLocation)
+        patience = confirmation.milliseconds / 1000 if confirmation is not None else 0.0
+        timeouts = Timeouts(timeout, timeout + patience, LONGEST_BLOCK + timeout)
+        self._confirmation = confirmation
+        self._servers: Servers
+        if isinstance(parsed, ClusterLocation):
+            self._servers = ClusterServers(parsed, timeouts, client)
+        elif isinstance(parsed, SentinelLocation):
+            self._servers = SentinelServers(parsed, timeouts, client)
+        else:
+            self._servers = SingleServer(parsed, timeouts, client)
+        self.name = self._servers.name
 
-    def _client(self, options: Mapping[str, Any], connect_timeout: float, timeout: float) -> Any:
-        # Any, because redis-py leaves execute_command untyped.
-        fixed: dict[str, Any] = {
-            "max_connections": 10_000,
-            "socket_timeout": timeout,
-            "socket_connect_timeout": connect_timeout,
-            "retry": Retry(NoBackoff(), 0),
-            "health_check_interval": 30,
-            "protocol": 2,
-            "decode_responses": False,
-        }
-        if "path" not in options:
-            fixed["socket_keepalive"] = True
-        client = redis.Redis(connection_pool=_pool({**options, **fixed}))
-        # redis-py would turn every entry into a dictionary; what comes from the wire is all we need.
-        client.set_response_callback("XREAD", lambda response, **_: response)
-        return client
+    def execute(self, *command: str | int | float | bytes) -> Any:
+        return self.execute_all([command])[0]
 
-    def execute(self, *command: str | int | bytes) -> Any:
-        with self._border():
-            return self._quick.execute_command(*command)
+    def execute_all(self, commands: Sequence[Command]) -> list[Any]:
+        """One round trip to each server; the first error is raised."""
+        with self.border():
+            return _raised(self._everywhere([str(command[1]) for command in commands], commands))
 
-    def execute_all(self, commands: Sequence[Sequence[str | int | bytes]]) -> list[Any]:
-        """One round trip; the first error is raised."""
-        with self._border():
-            pipeline = self._quick.pipeline(transaction=False)
-            for command in commands:
-                pipeline.execute_command(*command)
-            return list(pipeline.execute())
+    def run(self, call: ScriptCall, *, confirmed: bool = False) -> Any:
+        return self.run_all([call], confirmed=confirmed)[0]
 
-    def read_blocking(self, before: Sequence[str | int] | None, command: Sequence[str | int]) -> Any:
+    def run_all(self, calls: Sequence[ScriptCall], *, atomically: bool = False, confirmed: bool = False) -> list[Any]:
+        """One round trip to each server, and another one for what was not done there.
+
+        ``atomically``: calls beside each other that have the same keys are done at once. ``confirmed``: raises
+        `TransportUnavailable` when too few replicas have what was written.
+        """
+        confirmation = self._confirmation if confirmed else None
+        with self.border():
+            keys = [call.keys[0] for call in calls]
+            return _raised(self._everywhere(keys, calls, atomically=atomically, confirmation=confirmation))
+
+    def read_all(self, reads: Mapping[str, Command]) -> list[Any]:
+        """What XREADs that do not block find, each by its key."""
+        with self.border():
+            return _raised(self._everywhere(list(reads), list(reads.values())))
+
+    def read_blocking(self, before: Command | None, command: Command, *, key: str) -> Any:
         """Run an XREAD that blocks up to `LONGEST_BLOCK` seconds; ``before`` goes ahead of it in the same trip."""
-        with self._border():
-            if before is None:
-                return self._blocking.execute_command(*command)
-            pipeline = self._blocking.pipeline(transaction=False)
-            pipeline.execute_command(*before)
-            pipeline.execute_command(*command)
-            return pipeline.execute()[1]
+        with self.border():
+            for _ in range(_TRIES):
+                node = self._servers.node(key)
+                try:
+                    with self.using(node):
+                        return _read_blocking(node.blocking, before, command)
+                except MovedError as error:
+                    self._servers.moved(node, error)
+            raise ConnectionError(f"no node of the cluster has {key!r} now")
 
-    def run(self, call: ScriptCall) -> Any:
-        with self._border():
-            try:
-                return self._quick.execute_command(*call.command())
-            except NoScriptError:
-                self._load([call])
-                return self._quick.execute_command(*call.command())
+    def nodes(self, keys: Sequence[str]) -> dict[Node, list[int]]:
+        """Which server has which of the keys, by their places; raises redis-py's errors."""
+        nodes: dict[Node, list[int]] = {}
+        for place, key in enumerate(keys):
+            nodes.setdefault(self._servers.node(key), []).append(place)
+        return nodes
 
-    def run_all(self, calls: Sequence[ScriptCall], *, atomically: bool = False) -> list[Any]:
-        """One round trip, and another one for those calls whose script the server had forgotten."""
-        if len(calls) == 1:
-            return [self.run(calls[0])]
-        with self._border():
-            results = self._pipeline(calls, atomically)
-            unknown = [index for index, result in enumerate(results) if isinstance(result, NoScriptError)]
-            if unknown:
-                self._load([calls[index] for index in unknown])
-                again = self._pipeline([calls[index] for index in unknown], atomically)
-                for index, result in zip(unknown, again, strict=True):
-                    results[index] = result
-            for result in results:
-                if isinstance(result, Exception):
-                    raise result
-            return results
-
-    def _pipeline(self, calls: Sequence[ScriptCall], atomically: bool) -> list[Any]:
-        pipeline = self._quick.pipeline(transaction=atomically)
-        for call in calls:
-            pipeline.execute_command(*call.command())
-        return list(pipeline.execute(raise_on_error=False))
-
-    def _load(self, calls: Sequence[ScriptCall]) -> None:
-        for script in {call.script for call in calls}:
-            self._quick.execute_command("SCRIPT LOAD", script.text)
+    def moved(self, node: Node, error: MovedError) -> None:
+        """To be called when a command was sent there and refused."""
+        self._servers.moved(node, error)
 
     def close(self) -> None:
-        for client in (self._quick, self._blocking):
-            client.connection_pool.disconnect()
+        self._servers.close()
+
+    def _everywhere(
+        self,
+        keys: Sequence[str],
+        todo: Sequence[Any],
+        *,
+        atomically: bool = False,
+        confirmation: Confirmation | None = None,
+    ) -> list[Any]:
+        """What each of ``todo`` gave, errors of the servers among it. Each is a `Command` or a `ScriptCall`."""
+        results: list[Any] = [None] * len(todo)
+        left: Sequence[int] = range(len(todo))
+        for _ in range(_TRIES):
+            undone: list[int] = []
+            for node, places in self.nodes([keys[place] for place in left]).items():
+                of_node = [left[place] for place in places]
+                given = [todo[place] for place in of_node]
+                with self.using(node):
+                    answers = _send(node, given, atomically, confirmation)
+                    undone += self._undone(node, of_node, given, answers)
+                for place, answer in zip(of_node, answers, strict=True):
+                    results[place] = answer
+            if not undone:
+                break
+            left = sorted(undone)
+        return results
+
+    def _undone(self, node: Node, places: Sequence[int], todo: Sequence[Any], answers: Sequence[Any]) -> list[int]:
+        """The places of what the server refused and another try may do, after it was seen to what is missing."""
+        undone: list[int] = []
+        unknown: set[Script] = set()
+        for place, given, answer in zip(places, todo, answers, strict=True):
+            if isinstance(answer, NoScriptError):
+                unknown.add(given.script)
+                undone.append(place)
+            elif isinstance(answer, MovedError):
+                self._servers.moved(node, answer)
+                undone.append(place)
+            elif isinstance(answer, ClusterDownError) or _is_replicas(answer):
+                self._servers.failed(node, is_replica=_is_replicas(answer))
+        for script in unknown:
+            node.quick.execute_command("SCRIPT LOAD", script.text)
+        return undone
 
     @contextmanager
-    def _border(self) -> Generator[None]:
+    def using(self, node: Node) -> Generator[None]:
+        try:
+            yield
+        except MovedError:
+            raise
+        except RedisError as error:
+            self._servers.failed(node, is_replica=_is_replicas(error))
+            raise
+
+    @contextmanager
+    def border(self) -> Generator[None]:
         try:
             yield
         except RedisError as error:
@@ -161,51 +225,82 @@ class RedisConnection:
         return QueueError(f"redis at {self.name}: {error}")
 
 
+def _raised(results: list[Any]) -> list[Any]:
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def _send(node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confirmation | None) -> list[Any]:
+    """Raises only what is about the connection, or about what the replicas have."""
+    if len(todo) == 1 and confirmation is None:
+        try:
+            return [node.quick.execute_command(*_words(todo[0]))]
+        except ResponseError as error:
+            return [error]
+    pipeline = node.quick.pipeline(transaction=False)
+    sizes: list[int] = []
+    for _, group in groupby(todo, key=lambda call: call.keys if atomically else id(call)):
+        commands = [_words(given) for given in group]
+        sizes.append(len(commands))
+        for command in commands if len(commands) == 1 else [("MULTI",), *commands, ("EXEC",)]:
+            pipeline.execute_command(*command)
+    if confirmation is not None:
+        pipeline.execute_command("WAIT", *confirmation)
+    answers = pipeline.execute(raise_on_error=False)
+    if confirmation is not None:
+        _check_replicas(answers.pop(), confirmation)
+    return _without_transactions(answers, sizes)
+
+
+def _words(given: Any) -> Command:
+    return given.command() if isinstance(given, ScriptCall) else given
+
+
+def _without_transactions(answers: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+    results: list[Any] = []
+    place = 0
+    for size in sizes:
+        if size == 1:
+            results.append(answers[place])
+            place += 1
+            continue
+        done = answers[place + size + 1]
+        if isinstance(done, Exception):
+            refused = [error for error in answers[place : place + size + 1] if isinstance(error, Exception)]
+            done = [next(iter(refused), done)] * size
+        results += done
+        place += size + 2
+    return results
+
+
+def _check_replicas(answer: Any, confirmation: Confirmation) -> None:
+    if isinstance(answer, Exception):
+        raise answer
+    if int(answer) < confirmation.replicas:
+        raise ConnectionError(
+            f"{int(answer)} of {confirmation.replicas} replicas have confirmed within {confirmation.milliseconds} ms; "
+            "it is unknown whether this outlives the server"
+        )
+
+
+def _read_blocking(client: Any, before: Command | None, command: Command) -> Any:
+    if before is None:
+        return client.execute_command(*command)
+    pipeline = client.pipeline(transaction=False)
+    pipeline.execute_command(*before)
+    pipeline.execute_command(*command)
+    return pipeline.execute()[1]
+
+
+def _is_replicas(answer: Any) -> bool:
+    """Whether it is the error of a server that is no master (any more)."""
+    return isinstance(answer, RedisError) and (isinstance(answer, ReadOnlyError) or _code(answer) == "READONLY")
+
+
 def _code(error: RedisError) -> str:
     """The server's error code, also of an error within a script (where servers before 7 put it behind a place)."""
     text = str(error)
     within_script = _SCRIPT_ERROR.search(text)
     return within_script[1] if within_script else text.partition(" ")[0]
-
-
-def _parse(location: str) -> dict[str, Any]:
-    # Neither the location nor a parser's own words may be shown: both can hold the password.
-    scheme = location.partition("://")[0] if "://" in location else ""
-    if scheme in _LATER:
-        raise ConfigurationError(
-            f"{scheme}:// comes with a later version; name one server with redis://, rediss:// or unix://"
-        )
-    if scheme not in ("redis", "rediss", "unix"):
-        raise ConfigurationError(
-            "a location must begin with redis://, rediss:// or unix://, like 'redis://localhost:6379/0'"
-        )
-    try:
-        options: dict[str, Any] = parse_url(location)  # type: ignore[no-untyped-call]
-        path = urlsplit(location).path.strip("/")
-    except ValueError:
-        raise ConfigurationError(
-            f"a {scheme}:// location has a part that cannot be read (port, query or brackets); percent-encode what is "
-            "special in user and password"
-        ) from None
-    if scheme == "unix" and not path:
-        raise ConfigurationError("a unix:// location needs a path, like 'unix:///run/redis/redis.sock?db=0'")
-    if scheme != "unix" and path and not path.isdigit():
-        raise ConfigurationError(
-            f"the path of a {scheme}:// location is the database's number, like 'redis://localhost:6379/0'"
-        )
-    return options
-
-
-def _pool(options: Mapping[str, Any]) -> ConnectionPool:
-    try:
-        pool = ConnectionPool(**options)
-        pool.connection_class(**pool.connection_kwargs)  # takes all options, and does not connect yet
-    except (TypeError, ValueError, RedisError) as error:
-        raise ConfigurationError(f"redis-py cannot use the options given for {_name(options)}: {error}") from None
-    return pool
-
-
-def _name(options: Mapping[str, Any]) -> str:
-    if "path" in options:
-        return str(options["path"])
-    return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"

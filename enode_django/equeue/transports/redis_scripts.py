@@ -1,4 +1,5 @@
-"""The Lua scripts of the Redis driver: each is one atomic step on the keys of one queue (or one inbox).
+"""The Lua scripts of the Redis driver about messages and answers: each is one atomic step on the keys of one queue (or
+one inbox).
 
 A server that cannot write (out of memory, read-only) refuses a script's first write and none after it, so nothing is
 left half done.
@@ -8,6 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+
+from enode_django.equeue.transports.base import KNOWN_SENDS
+
+KNOWN_SECONDS = 600
+CLOCK_STEP = 10
+"""Milliseconds: of the messages stored within such a step only the first one's time is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +26,81 @@ class Script:
         object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-SEND = Script("""
--- KEYS: log, next offset. ARGV: bodies. Returns the offset of the first; offset n is the entry 'n+1-0'.
-local last = redis.call('INCRBY', KEYS[2], #ARGV)
-local first = last - #ARGV
-for i, body in ipairs(ARGV) do
-  redis.call('XADD', KEYS[1], string.format('%d-0', first + i), 'b', body)
+NOW = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+
+# What is stored under a sequence is kept by chunk, so that a send that broke off between two chunks is completed. The
+# turns are a ring of the newest sequences.
+SEND = Script(
+    NOW
+    + f"""
+-- KEYS: log, queue, times, sent. ARGV: route ('': any), sequence ('': none), chunk, bodies.
+-- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route.
+local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time')
+local sequence, chunk = ARGV[2], ARGV[3]
+if sequence ~= '' then
+  local stored = redis.call('HGET', KEYS[4], sequence .. ':' .. chunk)
+  if stored then return tonumber(stored) end
+end
+if ARGV[1] ~= '' and ARGV[1] ~= (queue[2] or '1') then return -1 end
+local first = tonumber(queue[1] or 0)
+for i = 4, #ARGV do
+  redis.call('XADD', KEYS[1], string.format('%d-0', first + i - 3), 'b', ARGV[i])
+end
+local last = string.format('%d', first + #ARGV - 3)
+if now >= tonumber(queue[3] or 0) + {CLOCK_STEP} then
+  local moment = string.format('%d', now)
+  redis.call('XADD', KEYS[3], moment .. '-0', 'o', first)
+  redis.call('HSET', KEYS[2], 'end', last, 'time', moment)
+else
+  redis.call('HSET', KEYS[2], 'end', last)
+end
+if sequence ~= '' then
+  redis.call('HSET', KEYS[4], sequence .. ':' .. chunk, string.format('%d', first))
+  if chunk == '0' then
+    local turn = 'turn:' .. redis.call('HINCRBY', KEYS[4], 'turns', 1) % {KNOWN_SENDS}
+    local oldest, part = redis.call('HGET', KEYS[4], turn), 0
+    while oldest and redis.call('HDEL', KEYS[4], oldest .. ':' .. part) == 1 do part = part + 1 end
+    redis.call('HSET', KEYS[4], turn, sequence)
+  end
+  redis.call('EXPIRE', KEYS[4], {KNOWN_SECONDS})
 end
 return first
-""")
+"""
+)
+
+FIRST = """
+local function first_offset(log, last)
+  local oldest = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+  return oldest and tonumber(string.match(oldest[1], '^%d+')) - 1 or last
+end
+"""
+
+BOUNDS = Script(
+    FIRST
+    + """
+-- KEYS: log, queue. Returns the offset of the oldest message, and the next one's.
+local last = tonumber(redis.call('HGET', KEYS[2], 'end') or 0)
+return {first_offset(KEYS[1], last), last}
+"""
+)
+
+TRIM_TIMES = Script(
+    FIRST
+    + """
+-- KEYS: log, queue, times. ARGV: how many entries to look at.
+-- Returns how many it deleted of those times that only belong to messages which are deleted.
+local first = first_offset(KEYS[1], tonumber(redis.call('HGET', KEYS[2], 'end') or 0))
+local entries = redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', ARGV[1])
+local keep = false
+for i = 2, #entries do
+  if tonumber(entries[i][2][2]) <= first then keep = entries[i][1] end
+end
+return keep and redis.call('XTRIM', KEYS[3], 'MINID', keep) or 0
+"""
+)
 
 REPLY = Script("""
 -- KEYS: inbox. ARGV: how many answers it may hold, seconds until it is forgotten, bodies.
@@ -36,79 +109,3 @@ for i = 3, #ARGV do
 end
 return redis.call('EXPIRE', KEYS[1], ARGV[2])
 """)
-
-_NOW = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-"""
-
-# Which start of the server this is. A server that crashed may have lost its last writes, and a window that goes on from
-# before would pass over what is sent under the same offsets now. Who may not ask (ACL) is not protected.
-_RUN = """
-local info = redis.pcall('INFO', 'server')
-local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
-"""
-
-ACQUIRE = Script(
-    _NOW
-    + _RUN
-    + """
--- KEYS: claim, next offset. ARGV: owner, lease in ms, owners known to be dead.
--- Returns {1, epoch, committed, end, previous owner or ''} or {0, owner, ms left}.
-local claim = redis.call('HMGET', KEYS[1], 'owner', 'until', 'epoch', 'offset')
-local previous = claim[1]
-if previous == ARGV[1] then previous = false end
-local held = previous and tonumber(claim[2]) > now
-for i = 3, #ARGV do
-  if previous == ARGV[i] then held = false end
-end
-if held then
-  return {0, previous, tonumber(claim[2]) - now}
-end
-local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
-redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'until', string.format('%d', now + ARGV[2]), 'run', run)
-return {1, epoch, tonumber(claim[4] or 0), tonumber(redis.call('GET', KEYS[2]) or 0), previous or ''}
-"""
-)
-
-RENEW = Script(
-    _NOW
-    + _RUN
-    + """
--- KEYS: claim. ARGV: owner, epoch, lease in ms. Returns 1, or 0 when the queue was lost.
-local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'run')
-if claim[1] ~= ARGV[1] or claim[2] ~= ARGV[2] or claim[3] ~= run then return 0 end
-redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[3]))
-return 1
-"""
-)
-
-RELEASE = Script("""
--- KEYS: claim. ARGV: owner, epoch.
-local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
-if claim[1] == ARGV[1] and claim[2] == ARGV[2] then
-  return redis.call('HDEL', KEYS[1], 'owner', 'until')
-end
-return 0
-""")
-
-COMMIT = Script(
-    _RUN
-    + """
--- KEYS: claim, receipts. ARGV: epoch, offset, how many receipts stay, then offset and body of each new one.
--- Returns 1, or 0 when the epoch is stale.
-local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run')
-if claim[1] ~= ARGV[1] or claim[3] ~= run then return 0 end
-local before = tonumber(claim[2] or 0)
-if tonumber(ARGV[2]) <= before then return 1 end
-for i = 4, #ARGV, 2 do
-  if tonumber(ARGV[i]) >= before then redis.call('RPUSH', KEYS[2], ARGV[i + 1]) end
-end
-if #ARGV > 3 then
-  local over = redis.call('LLEN', KEYS[2]) - ARGV[3]
-  if over > 0 then redis.call('LTRIM', KEYS[2], over, -1) end
-end
-redis.call('HSET', KEYS[1], 'offset', ARGV[2])
-return 1
-"""
-)

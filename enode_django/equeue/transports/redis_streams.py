@@ -1,105 +1,75 @@
-"""Queues on Redis Streams: one server, Redis 6.2 or later.
+"""Queues on Redis Streams: one server, a master that Sentinels watch, or a cluster; Redis 6.2 or later.
 
 Keys, all under ``prefix`` (``enode``); what a script touches together shares a hash tag:
 
-* ``enode:{topic}:queues`` how many queues; ``enode:{topic}:groups`` the groups that ever acquired one of them
-* ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:next`` the next offset
-* ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), and while leased owner, until (ms since 1970); run,
-  the start of the server under which it was acquired: a later one may have lost writes, so leases are lost with it
+* ``enode:topics`` set: the names of all topics
+* ``enode:{topic}:topic`` hash: queues (how many), unproduced and unconsumed (which are hidden), and what
+  `redis_topic_scripts` says of version, round, until; ``enode:{topic}:groups`` hash: the groups that ever joined or
+  acquired a queue, and whether trimming waits for them; ``enode:{topic}:group:<group>`` hash: sessions, division
+* ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:queue`` hash: end (the next
+  offset), route and round (copies of the topic's), epoch (the last one given out) and run (under which)
+* ``enode:{topic:3}:times`` stream: entry ids are ms since 1970, each with the offset of the first message of that time
+* ``enode:{topic:3}:sent:<producer>`` hash: where the newest sends of a producer lie
+* ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), deaths, and while leased owner, until (ms since
+  1970); run, the start of the server under which it was acquired: a later one, or a replica that took over, may have
+  lost writes, so leases are lost with it
 * ``enode:{topic:3}:receipts:<group>`` list: what the group keeps of messages it is done with, the oldest first
 * ``enode:inbox:{address}`` the answers to one process, gone ten minutes after the last one
 
 What was acknowledged survives a crash of the server as its persistence is configured: with ``appendonly no`` it does
-not, with ``appendfsync everysec`` the last second may be lost, with ``always`` nothing is.
+not, with ``appendfsync everysec`` the last second may be lost, with ``always`` nothing is. Replication is asynchronous:
+a failover may lose what was acknowledged just before. ``wait_replicas`` makes that rare, not impossible.
 """
 
 from __future__ import annotations
 
-import re
-import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from enode_django.equeue.messages import Commit, Lease, PulledBatch
-from enode_django.equeue.transports.base import check_limit, check_new_topic, check_queues
-from enode_django.equeue.transports.redis_connection import LONGEST_BLOCK, RedisConnection, ScriptCall
-from enode_django.equeue.transports.redis_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, REPLY, SEND
-from enode_django.exceptions import ConfigurationError, QueueHeld, UnknownTopic
+from enode_django.equeue.messages import (
+    Commit,
+    GroupState,
+    Lease,
+    Membership,
+    Once,
+    PulledBatch,
+    QueueState,
+    Route,
+    Start,
+)
+from enode_django.equeue.transports.base import check_limit
+from enode_django.equeue.transports.redis_batches import (
+    chunks,
+    commit_arguments,
+    milliseconds,
+    parse_deaths,
+    parse_entries,
+    steps,
+)
+from enode_django.equeue.transports.redis_claim_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, SET_OFFSET
+from enode_django.equeue.transports.redis_connection import Confirmation, RedisConnection, ScriptCall
+from enode_django.equeue.transports.redis_groups import RedisGroups
+from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
+from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, SEND, TRIM_TIMES
+from enode_django.equeue.transports.redis_topics import RedisTopics
+from enode_django.equeue.transports.redis_waiting import read_first
+from enode_django.exceptions import ConfigurationError, QueueHeld, StaleRoute
 
-# One script call holds up every other client of the server.
-MESSAGES_PER_CALL = 500
-BYTES_PER_CALL = 1_000_000
-RECEIPTS_PER_CALL = 1_000
-
-INBOX_ANSWERS = 100_000
-INBOX_SECONDS = 600
-INBOX_BATCH = 1_000
-_ADDRESS = re.compile(r"[0-9a-f]{32}")
-
-
-class _Keys:
-    def __init__(self, prefix: str) -> None:
-        if not prefix or any(sign in prefix for sign in "{} "):
-            raise ConfigurationError(f"prefix must be a plain word without braces or spaces, got {prefix!r}")
-        self._prefix = prefix
-
-    def queues(self, topic: str) -> str:
-        return f"{self._prefix}:{{{topic}}}:queues"
-
-    def groups(self, topic: str) -> str:
-        return f"{self._prefix}:{{{topic}}}:groups"
-
-    def log(self, topic: str, queue: int) -> str:
-        return f"{self._prefix}:{{{topic}:{queue}}}:log"
-
-    def next(self, topic: str, queue: int) -> str:
-        return f"{self._prefix}:{{{topic}:{queue}}}:next"
-
-    def claim(self, topic: str, queue: int, group: str) -> str:
-        return f"{self._prefix}:{{{topic}:{queue}}}:claim:{group}"
-
-    def receipts(self, topic: str, queue: int, group: str) -> str:
-        return f"{self._prefix}:{{{topic}:{queue}}}:receipts:{group}"
-
-    def inbox(self, address: str) -> str:
-        return f"{self._prefix}:inbox:{{{address}}}"
-
-
-class RedisInbox:
-    """One thread receives; what it received is deleted by its next call."""
-
-    def __init__(self, address: str, key: str, connection: RedisConnection) -> None:
-        self.address = address
-        self._key = key
-        self._connection = connection
-        self._last = "0-0"
-        self._delete_received = False
-
-    def receive(self, wait: float) -> Sequence[bytes]:
-        before = ("XTRIM", self._key, "MINID", _following(self._last)) if self._delete_received else None
-        for block in _blocks(wait):
-            command = ("XREAD", "COUNT", INBOX_BATCH, *block, "STREAMS", self._key, self._last)
-            response = self._connection.read_blocking(before, command)
-            before, self._delete_received = None, False
-            if response:
-                entries = response[0][1]
-                self._last = entries[-1][0].decode()
-                self._delete_received = True
-                return [entry[1][1] for entry in entries]
-        return []
-
-    def close(self) -> None:
-        self._connection.execute("DEL", self._key)
+TIMES_PER_CALL = 500
 
 
 class RedisStreamsTransport:
-    """Implements `Transport` on one Redis server.
+    """Implements `Transport` on Redis.
 
-    ``location`` is ``redis://``, ``rediss://`` or ``unix://``. Options: ``prefix`` of all keys; ``timeout`` in
-    seconds for connecting and for an answer; ``max_length``, above which `trim` cuts the queues of a topic that no
-    group ever acquired (None: never); ``client``, further keyword arguments for redis-py's connections (certificates).
+    ``location`` is ``redis://``, ``rediss://`` or ``unix://`` for one server, ``redis+sentinel://`` or
+    ``redis+cluster://`` (see `redis_location`). Options: ``prefix`` of all keys; ``timeout`` in seconds for connecting
+    and for an answer; ``max_length``, above which `trim` cuts the queues of a topic that no group ever acquired, and
+    with ``delete_unconsumed`` all queues (None: never); ``wait_replicas``, how many replicas must have what was sent or
+    committed before the call returns, and ``wait_timeout``, how many seconds they have for it; ``client``, further
+    keyword arguments for redis-py's connections (certificates).
     """
 
     def __init__(
@@ -109,74 +79,168 @@ class RedisStreamsTransport:
         prefix: str = "enode",
         timeout: float = 10.0,
         max_length: int | None = None,
+        delete_unconsumed: bool = False,
+        wait_replicas: int = 0,
+        wait_timeout: float = 1.0,
         client: Mapping[str, Any] | None = None,
     ) -> None:
-        self._keys = _Keys(prefix)
+        if wait_replicas < 0 or wait_timeout <= 0:
+            raise ConfigurationError(
+                f"wait_replicas must not be negative and wait_timeout be above 0 seconds, got {wait_replicas!r} and "
+                f"{wait_timeout!r}"
+            )
+        confirmation = Confirmation(wait_replicas, milliseconds(wait_timeout)) if wait_replicas else None
+        self._keys = Keys(prefix)
         self._max_length = max_length
-        self._connection = RedisConnection(location, timeout=timeout, client=client or {})
-        self._counts: dict[str, int] = {}
+        self._delete_unconsumed = delete_unconsumed
+        self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
+        self._topics = RedisTopics(self._keys, self._connection, timeout)
+        self._groups = RedisGroups(self._keys, self._connection, self._topics)
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def topics(self) -> Sequence[str]:
+        return self._topics.names()
 
     def create_topic(self, topic: str, queues: int) -> int:
-        check_new_topic(topic, queues)
-        key = self._keys.queues(topic)
-        count = int(self._connection.execute_all([("SETNX", key, queues), ("GET", key)])[1])
-        self._counts[topic] = count
-        return count
+        return self._topics.create(topic, queues)
 
     def queue_count(self, topic: str) -> int:
-        answer = self._connection.execute("GET", self._keys.queues(topic))
-        if answer is None:
-            self._counts.pop(topic, None)
-            raise UnknownTopic(f"topic {topic!r} does not exist; create it with create_topic")
-        self._counts[topic] = int(answer)
-        return int(answer)
+        return self._topics.count(topic)
 
-    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]]) -> Mapping[int, int]:
-        self._check(topic, bodies)
+    def queues(self, topic: str) -> Mapping[int, QueueState]:
+        return self._topics.states(topic)
+
+    def route(self, topic: str) -> Route:
+        return self._topics.route(topic)
+
+    def add_queues(self, topic: str, queues: int, *, unordered: bool = False) -> int:
+        return self._topics.add_queues(topic, queues, unordered=unordered)
+
+    def show(
+        self,
+        topic: str,
+        queue: int,
+        *,
+        to_producers: bool | None = None,
+        to_consumers: bool | None = None,
+        unordered: bool = False,
+    ) -> None:
+        self._topics.check(topic, (queue,))
+        if to_producers is not None:
+            self._topics.show_to_producers(topic, queue, to_producers, unordered=unordered)
+        if to_consumers is not None:
+            self._topics.show_to_consumers(topic, queue, to_consumers)
+
+    # -- messages -------------------------------------------------------------------------------------------------
+
+    def send(
+        self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
+    ) -> Mapping[int, int]:
+        self._topics.check(topic, bodies)
+        first: dict[int, int] = {}
+        left = [queue for queue, added in bodies.items() if added]
+        while left:
+            first |= self._append(topic, {queue: bodies[queue] for queue in left}, route, once)
+            left = [queue for queue in left if first[queue] < 0]
+            if left and route is not None and not self._topics.settle(topic, left, route):
+                raise StaleRoute(
+                    f"topic {topic!r} has other queues than those of route {route}; ask for its route again",
+                    stored={queue: offset for queue, offset in first.items() if offset >= 0},
+                )
+        return first
+
+    def _append(
+        self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None
+    ) -> dict[int, int]:
+        """Of each queue the offset of its first body, or -1 when the queue has another route."""
         queues: list[int] = []
         calls: list[ScriptCall] = []
+        producer, sequence = once if once is not None else ("", "")
         for queue, added in bodies.items():
-            keys = (self._keys.log(topic, queue), self._keys.next(topic, queue))
-            for chunk in chunks(added):
+            keys = (
+                self._keys.log(topic, queue),
+                self._keys.queue(topic, queue),
+                self._keys.times(topic, queue),
+                *((self._keys.sent(topic, queue, producer),) if producer else ()),
+            )
+            for number, chunk in enumerate(chunks(added)):
                 queues.append(queue)
-                calls.append(ScriptCall(SEND, keys, chunk))
-        if not calls:
-            return {}
+                calls.append(ScriptCall(SEND, keys, ("" if route is None else route, sequence, number, *chunk)))
         # A queue's chunks must not be parted by another sender.
-        parted = len(calls) > len(set(queues))
+        parted = len(calls) > len(bodies)
         first: dict[int, int] = {}
-        for queue, offset in zip(queues, self._connection.run_all(calls, atomically=parted), strict=True):
+        answers = self._connection.run_all(calls, atomically=parted, confirmed=True)
+        for queue, offset in zip(queues, answers, strict=True):
             first.setdefault(queue, offset)
         return first
 
     def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
         check_limit(limit)
-        self._check(topic, offsets)
+        self._topics.check(topic, offsets)
         if not offsets:
             return []
-        logs = {self._keys.log(topic, queue).encode(): queue for queue in offsets}
+        logs = {self._keys.log(topic, queue): queue for queue in offsets}
         after = [f"{max(offset, 0)}-0" for offset in offsets.values()]
-        keys = [key.decode() for key in logs]
-        for block in _blocks(wait):
-            command = ("XREAD", "COUNT", limit, *block, "STREAMS", *keys, *after)
-            response = self._connection.read_blocking(None, command)
+        read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together
+        return [parse_entries(logs[key.decode()], entries) for key, entries in read(list(logs), after, limit, wait)]
+
+    def _read_together(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
+        for block in blocks(wait):
+            command = ("XREAD", "COUNT", limit, *block, "STREAMS", *logs, *after)
+            response: Sequence[Any] | None = self._connection.read_blocking(None, command, key=logs[0])
             if response:
-                return [parse_entries(logs[key], entries) for key, entries in response]
-        return []
+                return response
+        return ()
+
+    def _read_each(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
+        """First without waiting, as that takes one trip to each server."""
+        places = list(zip(logs, after, strict=True))
+        reads = {log: ("XREAD", "COUNT", limit, "STREAMS", log, start) for log, start in places}
+        found = [stream for response in self._connection.read_all(reads) if response for stream in response]
+        if found or wait <= 0:
+            return found
+        for block in blocks(wait):
+            waits = {log: ("XREAD", "COUNT", limit, *block, "STREAMS", log, start) for log, start in places}
+            if found := read_first(self._connection, waits):
+                return found
+        return ()
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         queues = range(self.queue_count(topic))
-        answers = self._connection.execute_all([("GET", self._keys.next(topic, queue)) for queue in queues])
+        answers = self._connection.execute_all([("HGET", self._keys.queue(topic, queue), "end") for queue in queues])
         return {queue: int(answer or 0) for queue, answer in zip(queues, answers, strict=True)}
 
+    def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
+        bounds = self._topics.bounds(topic, self.queue_count(topic))
+        # Messages that came within a step of the one before have no time of their own.
+        since = max(0, int(time * 1000) - CLOCK_STEP + 1)
+        commands = [("XRANGE", self._keys.times(topic, queue), since, "+", "COUNT", 1) for queue in bounds]
+        found = zip(bounds.items(), self._connection.execute_all(commands), strict=True)
+        return {
+            queue: max(first, _offset_of(entries[0])) if entries else end for (queue, (first, end)), entries in found
+        }
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def join(self, group: str, topic: str, member: str, session: float) -> Membership:
+        return self._groups.join(group, topic, member, session)
+
+    def leave(self, group: str, topic: str, member: str) -> None:
+        self._groups.leave(group, topic, member)
+
+    def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]] = ()) -> None:
+        self._groups.bury(group, topic, member, deaths)
+
     def acquire(
-        self, group: str, topic: str, queue: int, owner: str, lease: float, *, replaces: Collection[str] = ()
+        self, group: str, topic: str, queue: int, owner: str, lease: float, *, start: Start | int = Start.FIRST
     ) -> Lease:
-        self._check(topic, (queue,))
+        self._topics.check(topic, (queue,))
         # First of all, so that no trim can overlook a group that has begun to read.
-        self._connection.execute("SADD", self._keys.groups(topic), group)
-        keys = (self._keys.claim(topic, queue, group), self._keys.next(topic, queue))
-        answer = self._connection.run(ScriptCall(ACQUIRE, keys, (owner, _milliseconds(lease), *replaces)))
+        self._groups.counts_from_now_on(group, topic, again=True)
+        keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
+        begin = start.value if isinstance(start, Start) else start
+        answer = self._connection.run(ScriptCall(ACQUIRE, keys, (owner, milliseconds(lease), begin)))
         if answer[0] == 0:
             holder = answer[1].decode()
             raise QueueHeld(
@@ -184,152 +248,89 @@ class RedisStreamsTransport:
                 owner=holder,
                 seconds=answer[2] / 1000,
             )
-        _, epoch, committed, end, previous = answer
-        return Lease(epoch, committed, end, previous.decode() or None)
+        _, epoch, committed, end, previous, deaths = answer
+        return Lease(epoch, committed, end, previous.decode() or None, parse_deaths(deaths))
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
-        calls = self._claims(RENEW, topic, group, {q: (owner, e, _milliseconds(lease)) for q, e in epochs.items()})
+        calls = self._claims(RENEW, topic, group, {q: (owner, e, milliseconds(lease)) for q, e in epochs.items()})
         return {queue for queue, renewed in zip(epochs, calls, strict=True) if not renewed}
 
     def release(self, group: str, topic: str, owner: str, epochs: Mapping[int, int]) -> None:
         self._claims(RELEASE, topic, group, {queue: (owner, epoch) for queue, epoch in epochs.items()})
 
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
-        self._check(topic, commits)
+        self._topics.check(topic, commits)
         queues: list[int] = []
         calls: list[ScriptCall] = []
         for queue, commit in commits.items():
             keys = (self._keys.claim(topic, queue, group), self._keys.receipts(topic, queue, group))
             for step in steps(commit):
                 queues.append(queue)
-                calls.append(ScriptCall(COMMIT, keys, _commit_arguments(step)))
-        answers = self._connection.run_all(calls) if calls else []
+                calls.append(ScriptCall(COMMIT, keys, commit_arguments(step)))
+        answers = self._connection.run_all(calls, confirmed=True)
         return {queue for queue, taken in zip(queues, answers, strict=True) if not taken}
 
     def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
-        self._check(topic, (queue,))
+        self._topics.check(topic, (queue,))
         kept: list[bytes] = self._connection.execute("LRANGE", self._keys.receipts(topic, queue, group), 0, -1)
         return kept
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
-        queues = range(self.queue_count(topic))
-        return dict(zip(queues, self._committed(topic, queues, group), strict=True))
+        (offsets,) = self._topics.committed(topic, self.queue_count(topic), [group])
+        return dict(enumerate(offsets))
+
+    def set_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
+        self._topics.check(topic, (queue,))
+        self._groups.counts_from_now_on(group, topic, again=False)
+        keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
+        self._connection.run(ScriptCall(SET_OFFSET, keys, (offset,)), confirmed=True)
+
+    def groups(self, topic: str) -> Mapping[str, GroupState]:
+        return self._groups.show(topic)
+
+    def delete_group(self, group: str, topic: str) -> None:
+        self._groups.delete(group, topic)
+
+    def retire_group(self, group: str, topic: str) -> None:
+        self._groups.retire(group, topic)
 
     def trim(self, topic: str) -> None:
         queues = range(self.queue_count(topic))
-        groups = [group.decode() for group in self._connection.execute("SMEMBERS", self._keys.groups(topic))]
+        groups = self._topics.counting(topic)
         if groups:
-            committed = [self._committed(topic, queues, group) for group in groups]
-            lowest = {queue: min(offsets[queue] for offsets in committed) for queue in queues}
-            self._cut(topic, {queue: ("MINID", f"{offset + 1}-0") for queue, offset in lowest.items()})
-        elif self._max_length is not None:
+            lowest = map(min, zip(*self._topics.committed(topic, len(queues), groups), strict=True))
+            self._cut(topic, {queue: ("MINID", f"{offset + 1}-0") for queue, offset in enumerate(lowest)})
+        if self._max_length is not None and (not groups or self._delete_unconsumed):
             self._cut(topic, {queue: ("MAXLEN", str(self._max_length)) for queue in queues})
 
-    def retire_group(self, group: str, topic: str) -> None:
-        self.queue_count(topic)
-        self._connection.execute("SREM", self._keys.groups(topic), group)
+    # -- answers --------------------------------------------------------------------------------------------------
 
     def open_inbox(self) -> RedisInbox:
         address = uuid.uuid4().hex
         return RedisInbox(address, self._keys.inbox(address), self._connection)
 
     def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
-        bodies: dict[str, list[bytes]] = {}
-        for address, body in replies:
-            bodies.setdefault(address, []).append(body)
-        calls = [
-            ScriptCall(REPLY, (self._keys.inbox(address),), (INBOX_ANSWERS, INBOX_SECONDS, *chunk))
-            for address, answers in bodies.items()
-            # An address comes out of a message: what is none of ours must not name a key.
-            if _ADDRESS.fullmatch(address)
-            for chunk in chunks(answers)
-        ]
-        if calls:
-            self._connection.run_all(calls)
+        self._connection.run_all(replies_as_calls(self._keys, replies))
 
     def close(self) -> None:
         self._connection.close()
 
-    def _check(self, topic: str, queues: Collection[int]) -> None:
-        # Queues are only ever added: a count seen before is enough, unless it is too small.
-        count = self._counts.get(topic, 0)
-        if not queues or min(queues) < 0 or max(queues) >= count:
-            check_queues(topic, queues, self.queue_count(topic))
-
     def _claims(self, script: Any, topic: str, group: str, arguments: Mapping[int, Sequence[Any]]) -> list[Any]:
-        self._check(topic, arguments)
+        self._topics.check(topic, arguments)
         calls = [ScriptCall(script, (self._keys.claim(topic, q, group),), given) for q, given in arguments.items()]
-        return self._connection.run_all(calls) if calls else []
-
-    def _committed(self, topic: str, queues: Iterable[int], group: str) -> list[int]:
-        commands = [("HGET", self._keys.claim(topic, queue, group), "offset") for queue in queues]
-        return [int(answer or 0) for answer in self._connection.execute_all(commands)]
+        return self._connection.run_all(calls)
 
     def _cut(self, topic: str, limits: Mapping[int, tuple[str, str]]) -> None:
-        """Cut whole nodes of the streams, in steps that the server does not feel."""
-        commands = {q: ("XTRIM", self._keys.log(topic, q), kind, "~", at) for q, (kind, at) in limits.items()}
-        while commands:
-            deleted = self._connection.execute_all(list(commands.values()))
-            commands = {q: command for (q, command), n in zip(commands.items(), deleted, strict=True) if n}
+        """Cut whole nodes of the streams, in steps that the server does not feel; then the times of what is gone."""
+        logs = {q: ("XTRIM", self._keys.log(topic, q), kind, "~", at) for q, (kind, at) in limits.items()}
+        while logs:
+            deleted = self._connection.execute_all(list(logs.values()))
+            logs = {q: command for (q, command), n in zip(logs.items(), deleted, strict=True) if n}
+        keys = [(self._keys.log(topic, q), self._keys.queue(topic, q), self._keys.times(topic, q)) for q in limits]
+        calls = [ScriptCall(TRIM_TIMES, of_queue, (TIMES_PER_CALL,)) for of_queue in keys]
+        while calls:
+            calls = [call for call, n in zip(calls, self._connection.run_all(calls), strict=True) if n]
 
 
-def parse_entries(queue: int, entries: Sequence[tuple[bytes, Sequence[bytes]]]) -> PulledBatch:
-    """What XREAD tells of one stream, entries like ``(b"43-0", [b"b", body])``, as the messages of a queue."""
-    bodies = [entry[1][1] for entry in entries]
-    first = int(entries[0][0][:-2]) - 1
-    last = int(entries[-1][0][:-2]) - 1
-    if last - first + 1 == len(bodies):
-        return PulledBatch(queue, range(first, last + 1), bodies)
-    return PulledBatch(queue, [int(entry[0][:-2]) - 1 for entry in entries], bodies)
-
-
-def chunks(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Bodies in order, in pieces of at most `MESSAGES_PER_CALL` and (unless one alone is larger) `BYTES_PER_CALL`."""
-    if len(bodies) <= MESSAGES_PER_CALL and sum(map(len, bodies)) <= BYTES_PER_CALL:
-        if bodies:
-            yield bodies
-        return
-    start = size = 0
-    for index, body in enumerate(bodies):
-        if index > start and (index - start == MESSAGES_PER_CALL or size + len(body) > BYTES_PER_CALL):
-            yield bodies[start:index]
-            start, size = index, 0
-        size += len(body)
-    yield bodies[start:]
-
-
-def steps(commit: Commit) -> Iterator[Commit]:
-    """A commit in pieces of at most `RECEIPTS_PER_CALL` receipts, each moving the offset just past its own."""
-    receipts = commit.receipts[-commit.keep :]
-    while len(receipts) > RECEIPTS_PER_CALL:
-        yield commit._replace(offset=receipts[RECEIPTS_PER_CALL - 1].offset + 1, receipts=receipts[:RECEIPTS_PER_CALL])
-        receipts = receipts[RECEIPTS_PER_CALL:]
-    yield commit._replace(receipts=receipts)
-
-
-def _commit_arguments(commit: Commit) -> list[int | bytes]:
-    arguments: list[int | bytes] = [commit.epoch, commit.offset, commit.keep]
-    for receipt in commit.receipts:
-        arguments += receipt
-    return arguments
-
-
-def _blocks(wait: float) -> Iterator[tuple[()] | tuple[str, int]]:
-    """The arguments that make one XREAD after another block until ``wait`` seconds are over."""
-    if wait <= 0:
-        yield ()
-        return
-    deadline = time.monotonic() + wait
-    left = wait
-    while left > 0:
-        yield "BLOCK", max(1, round(min(left, LONGEST_BLOCK) * 1000))
-        left = deadline - time.monotonic()
-
-
-def _milliseconds(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
-
-
-def _following(entry_id: str) -> str:
-    milliseconds, _, counter = entry_id.partition("-")
-    return f"{milliseconds}-{int(counter) + 1}"
+def _offset_of(entry: Any) -> int:
+    return int(entry[1][1])  # its one field's value

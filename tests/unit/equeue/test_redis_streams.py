@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.equeue.transports.redis_streams import RedisStreamsTransport, chunks, parse_entries
+from enode_django.equeue.transports.redis_batches import chunks, parse_entries
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError
 
 
@@ -29,12 +30,6 @@ def test_chunks_hold_a_bounded_number_of_bytes() -> None:
     assert [list(chunk) for chunk in chunks([small, large, small])] == [[small], [large], [small]]
     assert list(chunks([large])) == [[large]]
     assert list(chunks([])) == []
-
-
-@pytest.mark.parametrize("scheme", ["redis+sentinel", "redis+cluster"])
-def test_sentinel_and_cluster_are_announced_for_later(scheme: str) -> None:
-    with pytest.raises(ConfigurationError, match="later version"):
-        RedisStreamsTransport(f"{scheme}://:secret@one:26379/service")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +67,8 @@ def test_unusable_prefix_is_refused(prefix: str) -> None:
 
 def test_location_cannot_change_how_answers_are_read() -> None:
     transport = RedisStreamsTransport("redis://localhost:1?decode_responses=yes&protocol=3&socket_timeout=0")
-    for client in (transport._connection._quick, transport._connection._blocking):
+    node = transport._connection._servers.node("key")
+    for client in (node.quick, node.blocking):
         options = client.connection_pool.connection_kwargs
         assert (options["decode_responses"], options["protocol"]) == (False, 2)
         assert options["socket_timeout"] >= 10

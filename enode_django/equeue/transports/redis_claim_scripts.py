@@ -1,0 +1,161 @@
+"""The Lua scripts of the Redis driver about leases, offsets and receipts: each is one atomic step on the keys of one
+queue."""
+
+from __future__ import annotations
+
+from enode_django.equeue.transports.redis_scripts import FIRST, NOW, Script
+
+LOST_AT_MOST = 1 << 20
+"""More leases than these are not lost in one crash or failover."""
+
+# Which start of which server this is. A server that crashed may have lost its last writes, and a replica that took over
+# may never have had them; a window that goes on from before would pass over what is sent under the same offsets now.
+# Who may not ask (ACL) is not protected.
+_RUN = """
+local info = redis.pcall('INFO', 'server')
+local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
+"""
+
+# Deaths are kept as text, like '5=1,7=2' for one at the message of offset 5 and two at that of 7.
+_DEATHS = """
+local function deaths_from(text, offset)
+  local kept = {}
+  for at, count in string.gmatch(text or '', '(%d+)=(%d+)') do
+    if tonumber(at) >= offset then kept[at] = tonumber(count) end
+  end
+  return kept
+end
+local function keep_deaths(claim, deaths)
+  local texts = {}
+  for at, count in pairs(deaths) do texts[#texts + 1] = at .. '=' .. count end
+  if #texts > 0 then
+    redis.call('HSET', claim, 'deaths', table.concat(texts, ','))
+  else
+    redis.call('HDEL', claim, 'deaths')
+  end
+end
+"""
+
+# The epochs of leases that were lost with a run must not be given out again: their owners may still commit. So each
+# run begins far above what is known of the one before, and each elsewhere, in case that it is lost as well.
+ACQUIRE = Script(
+    NOW
+    + _RUN
+    + FIRST
+    + f"""
+-- KEYS: claim, queue, log. ARGV: owner, lease in ms, start ('first', 'last' or an offset).
+-- Returns {{1, epoch, committed, end, previous owner or '', deaths}} or {{0, owner, ms left}}.
+local claim = redis.call('HMGET', KEYS[1], 'owner', 'until', 'offset', 'deaths')
+local previous = claim[1]
+if previous == ARGV[1] then previous = false end
+if previous and tonumber(claim[2]) > now then
+  return {{0, previous, tonumber(claim[2]) - now}}
+end
+local queue = redis.call('HMGET', KEYS[2], 'epoch', 'run', 'end')
+local epoch = tonumber(queue[1] or 0) + 1
+if queue[2] ~= run and run ~= '' then
+  epoch = epoch + {LOST_AT_MOST} + tonumber(string.sub(run, 1, 6), 16)
+end
+local number, last = string.format('%d', epoch), tonumber(queue[3] or 0)
+redis.call('HSET', KEYS[2], 'epoch', number, 'run', run)
+local offset = claim[3]
+if not offset then
+  local first = ARGV[3] == 'last' and last or first_offset(KEYS[3], last)
+  offset = string.format('%d', math.min(math.max(tonumber(ARGV[3]) or first, first), last))
+end
+redis.call('HSET', KEYS[1],
+  'owner', ARGV[1], 'until', string.format('%d', now + ARGV[2]), 'run', run, 'epoch', number, 'offset', offset)
+return {{1, epoch, tonumber(offset), last, previous or '', claim[4] or ''}}
+"""
+)
+
+RENEW = Script(
+    NOW
+    + _RUN
+    + """
+-- KEYS: claim. ARGV: owner, epoch, lease in ms. Returns 1, or 0 when the queue was lost.
+local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'run')
+if claim[1] ~= ARGV[1] or claim[2] ~= ARGV[2] or claim[3] ~= run then return 0 end
+redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[3]))
+return 1
+"""
+)
+
+RELEASE = Script("""
+-- KEYS: claim. ARGV: owner, epoch.
+local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
+if claim[1] == ARGV[1] and claim[2] == ARGV[2] then
+  return redis.call('HDEL', KEYS[1], 'owner', 'until')
+end
+return 0
+""")
+
+COMMIT = Script(
+    _RUN
+    + _DEATHS
+    + """
+-- KEYS: claim, receipts. ARGV: epoch, offset, how many receipts stay, then offset and body of each new one.
+-- Returns 1, or 0 when the epoch is stale.
+local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run', 'deaths')
+if claim[1] ~= ARGV[1] or claim[3] ~= run then return 0 end
+local before = tonumber(claim[2] or 0)
+if tonumber(ARGV[2]) <= before then return 1 end
+for i = 4, #ARGV, 2 do
+  if tonumber(ARGV[i]) >= before then redis.call('RPUSH', KEYS[2], ARGV[i + 1]) end
+end
+if #ARGV > 3 then
+  local over = redis.call('LLEN', KEYS[2]) - ARGV[3]
+  if over > 0 then redis.call('LTRIM', KEYS[2], over, -1) end
+end
+redis.call('HSET', KEYS[1], 'offset', ARGV[2])
+if claim[4] then keep_deaths(KEYS[1], deaths_from(claim[4], tonumber(ARGV[2]))) end
+return 1
+"""
+)
+
+BURY = Script(
+    _DEATHS
+    + """
+-- KEYS: claim. ARGV: the dead member, then the offset of each message of this queue that it was at.
+local claim = redis.call('HMGET', KEYS[1], 'owner', 'until', 'offset', 'deaths')
+if claim[1] == ARGV[1] then
+  if claim[2] == '0' then return 0 end  -- said before
+  redis.call('HSET', KEYS[1], 'until', '0')
+end
+local committed, counted = tonumber(claim[3] or 0), false
+local deaths = deaths_from(claim[4], committed)
+for i = 2, #ARGV do
+  if tonumber(ARGV[i]) >= committed then
+    deaths[ARGV[i]] = (deaths[ARGV[i]] or 0) + 1
+    counted = true
+  end
+end
+if counted then keep_deaths(KEYS[1], deaths) end
+return 1
+"""
+)
+
+SET_OFFSET = Script(
+    FIRST
+    + _DEATHS
+    + """
+-- KEYS: claim, queue, log. ARGV: offset.
+local last = tonumber(redis.call('HGET', KEYS[2], 'end') or 0)
+local offset = math.min(math.max(tonumber(ARGV[1]), first_offset(KEYS[3], last)), last)
+redis.call('HSET', KEYS[1], 'offset', string.format('%d', offset))
+redis.call('HDEL', KEYS[1], 'owner', 'until', 'epoch', 'run')
+keep_deaths(KEYS[1], deaths_from(redis.call('HGET', KEYS[1], 'deaths'), offset))
+return offset
+"""
+)
+
+SHOW_CLAIM = Script(
+    NOW
+    + """
+-- KEYS: claim. Returns {} when there is none, else {offset, epoch, owner or '', ms left}.
+local claim = redis.call('HMGET', KEYS[1], 'offset', 'epoch', 'owner', 'until')
+if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
+local left = claim[4] and math.max(0, tonumber(claim[4]) - now) or 0
+return {tonumber(claim[1] or 0), tonumber(claim[2] or 0), claim[3] or '', left}
+"""
+)

@@ -1,0 +1,125 @@
+"""Consumer groups on Redis: members, and what is known of the groups of a topic.
+
+A member's session is a field of its own, so that heartbeats do not compete; who finds that the division does not fit
+the members divides anew, and compares and sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgpack
+
+from enode_django.equeue.membership import Group, joined, left
+from enode_django.equeue.messages import Claim, GroupState, Membership
+from enode_django.equeue.transports.redis_batches import milliseconds, parse_queues
+from enode_django.equeue.transports.redis_claim_scripts import BURY, SHOW_CLAIM
+from enode_django.equeue.transports.redis_connection import RedisConnection, ScriptCall
+from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.transports.redis_topic_scripts import COUNT, DIVIDE, MEMBERS, RETIRE
+from enode_django.equeue.transports.redis_topics import RedisTopics
+from enode_django.exceptions import UnknownTopic
+
+
+class RedisGroups:
+    def __init__(self, keys: Keys, connection: RedisConnection, topics: RedisTopics) -> None:
+        self._keys = keys
+        self._connection = connection
+        self._topics = topics
+
+    def join(self, group: str, topic: str, member: str, session: float) -> Membership:
+        while True:
+            now, queues, division, known = self._members("join", group, topic, member, session)
+            after = joined(known, member, now=now, session=session, queues=queues)
+            if self._divided(group, topic, known, after, division):
+                return after.membership(member)
+
+    def leave(self, group: str, topic: str, member: str) -> None:
+        while True:
+            now, queues, division, known = self._members("leave", group, topic, member)
+            if not division:
+                return
+            after = left(known, member, now=now, queues=queues)
+            if self._divided(group, topic, known, after, division):
+                return
+
+    def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]]) -> None:
+        self._topics.check(topic, [queue for queue, _ in deaths])
+        self.leave(group, topic, member)
+        calls = [
+            ScriptCall(
+                BURY,
+                (self._keys.claim(topic, queue, group),),
+                (member, *(offset for at, offset in deaths if at == queue)),
+            )
+            for queue in range(self._topics.count(topic))
+        ]
+        self._connection.run_all(calls, confirmed=True)
+
+    def show(self, topic: str) -> Mapping[str, GroupState]:
+        count = self._topics.count(topic)
+        states = self._connection.execute("HGETALL", self._keys.groups(topic))
+        return {
+            group.decode(): self._shown(group.decode(), topic, count, state == b"counts")
+            for group, state in sorted(states.items())
+        }
+
+    def _shown(self, group: str, topic: str, count: int, counts: bool) -> GroupState:
+        now, _, _, known = self._members("look", group, topic, "")
+        calls = [ScriptCall(SHOW_CLAIM, (self._keys.claim(topic, queue, group),)) for queue in range(count)]
+        claims = {
+            queue: Claim(answer[0], answer[1], answer[2].decode() or None, answer[3] / 1000 if answer[2] else 0.0)
+            for queue, answer in enumerate(self._connection.run_all(calls))
+            if answer
+        }
+        sessions = {member: max(0.0, until - now) for member, until in sorted(known.sessions.items())}
+        return GroupState(known.generation, sessions, dict(known.division), claims, counts)
+
+    def counts_from_now_on(self, group: str, topic: str, *, again: bool) -> None:
+        """Let trimming wait for a group; one that is retired only with ``again``."""
+        key = self._keys.groups(topic)
+        if again:
+            self._connection.execute("HSET", key, group, "counts")
+        else:
+            self._connection.run(ScriptCall(COUNT, (key,), (group,)))
+
+    def retire(self, group: str, topic: str) -> None:
+        self._topics.count(topic)
+        self._connection.run(ScriptCall(RETIRE, (self._keys.groups(topic),), (group,)))
+
+    def delete(self, group: str, topic: str) -> None:
+        count = self._topics.count(topic)
+        # From the list first: who acquires a queue meanwhile puts it there again, and no trim overlooks that group.
+        self._connection.execute("HDEL", self._keys.groups(topic), group)
+        commands = [("DEL", self._keys.group(topic, group))]
+        for queue in range(count):
+            commands += [
+                ("DEL", self._keys.claim(topic, queue, group)),
+                ("DEL", self._keys.receipts(topic, queue, group)),
+            ]
+        self._connection.execute_all(commands)
+
+    def _members(
+        self, action: str, group: str, topic: str, member: str, session: float = 0.0
+    ) -> tuple[float, Collection[int], bytes, Group]:
+        """The server's time, the queues to divide, the division as it is stored, and what it says."""
+        keys = (self._keys.topic(topic), self._keys.groups(topic), self._keys.group(topic, group))
+        answer = self._connection.run(ScriptCall(MEMBERS, keys, (action, group, member, milliseconds(session))))
+        if answer is None:
+            raise UnknownTopic(f"topic {topic!r} does not exist; create it with create_topic")
+        now, count, hidden, division, members = answer
+        sessions = {name.decode(): until / 1000 for name, until in zip(members[::2], members[1::2], strict=True)}
+        generation, shares = msgpack.unpackb(division) if division else (0, {})
+        known = Group(generation, sessions, {name: frozenset(queues) for name, queues in shares.items()})
+        return now / 1000, set(range(count)) - parse_queues(hidden), division, known
+
+    def _divided(self, group: str, topic: str, before: Group, after: Group, division: bytes) -> bool:
+        """Whether what is stored is ``after``; False: it was divided by somebody else meanwhile."""
+        if after.generation == before.generation:
+            return True
+        shares: dict[str, Any] = {member: sorted(queues) for member, queues in after.division.items()}
+        ended = before.sessions.keys() - after.sessions.keys()
+        arguments: list[bytes | str] = [division, msgpack.packb((after.generation, shares)), *sorted(ended)]
+        call = ScriptCall(DIVIDE, (self._keys.group(topic, group),), arguments)
+        return bool(self._connection.run(call))

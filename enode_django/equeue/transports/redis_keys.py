@@ -1,0 +1,45 @@
+"""The names of the Redis driver's keys. What a script touches together shares a hash tag, the part in braces."""
+
+from __future__ import annotations
+
+from enode_django.exceptions import ConfigurationError
+
+
+class Keys:
+    def __init__(self, prefix: str) -> None:
+        if not prefix or any(sign in prefix for sign in "{} "):
+            raise ConfigurationError(f"prefix must be a plain word without braces or spaces, got {prefix!r}")
+        self._prefix = prefix
+
+    def topics(self) -> str:
+        return f"{self._prefix}:topics"
+
+    def topic(self, topic: str) -> str:
+        return f"{self._prefix}:{{{topic}}}:topic"
+
+    def groups(self, topic: str) -> str:
+        return f"{self._prefix}:{{{topic}}}:groups"
+
+    def group(self, topic: str, group: str) -> str:
+        return f"{self._prefix}:{{{topic}}}:group:{group}"
+
+    def log(self, topic: str, queue: int) -> str:
+        return f"{self._prefix}:{{{topic}:{queue}}}:log"
+
+    def queue(self, topic: str, queue: int) -> str:
+        return f"{self._prefix}:{{{topic}:{queue}}}:queue"
+
+    def times(self, topic: str, queue: int) -> str:
+        return f"{self._prefix}:{{{topic}:{queue}}}:times"
+
+    def sent(self, topic: str, queue: int, producer: str) -> str:
+        return f"{self._prefix}:{{{topic}:{queue}}}:sent:{producer}"
+
+    def claim(self, topic: str, queue: int, group: str) -> str:
+        return f"{self._prefix}:{{{topic}:{queue}}}:claim:{group}"
+
+    def receipts(self, topic: str, queue: int, group: str) -> str:
+        return f"{self._prefix}:{{{topic}:{queue}}}:receipts:{group}"
+
+    def inbox(self, address: str) -> str:
+        return f"{self._prefix}:inbox:{{{address}}}"

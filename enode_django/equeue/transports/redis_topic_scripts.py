@@ -1,0 +1,142 @@
+"""The Lua scripts of the Redis driver about topics and the members of their groups: each is one atomic step on the keys
+of one topic, or of one of its queues.
+
+``version`` is that of the topic's route. Each queue keeps a copy of it for `SEND` to compare, since it may lie on
+another server. ``round`` orders what is written to the copies: every change of the queues takes a new one, and a
+queue refuses what comes from an older one. ``until`` is there while a change is under way; when it is over, its
+maker is taken for dead, and whoever meets it calls it off by raising the round.
+"""
+
+from __future__ import annotations
+
+from enode_django.equeue.transports.redis_scripts import NOW, Script
+
+CLOSED = "closed"
+"""What a queue has in place of a version while the topic's queues change."""
+
+CREATE = Script("""
+-- KEYS: topic. ARGV: how many queues. Returns how many it has.
+if redis.call('HSETNX', KEYS[1], 'queues', ARGV[1]) == 1 then
+  redis.call('HSET', KEYS[1], 'version', 1, 'round', 1)
+end
+return tonumber(redis.call('HGET', KEYS[1], 'queues'))
+""")
+
+BEGIN = Script(
+    NOW
+    + """
+-- KEYS: topic. ARGV: ms that the change may take. Returns its round, or 0 while another one is under way.
+local other = redis.call('HGET', KEYS[1], 'until')
+if other and tonumber(other) > now then return 0 end
+redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[1]))
+return redis.call('HINCRBY', KEYS[1], 'round', 1)
+"""
+)
+
+DECIDE = Script("""
+-- KEYS: topic. ARGV: round, then fields and their new values (none: all stays as it was).
+-- Returns 1, or 0 when the change was called off meanwhile.
+local topic = redis.call('HMGET', KEYS[1], 'round', 'until')
+if topic[1] ~= ARGV[1] or not topic[2] then return 0 end
+for i = 2, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+return redis.call('HDEL', KEYS[1], 'until')
+""")
+
+SETTLED = Script(
+    NOW
+    + """
+-- KEYS: topic. Returns {version, round, 1 while a change is under way}; calls off one that took too long.
+local topic = redis.call('HMGET', KEYS[1], 'version', 'round', 'until')
+if not topic[1] then return false end
+local pending = topic[3] and 1 or 0
+if topic[3] and tonumber(topic[3]) <= now then
+  pending, topic[2] = 0, redis.call('HINCRBY', KEYS[1], 'round', 1)
+  redis.call('HDEL', KEYS[1], 'until')
+end
+return {tonumber(topic[1]), tonumber(topic[2]), pending}
+"""
+)
+
+CATCH_UP = Script("""
+-- KEYS: topic. ARGV: round and version that a queue has, which are later than the topic's: it has lost writes.
+local topic = redis.call('HMGET', KEYS[1], 'version', 'round', 'until')
+if topic[3] or tonumber(topic[2]) >= tonumber(ARGV[1]) then return 0 end
+local version = math.max(tonumber(topic[1]), tonumber(ARGV[2]) or 0) + 1
+redis.call('HSET', KEYS[1], 'version', version, 'round', tonumber(ARGV[1]) + 1)
+return 1
+""")
+
+TELL = Script("""
+-- KEYS: queue. ARGV: round, version or 'closed'. Returns {} or, when it has heard later news, {round, version}.
+local known = redis.call('HMGET', KEYS[1], 'round', 'route')
+if tonumber(known[1] or 0) > tonumber(ARGV[1]) then return {tonumber(known[1]), known[2]} end
+redis.call('HSET', KEYS[1], 'round', ARGV[1], 'route', ARGV[2])
+return {}
+""")
+
+HIDE = Script("""
+-- KEYS: topic. ARGV: queue, '1' to hide it from consumers or '0' to show it.
+local text = redis.call('HGET', KEYS[1], 'unconsumed') or ''
+local hidden = {}
+for queue in string.gmatch(text, '%d+') do
+  if queue ~= ARGV[1] then hidden[#hidden + 1] = queue end
+end
+if ARGV[2] == '1' then hidden[#hidden + 1] = ARGV[1] end
+redis.call('HSET', KEYS[1], 'unconsumed', table.concat(hidden, ','))
+return 1
+""")
+
+COUNT = Script("""
+-- KEYS: groups. ARGV: group. Trimming waits for it from now on, unless it is retired.
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= 'retired' then redis.call('HSET', KEYS[1], ARGV[1], 'counts') end
+return 1
+""")
+
+RETIRE = Script("""
+-- KEYS: groups. ARGV: group.
+return redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 and redis.call('HSET', KEYS[1], ARGV[1], 'retired')
+""")
+
+# A heartbeat must not have to compare and set: all members send them.
+MEMBERS = Script(
+    NOW
+    + """
+-- KEYS: topic, groups, group. ARGV: 'join', 'leave' or 'look', group, member, session in ms.
+-- Returns {now, queues, hidden queues, division, members and until when each is one}.
+local topic = redis.call('HMGET', KEYS[1], 'queues', 'unconsumed')
+if not topic[1] then return false end
+if ARGV[1] == 'join' then
+  redis.call('HSETNX', KEYS[2], ARGV[2], 'joined')
+  redis.call('HSET', KEYS[3], 'member:' .. ARGV[3], string.format('%d', now + ARGV[4]))
+elseif ARGV[1] == 'leave' then
+  redis.call('HDEL', KEYS[3], 'member:' .. ARGV[3])
+end
+local members = {}
+local all = redis.call('HGETALL', KEYS[3])
+local division = ''
+for i = 1, #all, 2 do
+  if all[i] == 'division' then
+    division = all[i + 1]
+  else
+    members[#members + 1] = string.sub(all[i], 8)
+    members[#members + 1] = tonumber(all[i + 1])
+  end
+end
+return {now, tonumber(topic[1]), topic[2] or '', division, members}
+"""
+)
+
+DIVIDE = Script(
+    NOW
+    + """
+-- KEYS: group. ARGV: division as it was, as it shall be, members whose sessions have ended.
+-- Returns 1, or 0 when somebody has divided it meanwhile.
+if (redis.call('HGET', KEYS[1], 'division') or '') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'division', ARGV[2])
+for i = 3, #ARGV do
+  local session = redis.call('HGET', KEYS[1], 'member:' .. ARGV[i])
+  if session and tonumber(session) <= now then redis.call('HDEL', KEYS[1], 'member:' .. ARGV[i]) end
+end
+return 1
+"""
+)

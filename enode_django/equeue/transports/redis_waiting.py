@@ -1,0 +1,87 @@
+"""Waiting for messages at several queues of a cluster.
+
+A cluster takes no command with keys of several slots, so each queue is waited at over a connection of its own, until
+the first of them has something: then the others are told to give up, and what they have found meanwhile counts too.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from redis.exceptions import MovedError
+
+from enode_django.equeue.transports.redis_connection import Command, RedisConnection
+from enode_django.equeue.transports.redis_servers import Node
+
+GIVING_UP = 0.05
+"""Seconds after which a connection that was told to give up is told again: it may have been too early."""
+
+
+class _Waiting(NamedTuple):
+    node: Node
+    connection: Any
+    client: int
+
+
+def read_first(connection: RedisConnection, reads: Mapping[str, Command]) -> list[Any]:
+    """Run blocking XREADs, each by its key; returns what the first has found, and the others with it.
+
+    Blocks as long as they do.
+    """
+    waiting: list[_Waiting] = []
+    with connection.border():
+        try:
+            commands = list(reads.values())
+            for node, places in connection.nodes(list(reads)).items():
+                with connection.using(node):
+                    for place in places:
+                        waiting.append(_begin(node, commands[place]))
+            _wait_for_one(waiting)
+            return _answers(connection, waiting)
+        finally:
+            for one in waiting:
+                one.node.blocking.connection_pool.release(one.connection)
+
+
+def _begin(node: Node, command: Command) -> _Waiting:
+    pool = node.blocking.connection_pool
+    connection = pool.get_connection()
+    try:
+        connection.send_packed_command(connection.pack_commands([("CLIENT", "ID"), command]))
+        return _Waiting(node, connection, connection.read_response())
+    except BaseException:
+        connection.disconnect()
+        pool.release(connection)
+        raise
+
+
+def _wait_for_one(waiting: Iterable[_Waiting]) -> None:
+    with selectors.DefaultSelector() as selector:
+        for one in waiting:
+            if one.connection._sock is not None:  # else it was closed, and reading says so
+                selector.register(one.connection._sock, selectors.EVENT_READ)
+        selector.select()
+
+
+def _answers(connection: RedisConnection, waiting: list[_Waiting]) -> list[Any]:
+    found: list[Any] = []
+    left = list(waiting)
+    try:
+        while left:
+            one = left[0]
+            with connection.using(one.node):
+                while not one.connection.can_read(0):
+                    one.node.quick.execute_command("CLIENT UNBLOCK", one.client)
+                    if one.connection.can_read(GIVING_UP):
+                        break
+                try:
+                    found += one.connection.read_response(disable_decoding=True) or ()
+                except MovedError as error:
+                    connection.moved(one.node, error)
+            left.pop(0)
+    finally:
+        for one in left:
+            one.connection.disconnect()
+    return found
