@@ -57,7 +57,12 @@ EnodeError
 │   ├── UnknownTopic
 │   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; it says what was stored
 │   ├── QueueBacklog                 keys cannot move while messages are unfinished
-│   └── QueueHeld                    retriable: another owner holds a valid lease
+│   ├── QueueHeld                    retriable: another owner holds a valid lease
+│   ├── MalformedRecords             the bytes of a batch are not what a producer makes
+│   ├── MalformedFrame               bytes that are no message between a broker and its clients, or too many
+│   ├── BadRequest                   the broker does not know the request, or not with these arguments
+│   ├── DirectoryInUse               another broker works in the directory
+│   └── StorageFailed                the disk refused to keep what was written: the broker has to start anew
 ├── SparkUnavailable                 PySpark or Java is missing, or too old
 └── ConfigurationError               a setting that cannot be used
     └── ShardMismatch                the databases of the settings are not the shards of one event store
@@ -340,6 +345,26 @@ class QueueHeld(QueueError):
         super().__init__(message)
         self.owner = owner
         self.seconds = seconds
+
+
+class MalformedRecords(QueueError, ValueError):
+    pass
+
+
+class MalformedFrame(QueueError, ValueError):
+    pass
+
+
+class BadRequest(QueueError):
+    pass
+
+
+class DirectoryInUse(QueueError):
+    pass
+
+
+class StorageFailed(QueueError):
+    pass
 
 
 class SparkUnavailable(EnodeError):

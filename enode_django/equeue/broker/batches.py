@@ -1,0 +1,142 @@
+"""The stored unit: a batch, that is a header written by the broker and a body encoded by the producer. No I/O.
+
+::
+
+    magic "EQB1" | CRC-32 of the rest of the header | format version, lengths, place, time, sender … | topic | body | 0…
+
+All numbers are little-endian. A batch begins at a multiple of eight and is filled up with zeros to the next one; eight
+zeros where a batch should begin are the end of what is written. A header holds the position it is written at, so that
+bytes which only look like a header (in a body, or left over from something else) are not taken for one.
+
+Batches that were sent together are ``parts`` of one send and follow each other: all of them count, or none.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple
+
+from enode_django.equeue.records import Buffer
+
+MAGIC = b"EQB1"
+ALIGNMENT = 8
+FORMAT = 1
+CONTROL_TOPIC = "/control"
+"""Not a name that a topic can have. Its batches hold one sealed control record each and are in no queue."""
+
+_PREFIX = struct.Struct("<4sI")
+_FIELDS = struct.Struct("<HHHHIIIIQQQQ16sQ")
+_FIXED = _PREFIX.size + _FIELDS.size
+MAX_TOPIC = 255
+MAX_HEADER = _FIXED + MAX_TOPIC
+NO_PRODUCER = bytes(16)
+
+
+class NewBatch(NamedTuple):
+    """``body`` as `records.encode_records` makes it, of ``count`` records."""
+
+    queue: int
+    count: int
+    body: Buffer
+
+
+class StoredBatch(NamedTuple):
+    """``time`` is when the broker took it, in seconds since 1970. Whoever reads decodes the body."""
+
+    first_offset: int
+    count: int
+    time: float
+    body: Buffer
+
+
+class Header(NamedTuple):
+    """``position``: of the header's first byte in the log. ``flushed``: up to where the log was known to be on the disk
+    when this was written. ``time`` in milliseconds since 1970. ``producer``: 16 bytes."""
+
+    topic: str
+    queue: int
+    first_offset: int
+    count: int
+    position: int
+    body_length: int
+    time: int
+    flushed: int
+    producer: bytes = NO_PRODUCER
+    sequence: int = 0
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def body_position(self) -> int:
+        return self.position + _FIXED + len(self.topic.encode())
+
+    @property
+    def end(self) -> int:
+        """Where the next batch begins."""
+        return self.position + batch_length(self.topic, self.body_length)
+
+
+def batch_length(topic: str, body_length: int) -> int:
+    """What a batch takes in the log, filled up to the alignment."""
+    return -(-(_FIXED + len(topic.encode()) + body_length) // ALIGNMENT) * ALIGNMENT
+
+
+def encode_header(header: Header) -> bytes:
+    topic = header.topic.encode()
+    fields = _FIELDS.pack(
+        FORMAT,
+        len(topic),
+        header.part,
+        header.parts,
+        batch_length(header.topic, header.body_length),
+        header.body_length,
+        header.queue,
+        header.count,
+        header.position,
+        header.flushed,
+        header.first_offset,
+        header.time,
+        header.producer,
+        header.sequence,
+    )
+    return _PREFIX.pack(MAGIC, zlib.crc32(topic, zlib.crc32(fields))) + fields + topic
+
+
+def decode_header(data: Buffer, position: int) -> Header | None:
+    """The header that ``data`` begins with, if it is whole and was written at ``position``."""
+    if len(data) < _FIXED:
+        return None
+    magic, check = _PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        return None
+    (
+        version,
+        topic_length,
+        part,
+        parts,
+        length,
+        body_length,
+        queue,
+        count,
+        at,
+        flushed,
+        first,
+        time,
+        producer,
+        sequence,
+    ) = _FIELDS.unpack_from(data, _PREFIX.size)
+    content = memoryview(data)[_PREFIX.size : _FIXED + topic_length]
+    if (
+        zlib.crc32(content) != check
+        or at != position
+        or version != FORMAT
+        or len(content) < _FIELDS.size + topic_length
+    ):
+        return None
+    try:
+        topic = str(content[_FIELDS.size :], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    header = Header(topic, queue, first, count, at, body_length, time, flushed, producer, sequence, part, parts)
+    return header if header.end == position + length and part < parts else None

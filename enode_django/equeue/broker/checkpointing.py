@@ -1,0 +1,30 @@
+"""Bringing a checkpoint to the disk, in any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from enode_django.equeue.broker.checkpoint import Checkpoint, write_checkpoint
+from enode_django.equeue.broker.files import translated
+from enode_django.equeue.broker.log import MessageLog
+from enode_django.equeue.broker.queues import SegmentWrite
+
+
+class PendingCheckpoint(NamedTuple):
+    """What was true at ``checkpoint.position``; holds copies, so that the store may go on meanwhile."""
+
+    path: Path
+    checkpoint: Checkpoint
+    writes: Sequence[SegmentWrite]
+    log: MessageLog
+
+    def write(self) -> None:
+        """Block until it is safe. The messages come first, then the indexes, then the file that counts them, so the
+        checkpoint before counts until everything is there. Raises `QueueFull` and `StorageFailed`."""
+        self.log.flush()
+        with translated("a checkpoint"):
+            for write in self.writes:
+                write.write()
+            write_checkpoint(self.path, self.checkpoint)

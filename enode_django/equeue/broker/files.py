@@ -1,0 +1,87 @@
+"""What the store asks of a file system, and the translation of its refusals."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Raises `QueueFull` where the disk, a quota or a limit on files leaves no room, else `StorageFailed`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise QueueFull(f"no room for {doing} ({error.strerror}); make room on the disk and send again") from error
+        raise StorageFailed(f"{doing} failed: {error}; look after the disk and start the broker again") from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory safe: files that were created, renamed or deleted."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(directory: Path) -> None:
+    """With its parents, each of which is safe on return."""
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
+def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """`os.pwrite` until everything is written."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """After a crash at any point, ``path`` holds its old content or the new one. Blocks until the new one is safe."""
+    aside = path.with_name(path.name + ".new")
+    try:
+        with open(aside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+class DirectoryLock:
+    """Held by one process at a time, and let go when it ends, however it does."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises `DirectoryInUse`, naming the holder; does not wait."""
+        self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._descriptor, 300, 0).decode(errors="replace") or "another process"
+            os.close(self._descriptor)
+            raise DirectoryInUse(
+                f"{str(directory)!r} is used by {holder}; end that broker, or give this one a directory of its own"
+            ) from error
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,163 @@
+"""The log: bytes at positions 0, 1, 2 … over all message files, appended at the end and deleted from the start."""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+
+from enode_django.equeue.broker.chunk import Chunk
+from enode_django.equeue.broker.files import make_directory, sync_directory, translated
+from enode_django.equeue.broker.mapping import MappedMemory
+from enode_django.equeue.records import Buffer
+from enode_django.exceptions import StorageFailed
+
+_FAILED = "what was written before could not be made safe; look after the disk and start the broker again"
+
+
+class MessageLog:
+    """Called by one thread, but for `flush`, which may run in another at any time between opening and closing.
+
+    ``end`` is where the next append goes, ``flushed`` up to where everything is safe on the disk. What is appended at
+    once never spans two files; what is larger than a file gets one of its own size.
+    """
+
+    def __init__(self, directory: Path, chunk_size: int, memory: MappedMemory) -> None:
+        make_directory(directory)
+        self.directory = directory
+        self.chunks = _chunks(directory, memory)
+        self.end = self.chunks[-1].end if self.chunks else 0
+        self.flushed = 0
+        self._chunk_size = chunk_size
+        self._memory = memory
+        self._failed = False
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+
+    @property
+    def start(self) -> int:
+        """The position of the first byte that is left."""
+        return self.chunks[0].start if self.chunks else self.end
+
+    def append(self, buffers: Sequence[Buffer], length: int) -> int:
+        """Write without waiting for the disk; returns the position. ``length`` is that of all buffers together.
+
+        Raises `QueueFull` and `StorageFailed`; nothing is appended then.
+        """
+        if self._failed:
+            raise StorageFailed(_FAILED)
+        with translated("messages"):
+            self._chunk_for(length).append(buffers, length)
+        position, self.end = self.end, self.end + length
+        return position
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to ``length`` bytes of one file: fewer at its end, none where there is no file."""
+        chunk = self.chunk_at(position)
+        return chunk.read(position, length) if chunk is not None else b""
+
+    def chunk_at(self, position: int) -> Chunk | None:
+        place = bisect_right(self.chunks, position, key=lambda chunk: chunk.start) - 1
+        return self.chunks[place] if place >= 0 and position < self.chunks[place].end else None
+
+    def flush(self) -> int:
+        """Block until what was appended before the call is safe; returns up to where that is. Any thread may call it.
+
+        Raises `StorageFailed`, and then so does every later append: the kernel does not try the same pages again.
+        """
+        with self._flushing:
+            if self._failed:
+                raise StorageFailed(_FAILED)
+            with self._lock:
+                position, unsafe = self.end, [chunk for chunk in self.chunks if chunk.end > self.flushed]
+            try:
+                for chunk in unsafe:
+                    os.fdatasync(chunk.fileno())
+                if any(chunk.start >= self.flushed for chunk in unsafe):  # a file that is new since the last flush
+                    sync_directory(self.directory)
+            except OSError as error:
+                self._failed = True
+                raise StorageFailed(
+                    f"messages could not be made safe: {error}; the broker has to start again"
+                ) from error
+            self.flushed = max(self.flushed, position)
+            return self.flushed
+
+    def cut(self, position: int) -> int:
+        """Take away everything from ``position`` on, the newest first; returns how many bytes that were.
+
+        For opening, before anything is appended. What is left is safe on return.
+        """
+        before = self.end
+        with translated("cutting the log"):
+            while self.chunks and self.chunks[-1].start >= position and self.chunks[-1].start > self.start:
+                self.chunks.pop().delete()
+            if self.chunks and self.chunks[-1].end > position:
+                self.chunks[-1].truncate(max(position, self.start))
+            sync_directory(self.directory)
+        self.end = self.chunks[-1].end if self.chunks else 0
+        self.flush()
+        return before - self.end
+
+    def skip_to(self, position: int) -> None:
+        """Go on at a position behind the end, in a new file: positions that were given once are not given again."""
+        self.end = max(self.end, position)
+
+    def delete_first(self) -> None:
+        """Delete the oldest file, which must be safe on the disk (`flushed`) and not the newest. Safe on return."""
+        with translated("deleting messages"):
+            with self._lock:
+                chunk = self.chunks.pop(0)
+            chunk.delete()
+            sync_directory(self.directory)
+
+    def unmap_idle(self) -> None:
+        """Let go of files that nobody reads, while more is mapped than the low watermark."""
+        for chunk in self.chunks:
+            if not self._memory.above_low:
+                return
+            if chunk.end <= self.flushed and chunk.is_idle():
+                chunk.release()
+
+    def close(self) -> None:
+        """Flush, and give back what is reserved behind the end. Nothing can be appended afterwards, but read."""
+        with self._flushing, translated("closing the log"):
+            if self.chunks and not self._failed:
+                self.chunks[-1].truncate(self.chunks[-1].end)
+        self.flush()
+
+    def release(self) -> None:
+        """Let go of all files."""
+        for chunk in self.chunks:
+            chunk.release()
+
+    def _chunk_for(self, length: int) -> Chunk:
+        """The newest file, if there is room for ``length`` more bytes, else a new one."""
+        newest = self.chunks[-1] if self.chunks else None
+        if newest is not None and newest.end == self.end:
+            used = newest.end - newest.start
+            if not used or used + length <= self._chunk_size:  # what is too long for any file may have an empty one
+                newest.reserve(max(self._chunk_size, length))
+                return newest
+        chunk = Chunk.create(self.directory, self.end, max(self._chunk_size, length), self._memory)
+        if newest is not None:
+            newest.truncate(newest.end)
+        with self._lock:
+            self.chunks.append(chunk)
+        return chunk
+
+
+def _chunks(directory: Path, memory: MappedMemory) -> list[Chunk]:
+    """What is in the directory, oldest first. A file ends where the next one starts, even if it is longer (what was
+    reserved is given back when the next one is there)."""
+    paths = sorted(directory.glob("[0-9]*.chunk"))
+    starts = [int(path.stem) for path in paths]
+    chunks = []
+    for place, (path, start) in enumerate(zip(paths, starts, strict=True)):
+        size = path.stat().st_size
+        if place + 1 < len(starts):
+            size = min(size, starts[place + 1] - start)
+        chunks.append(Chunk(path, start, size, memory))
+    return chunks

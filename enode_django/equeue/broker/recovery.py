@@ -1,0 +1,123 @@
+"""Start-up after a crash: what was written since the checkpoint is read again, and what is not whole is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from enode_django.equeue.broker.batches import CONTROL_TOPIC, NO_PRODUCER, Header
+from enode_django.equeue.broker.index import Entry
+from enode_django.equeue.broker.log import MessageLog
+from enode_django.equeue.broker.queues import Queues
+from enode_django.equeue.broker.scan import Damaged, Found, Scanned, scan
+from enode_django.equeue.records import unseal
+
+
+class Sent(NamedTuple):
+    """A send that was stored: what its answer was. ``time`` in seconds since 1970."""
+
+    topic: str
+    producer: bytes
+    sequence: int
+    offsets: Mapping[int, int]
+    time: float
+
+
+class Recovered(NamedTuple):
+    """``end``: where the log has to be cut. ``time``: of the newest batch, in milliseconds, 0 if none was found."""
+
+    batches: int
+    end: int
+    time: int
+
+
+Replay: TypeAlias = Callable[[bytes, int], object]
+"""Takes a control record and its position."""
+
+Report: TypeAlias = Callable[[int, str], object]
+"""Takes the position of a damaged batch and what is wrong with it."""
+
+
+class Recovery:
+    """Reads the log from a position on: indexes the messages, hands out the control records that lie at or behind
+    ``replay_from``, and each send whose producer may ask for its answer again, all in the order of the log."""
+
+    def __init__(
+        self,
+        log: MessageLog,
+        queues: Queues,
+        *,
+        replay: Replay,
+        replay_from: int,
+        sent: Callable[[Sent], object],
+        report: Report,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._replay = replay
+        self._replay_from = replay_from
+        self._sent = sent
+        self._report = report
+        self._parts: list[Scanned] = []
+
+    def run(self, position: int) -> Recovered:
+        """The parts of a send are held back until its last one is seen, or another send begins behind them."""
+        batches, end, time = 0, position, 0
+        for item in scan(self._log, position):
+            if isinstance(item, Damaged):
+                self._report(item.position, "its bytes do not match their CRC")
+                self._parts.append(item)
+                continue
+            if not item.header.part:
+                self._settle()
+            self._parts.append(item)
+            batches += 1
+            if item.header.part == item.header.parts - 1:
+                self._settle()
+                end, time = item.end, item.header.time
+        if self._parts:
+            end = self._parts[0].position
+        return Recovered(batches, end, time)
+
+    def _settle(self) -> None:
+        parts, self._parts = self._parts, []
+        headers = []
+        for item in parts:
+            if isinstance(item, Found) and item.header.topic == CONTROL_TOPIC:
+                if item.position >= self._replay_from:
+                    self._replay(unseal(item.body), item.position)
+            elif item.header is not None and item.header.topic != CONTROL_TOPIC:
+                self._index(item.header, whole=isinstance(item, Found))
+                headers.append(item.header)
+        if headers and headers[-1].producer != NO_PRODUCER:
+            self._sent(_answer(headers))
+
+    def _index(self, header: Header, *, whole: bool) -> None:
+        index = self._queues.of(header.topic, header.queue)
+        if header.first_offset < index.end:
+            self._report(header.position, f"offset {header.first_offset} of its queue is taken")
+        elif whole:
+            index.add(entry_of(header))
+        else:
+            index.end = header.first_offset + header.count
+
+
+def entry_of(header: Header) -> Entry:
+    return Entry(header.first_offset, header.position, header.time, header.count, header.body_length)
+
+
+def find_entries(log: MessageLog, topic: str, queue: int, first: int, last: int) -> Iterator[Entry]:
+    """The entries of one queue between two positions of the log (both included), read from the log itself."""
+    for item in scan(log, max(first, log.start)):
+        if item.position > last:
+            return
+        if isinstance(item, Found) and (item.header.topic, item.header.queue) == (topic, queue):
+            yield entry_of(item.header)
+
+
+def _answer(headers: list[Header]) -> Sent:
+    offsets: dict[int, int] = {}
+    for header in headers:
+        offsets.setdefault(header.queue, header.first_offset)
+    newest = headers[-1]
+    return Sent(newest.topic, newest.producer, newest.sequence, offsets, newest.time / 1000)

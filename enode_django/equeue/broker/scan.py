@@ -1,0 +1,105 @@
+"""Walking the log without an index: what is whole, what is damaged, and where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from enode_django.equeue.broker.batches import ALIGNMENT, MAGIC, MAX_HEADER, Header, decode_header
+from enode_django.equeue.broker.chunk import Chunk
+from enode_django.equeue.broker.log import MessageLog
+from enode_django.equeue.records import is_whole
+
+_PAGE = 4096
+_BLOCK = 1 << 20
+
+
+class Found(NamedTuple):
+    header: Header
+    body: bytes
+
+    @property
+    def position(self) -> int:
+        return self.header.position
+
+    @property
+    def end(self) -> int:
+        return self.header.end
+
+
+class Damaged(NamedTuple):
+    """Bytes that are no batch, with a whole batch somewhere behind them; ``header`` if at least that can be read."""
+
+    position: int
+    end: int
+    header: Header | None
+
+
+Scanned: TypeAlias = Found | Damaged
+
+
+def header_at(log: MessageLog, position: int) -> Header | None:
+    return decode_header(log.read(position, MAX_HEADER), position)
+
+
+def scan(log: MessageLog, position: int) -> Iterator[Scanned]:
+    """What follows from ``position`` on, each beginning where the one before ends.
+
+    It stops at the torn end: where no whole header follows, or where a crash of the machine has left a hole. That is
+    told from damage by two signs: the batch behind the hole was written before the bytes in it were known to be on
+    the disk, and a page of it ends with zeros, as pages do that never got there.
+    """
+    while position < log.end:
+        header = header_at(log, position)
+        if header is not None:
+            body = log.read(header.body_position, header.body_length)
+            if len(body) == header.body_length and is_whole(body) and _reaches(log, header):
+                yield Found(header, body)
+                position = header.end
+                continue
+        following = _next_header(log, header.end if header is not None else position + ALIGNMENT)
+        if following is None or (following.flushed <= position and _has_hole(log, position, following.position)):
+            return
+        yield Damaged(position, following.position, header)
+        position = following.position
+
+
+def _reaches(log: MessageLog, header: Header) -> bool:
+    """Whether the file goes on to the batch's end, of which up to seven bytes are no part of its body."""
+    chunk = log.chunk_at(header.position)
+    return chunk is not None and header.end <= chunk.end
+
+
+def _next_header(log: MessageLog, position: int) -> Header | None:
+    """The first whole header at or behind ``position``."""
+    for chunk in log.chunks:
+        if chunk.end > position:
+            for first, last in chunk.data_from(max(position, chunk.start)):
+                header = _header_between(chunk, max(first, position), last)
+                if header is not None:
+                    return header
+    return None
+
+
+def _header_between(chunk: Chunk, first: int, last: int) -> Header | None:
+    for block in range(first, last, _BLOCK):
+        # A header may begin in one block and end in the next one.
+        data = chunk.read(block, min(_BLOCK, last - block) + MAX_HEADER)
+        place = data.find(MAGIC)
+        while 0 <= place < _BLOCK:
+            if (block + place) % ALIGNMENT == 0:
+                header = decode_header(data[place : place + MAX_HEADER], block + place)
+                if header is not None:
+                    return header
+            place = data.find(MAGIC, place + 1)
+    return None
+
+
+def _has_hole(log: MessageLog, first: int, last: int) -> bool:
+    """Whether a page that ends between two positions ends with zeros, or is missing."""
+    chunk = log.chunk_at(first)
+    if chunk is None or chunk.end < last:
+        return True
+    begin, end = first - chunk.start, last - chunk.start
+    ends = range((begin // _PAGE + 1) * _PAGE, end + 1, _PAGE)
+    return any(not any(chunk.read(chunk.start + page - ALIGNMENT, ALIGNMENT)) for page in ends)

@@ -1,0 +1,356 @@
+"""The broker's messages, and what it has to remember beside them, in one directory.
+
+::
+
+    lock                                         held by the one broker that works here
+    messages/<20-digit start position>.chunk     the log: batches of messages and control records, as they came
+    queues/<topic>/<queue>/<first offset>.index  where a queue's batches lie in the log
+    checkpoint                                   what was known at one position of the log
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from enode_django.equeue.broker.batches import (
+    CONTROL_TOPIC,
+    NO_PRODUCER,
+    Header,
+    NewBatch,
+    StoredBatch,
+    batch_length,
+    decode_header,
+    encode_header,
+)
+from enode_django.equeue.broker.checkpoint import Checkpoint, read_checkpoint
+from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.files import DirectoryLock, make_directory
+from enode_django.equeue.broker.index import Entry
+from enode_django.equeue.broker.log import MessageLog
+from enode_django.equeue.broker.mapping import MappedMemory
+from enode_django.equeue.broker.queues import Queues
+from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
+from enode_django.equeue.broker.retention import Consumed, Retention
+from enode_django.equeue.broker.ring import Ring
+from enode_django.equeue.records import Buffer, is_whole, record_count, seal
+from enode_django.exceptions import MalformedRecords
+
+logger = logging.getLogger(__name__)
+
+
+class Damage(NamedTuple):
+    """``position`` in the log, ``place`` in the file."""
+
+    file: str
+    place: int
+    position: int
+    reason: str
+
+
+class Opened(NamedTuple):
+    """What opening had to do: how much was read again since the checkpoint, how many bytes of unfinished sends were cut
+    from the end (unused space counts as well), and whether the indexes were made anew from all messages."""
+
+    scanned_batches: int
+    scanned_bytes: int
+    cut_bytes: int
+    rebuilt: bool
+
+
+class MessageStore:
+    """All calls come from one thread, but `flush` and `PendingCheckpoint.write`, which block on the disk and may be
+    called by another; nothing else waits for the disk, but for `open`, `delete`, `checkpoint` and `close`.
+
+    Life: the constructor takes the directory, `open` must follow and hands out what was stored, `close` ends it. Who
+    opens should write a checkpoint soon after (else the same is read again next time), then whenever
+    `since_checkpoint` is large or some seconds have passed, and call `flush`, `unmap_idle` and `delete` from time to
+    time. `append` and `append_control` put things into one log in the order of the calls, so after a crash there is
+    always a prefix of them; a send is there with all its batches, or with none.
+
+    A queue begins with its first message: before that its bounds are (0, 0). Whether a topic or queue exists is not
+    known here. Topics are named by at most 200 bytes as a URL would quote them.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        chunk_size: int = 256 << 20,
+        ring_batches: int = 100_000,
+        ring_bytes: int = 64 << 20,
+        low_watermark: int | None = None,
+        high_watermark: int | None = None,
+        preload: int = 3,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``clock`` gives the time of batches. Watermarks in bytes; None: a share of the machine's memory.
+
+        Raises `DirectoryInUse`.
+        """
+        make_directory(directory)
+        self.directory = directory
+        self.damaged: dict[int, Damage] = {}
+        """What was found damaged since opening, by position in the log. Each is logged and counts once."""
+        self._lock = DirectoryLock(directory)
+        self._memory = MappedMemory(low_watermark, high_watermark, monotonic=monotonic)
+        self._log = MessageLog(directory / "messages", chunk_size, self._memory)
+        self._queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
+        self._ring = Ring(ring_batches, ring_bytes)
+        self._preload = preload
+        self._clock = clock
+        self._time = 0
+        self._checkpointed = 0
+
+    def open(
+        self,
+        *,
+        restore: Callable[[bytes], object],
+        replay: Replay,
+        sent: Callable[[Sent], object],
+    ) -> Opened:
+        """Bring everything back; blocks for a time in proportion to what was written since the last checkpoint.
+
+        First ``restore`` gets the state of that checkpoint (it is not called if there is none), then, in the order of
+        the log, ``replay`` each control record behind it with its position, and ``sent`` each send behind it that
+        named its producer. What is damaged is passed over and reported in `damaged`. Afterwards everything that is
+        left is safe on the disk; offsets in the restored state may lie behind `bounds`, if the disk lost something.
+        """
+        checkpoint = read_checkpoint(self.directory / "checkpoint") or Checkpoint(0, 0, (), b"")
+        existed = checkpoint.position > 0 or bool(checkpoint.state)
+        rebuilt = not existed or self._log.end < checkpoint.position
+        if rebuilt:
+            self._queues.load_ends(checkpoint.queues, self._log.start)
+        else:
+            self._queues.load(checkpoint.queues, self._log.start)
+        self._queues.delete_unknown()
+        if existed:
+            restore(checkpoint.state)
+        start = self._log.start if rebuilt else checkpoint.position
+        recovered = Recovery(
+            self._log, self._queues, replay=replay, replay_from=checkpoint.position, sent=sent, report=self._report
+        ).run(start)
+        cut = self._log.cut(recovered.end)
+        self._log.skip_to(checkpoint.position)
+        self._time = max(checkpoint.time, recovered.time)
+        self._checkpointed = checkpoint.position
+        for chunk in self._log.chunks[-self._preload :] if self._preload else ():
+            chunk.preload()
+        return Opened(recovered.batches, recovered.end - start, cut, rebuilt and recovered.batches > 0)
+
+    @property
+    def position(self) -> int:
+        """The log's end."""
+        return self._log.end
+
+    @property
+    def flushed(self) -> int:
+        """Up to where everything is safe on the disk."""
+        return self._log.flushed
+
+    @property
+    def unflushed_bytes(self) -> int:
+        return self._log.end - self._log.flushed
+
+    @property
+    def since_checkpoint(self) -> int:
+        """How many bytes would have to be read again after a crash now."""
+        return self._log.end - self._checkpointed
+
+    @property
+    def mapped_bytes(self) -> int:
+        return self._memory.mapped
+
+    @property
+    def size(self) -> int:
+        """Of all messages and control records that are left, in bytes."""
+        return self._log.end - self._log.start
+
+    def append(
+        self, topic: str, batches: Sequence[NewBatch], *, producer: bytes = NO_PRODUCER, sequence: int = 0
+    ) -> Mapping[int, int]:
+        """Store a send as a whole; returns, per queue, the offset of its first message. Safe after the next `flush`.
+
+        ``producer`` has 16 bytes; the next `open` tells its sends by ``sent``. Raises, with nothing stored,
+        `MalformedRecords` for a body that is not whole, `QueueFull` for want of room, `StorageFailed`.
+        """
+        for batch in batches:
+            _check(batch)
+        ends: dict[int, int] = {}
+        firsts: dict[int, int] = {}
+        headers: list[Header] = []
+        position = self._log.end
+        for batch in batches:
+            first = ends.get(batch.queue)
+            if first is None:
+                first = firsts[batch.queue] = self._queues.of(topic, batch.queue).end
+            ends[batch.queue] = first + batch.count
+            part = len(headers)
+            place = (topic, batch.queue, first, batch.count)
+            headers.append(self._header(place, position, batch.body, producer, sequence, part, len(batches)))
+            position = headers[-1].end
+        if headers:
+            self._write(headers, [batch.body for batch in batches])
+            for header, batch in zip(headers, batches, strict=True):
+                self._queues.of(topic, batch.queue).add(entry_of(header))
+                body = batch.body if isinstance(batch.body, bytes) else bytes(batch.body)
+                self._ring.add(
+                    header.position, StoredBatch(header.first_offset, header.count, header.time / 1000, body)
+                )
+        return firsts
+
+    def append_control(self, record: bytes) -> None:
+        """Store what `open` will hand to ``replay``, unless a checkpoint behind it is written before."""
+        body = seal(record)
+        self._write([self._header((CONTROL_TOPIC, 0, 0, 1), self._log.end, body, NO_PRODUCER, 0, 0, 1)], [body])
+
+    def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
+        """Whole batches in order, beginning with the one that holds ``offset`` or the next one that is left.
+
+        They reach ``limit`` messages from ``offset`` on, or ``max_bytes``, as soon as they can, and one batch is there
+        whatever its size; what is damaged is left out. Nothing for a queue without messages there.
+        """
+        index = self._queues.get(topic, queue)
+        found: list[StoredBatch] = []
+        if index is None or offset >= index.end:
+            return found
+        size = 0
+        for entry in index.at_offset(max(offset, index.first(self._log.start))):
+            batch = self._ring.get(entry.position) or self._stored(topic, queue, entry)
+            if batch is not None:
+                size += entry.length
+                if found and size > max_bytes:
+                    break
+                found.append(batch)
+                if entry.end - offset >= limit or size >= max_bytes:
+                    break
+        return found
+
+    def bounds(self, topic: str, queue: int) -> tuple[int, int]:
+        """The first offset that is left and the one that the next message will get; equal if nothing is left."""
+        index = self._queues.get(topic, queue)
+        return (index.first(self._log.start), index.end) if index is not None else (0, 0)
+
+    def offset_at(self, topic: str, queue: int, at: float) -> int:
+        """The first offset of the first batch that was taken at a time (seconds since 1970) or later, else the end."""
+        index = self._queues.get(topic, queue)
+        if index is None:
+            return 0
+        entry = next(index.at_time(-int(-at * 1000 // 1)), None)
+        return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
+
+    def flush(self) -> int:
+        """Block until what was appended before the call is safe; returns up to where that is. Any thread may call it,
+        also several at once. Raises `StorageFailed`; the store takes nothing more then."""
+        return self._log.flush()
+
+    def begin_checkpoint(self, state: bytes) -> PendingCheckpoint:
+        """Take down what is true now, without waiting: ``state`` is what the caller knows at `position`.
+
+        To be written by any thread, then handed to `finish_checkpoint` here; one at a time.
+        """
+        writes, queues = self._queues.save()
+        checkpoint = Checkpoint(self._log.end, self._time, queues, state)
+        return PendingCheckpoint(self.directory / "checkpoint", checkpoint, writes, self._log)
+
+    def finish_checkpoint(self, pending: PendingCheckpoint) -> None:
+        """Take note that it was written; without that call nothing breaks, more is read and written again."""
+        for write in pending.writes:
+            write.finish()
+        self._checkpointed = pending.checkpoint.position
+
+    def checkpoint(self, state: bytes) -> None:
+        """All three steps at once; blocks on the disk. Raises `QueueFull`; the checkpoint before counts then."""
+        pending = self.begin_checkpoint(state)
+        pending.write()
+        self.finish_checkpoint(pending)
+
+    def delete(self, retention: Retention, consumed: Consumed) -> int:
+        """Delete files from the oldest on while they are due and may be; returns how many. Blocks on the disk, shortly.
+
+        The newest file always stays, and so does what the newest checkpoint does not count. What is left of queues
+        begins later then (`bounds`).
+        """
+        deleted = 0
+        while self._may_delete(retention, consumed):
+            self._log.delete_first()
+            self._queues.drop_below(self._log.start)
+            deleted += 1
+        return deleted
+
+    def unmap_idle(self) -> None:
+        """Above the low watermark, unmap files that nobody has read for five seconds."""
+        self._log.unmap_idle()
+
+    def close(self, state: bytes) -> None:
+        """Flush, write a checkpoint and let go of the directory: the next `open` reads nothing again."""
+        try:
+            self._log.close()
+            self.checkpoint(state)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the directory without writing anything: the next `open` finds what a crash would leave."""
+        self._log.release()
+        self._lock.release()
+
+    def _header(
+        self,
+        place: tuple[str, int, int, int],
+        position: int,
+        body: Buffer,
+        producer: bytes,
+        sequence: int,
+        part: int,
+        parts: int,
+    ) -> Header:
+        self._time = max(self._time, int(self._clock() * 1000))
+        return Header(*place, position, len(body), self._time, self._log.flushed, producer, sequence, part, parts)
+
+    def _write(self, headers: Sequence[Header], bodies: Sequence[Buffer]) -> None:
+        buffers: list[Buffer] = []
+        for header, body in zip(headers, bodies, strict=True):
+            buffers += encode_header(header), body, bytes(header.end - header.body_position - len(body))
+        self._log.append(buffers, headers[-1].end - headers[0].position)
+
+    def _stored(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
+        data = self._log.read(entry.position, batch_length(topic, entry.length))
+        header = decode_header(data, entry.position)
+        if header is None or header.topic != topic or header.queue != queue or entry_of(header) != entry:
+            return self._report(entry.position, "its header is not what the index says")
+        first = header.body_position - header.position
+        body = memoryview(data)[first : first + header.body_length]
+        if len(body) != header.body_length or not is_whole(body):
+            return self._report(entry.position, "its body does not match its CRC")
+        return StoredBatch(header.first_offset, header.count, header.time / 1000, body)
+
+    def _report(self, position: int, reason: str) -> None:
+        if position in self.damaged:
+            return
+        chunk = self._log.chunk_at(position)
+        file, start = (str(chunk.path), chunk.start) if chunk is not None else (str(self._log.directory), 0)
+        self.damaged[position] = Damage(file, position - start, position, reason)
+        logger.error("damaged batch in %s at byte %d: %s; it is passed over", file, position - start, reason)
+
+    def _may_delete(self, retention: Retention, consumed: Consumed) -> bool:
+        oldest = self._log.chunks[0] if len(self._log.chunks) > 1 else None
+        if oldest is None or oldest.end > min(self._checkpointed, self._log.flushed):
+            return False
+        parts = self._queues.parts_between(oldest.start, oldest.end)
+        newest = max((part.newest for part in parts), default=oldest.path.stat().st_mtime)
+        messages = sum(index.end - index.first(self._log.start) for _, index in self._queues.items())
+        return retention.is_due(age=self._clock() - newest, size=self.size, messages=messages) and not retention.spares(
+            parts, consumed
+        )
+
+
+def _check(batch: NewBatch) -> None:
+    if not is_whole(batch.body):
+        raise MalformedRecords(f"the body for queue {batch.queue!r} does not match its CRC; it was damaged on its way")
+    if record_count(batch.body) != batch.count:
+        raise MalformedRecords(f"the body for queue {batch.queue!r} does not hold {batch.count!r} records, as was said")

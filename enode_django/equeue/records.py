@@ -1,0 +1,79 @@
+"""The body of a batch: what a producer encodes and a consumer decodes. No I/O.
+
+A body is a CRC-32 (u32, little-endian) followed by what it covers: a msgpack array of byte strings, the records. A
+record's place in the array is its offset relative to the batch's first one, so the broker gives offsets to a batch
+without looking inside.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import TypeAlias, cast
+
+import msgpack
+
+from enode_django.exceptions import MalformedRecords, shown
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_CHECK = struct.Struct("<I")
+_ARRAY_16 = struct.Struct(">xH")
+_ARRAY_32 = struct.Struct(">xI")
+
+
+def encode_records(records: Sequence[bytes]) -> bytes:
+    """Raises `MalformedRecords` when there are none: a batch has at least one."""
+    if not records:
+        raise MalformedRecords("a batch needs at least one record; send none instead")
+    return seal(msgpack.packb(records, use_bin_type=True))
+
+
+def decode_records(body: Buffer) -> list[bytes]:
+    """Raises `MalformedRecords` for a body whose CRC is wrong or that holds anything but byte strings."""
+    if not is_whole(body):
+        raise MalformedRecords(f"a body of {len(body)} bytes does not match its CRC; it was damaged on its way")
+    try:
+        records = msgpack.unpackb(memoryview(body)[_CHECK.size :], raw=False)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise MalformedRecords(f"a body of {len(body)} bytes is no msgpack array of records") from error
+    if not isinstance(records, list) or not all(isinstance(record, bytes) for record in records):
+        raise MalformedRecords(f"a body must hold an array of byte strings, got {shown(records)}")
+    return cast("list[bytes]", records)
+
+
+def record_count(body: Buffer) -> int:
+    """How many records the body says it holds, from its first bytes alone; raises `MalformedRecords` if it says none.
+
+    >>> record_count(encode_records([b"a", b"b"]))
+    2
+    """
+    first = body[_CHECK.size] if len(body) > _CHECK.size else 0
+    count = 0
+    if first & 0xF0 == 0x90:
+        count = first & 0x0F
+    elif first == 0xDC and len(body) >= _CHECK.size + _ARRAY_16.size:
+        (count,) = _ARRAY_16.unpack_from(body, _CHECK.size)
+    elif first == 0xDD and len(body) >= _CHECK.size + _ARRAY_32.size:
+        (count,) = _ARRAY_32.unpack_from(body, _CHECK.size)
+    if not count:
+        raise MalformedRecords(f"a body must begin with its CRC and an array of records, got {shown(bytes(body[:12]))}")
+    return count
+
+
+def seal(content: bytes) -> bytes:
+    """Any bytes with their CRC in front."""
+    return _CHECK.pack(zlib.crc32(content)) + content
+
+
+def is_whole(body: Buffer) -> bool:
+    """Whether what follows the CRC is what it was made of."""
+    if len(body) < _CHECK.size:
+        return False
+    return bool(zlib.crc32(memoryview(body)[_CHECK.size :]) == _CHECK.unpack_from(body)[0])
+
+
+def unseal(body: Buffer) -> bytes:
+    """The bytes that `seal` was given; the caller has asked `is_whole` before."""
+    return bytes(memoryview(body)[_CHECK.size :])
