@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from enode_django.equeue.records import Buffer
@@ -33,7 +34,8 @@ MAX_HEADER = _FIXED + MAX_TOPIC
 NO_PRODUCER = bytes(16)
 
 
-class NewBatch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NewBatch:
     """``body`` as `records.encode_records` makes it, of ``count`` records."""
 
     queue: int
@@ -41,7 +43,8 @@ class NewBatch(NamedTuple):
     body: Buffer
 
 
-class StoredBatch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
     """``time`` is when the broker took it, in seconds since 1970. Whoever reads decodes the body."""
 
     first_offset: int
@@ -57,7 +60,7 @@ class Header(NamedTuple):
     topic: str
     queue: int
     first_offset: int
-    count: int
+    messages: int
     position: int
     body_length: int
     time: int
@@ -92,7 +95,7 @@ def encode_header(header: Header) -> bytes:
         batch_length(header.topic, header.body_length),
         header.body_length,
         header.queue,
-        header.count,
+        header.messages,
         header.position,
         header.flushed,
         header.first_offset,

@@ -18,8 +18,8 @@ _MOST_BUFFERS = 512
 class Chunk:
     """The bytes of the log from ``start`` on. Positions are those of the log, not of the file.
 
-    Space is reserved before it is written, by `os.posix_fallocate`, and written by `os.pwrite`, both of which refuse when
-    the disk is full; a write through a map would end the process. Maps are for reading only. All methods raise
+    Space is reserved before it is written, by `os.posix_fallocate`, and written by `os.pwritev`, both of which refuse
+    when the disk is full; a write through a map would end the process. Maps are for reading only. All methods raise
     `OSError` as it comes.
     """
 
@@ -64,7 +64,7 @@ class Chunk:
             self._reserved = capacity
 
     def append(self, buffers: Sequence[Buffer], length: int) -> None:
-        """All of it, or nothing: what a failed write has left is taken away, or what is read there later would be it."""
+        """All of it, or nothing: what a failed write has left is taken away, lest it is read there later."""
         try:
             self._write(buffers, length)
         except OSError:

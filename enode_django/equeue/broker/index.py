@@ -18,21 +18,21 @@ class Entry(NamedTuple):
     first_offset: int
     position: int
     time: int
-    count: int
+    messages: int
     length: int
 
     @property
     def end(self) -> int:
-        return self.first_offset + self.count
+        return self.first_offset + self.messages
 
     @property
     def words(self) -> tuple[int, int, int, int]:
-        return self.first_offset, self.position, self.time, self.count << 32 | self.length
+        return self.first_offset, self.position, self.time, self.messages << 32 | self.length
 
 
 class Segment:
     """Up to `SEGMENT_ENTRIES` entries, which are one file. Each is four words of eight bytes: first offset, position,
-    time, and count and length together.
+    time, and number of messages and length together.
 
     ``words`` is None while only the file has them. Of the file, the first ``saved`` entries count, and ``check`` is
     their CRC-32.

@@ -32,7 +32,7 @@ class SegmentWrite(NamedTuple):
     path: Path
     offset: int
     data: bytes
-    index: QueueIndex
+    owner: QueueIndex
     segment: Segment
     saved: int
     check: int
@@ -52,7 +52,7 @@ class SegmentWrite(NamedTuple):
 
     def finish(self) -> None:
         self.segment.saved, self.segment.check = self.saved, self.check
-        self.index.release()
+        self.owner.release()
 
 
 class Queues:

@@ -99,11 +99,11 @@ class Recovery:
         elif whole:
             index.add(entry_of(header))
         else:
-            index.end = header.first_offset + header.count
+            index.end = header.first_offset + header.messages
 
 
 def entry_of(header: Header) -> Entry:
-    return Entry(header.first_offset, header.position, header.time, header.count, header.body_length)
+    return Entry(header.first_offset, header.position, header.time, header.messages, header.body_length)
 
 
 def find_entries(log: MessageLog, topic: str, queue: int, first: int, last: int) -> Iterator[Entry]:

@@ -28,7 +28,7 @@ class Ring:
         return self._held
 
     def add(self, position: int, batch: StoredBatch) -> None:
-        """Positions ascend from call to call. A batch larger than the ring is not kept, and costs the others nothing."""
+        """Positions ascend from call to call. One that is larger than the ring is not kept."""
         size = len(batch.body)
         if size > self._size or not self._batches:
             return

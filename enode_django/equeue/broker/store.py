@@ -120,16 +120,16 @@ class MessageStore:
         named its producer. What is damaged is passed over and reported in `damaged`. Afterwards everything that is
         left is safe on the disk; offsets in the restored state may lie behind `bounds`, if the disk lost something.
         """
-        checkpoint = read_checkpoint(self.directory / "checkpoint") or Checkpoint(0, 0, (), b"")
-        existed = checkpoint.position > 0 or bool(checkpoint.state)
-        rebuilt = not existed or self._log.end < checkpoint.position
+        known = read_checkpoint(self.directory / "checkpoint")
+        checkpoint = known or Checkpoint(0, 0, (), b"")
+        rebuilt = known is None or self._log.end < checkpoint.position
         if rebuilt:
             self._queues.load_ends(checkpoint.queues, self._log.start)
         else:
             self._queues.load(checkpoint.queues, self._log.start)
         self._queues.delete_unknown()
-        if existed:
-            restore(checkpoint.state)
+        if known is not None:
+            restore(known.state)
         start = self._log.start if rebuilt else checkpoint.position
         recovered = Recovery(
             self._log, self._queues, replay=replay, replay_from=checkpoint.position, sent=sent, report=self._report
@@ -199,7 +199,7 @@ class MessageStore:
                 self._queues.of(topic, batch.queue).add(entry_of(header))
                 body = batch.body if isinstance(batch.body, bytes) else bytes(batch.body)
                 self._ring.add(
-                    header.position, StoredBatch(header.first_offset, header.count, header.time / 1000, body)
+                    header.position, StoredBatch(header.first_offset, header.messages, header.time / 1000, body)
                 )
         return firsts
 
@@ -322,12 +322,14 @@ class MessageStore:
         data = self._log.read(entry.position, batch_length(topic, entry.length))
         header = decode_header(data, entry.position)
         if header is None or header.topic != topic or header.queue != queue or entry_of(header) != entry:
-            return self._report(entry.position, "its header is not what the index says")
+            self._report(entry.position, "its header is not what the index says")
+            return None
         first = header.body_position - header.position
         body = memoryview(data)[first : first + header.body_length]
         if len(body) != header.body_length or not is_whole(body):
-            return self._report(entry.position, "its body does not match its CRC")
-        return StoredBatch(header.first_offset, header.count, header.time / 1000, body)
+            self._report(entry.position, "its body does not match its CRC")
+            return None
+        return StoredBatch(header.first_offset, header.messages, header.time / 1000, body)
 
     def _report(self, position: int, reason: str) -> None:
         if position in self.damaged:
