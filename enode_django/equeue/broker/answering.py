@@ -1,0 +1,63 @@
+"""Answers between processes: inboxes, and who waits at them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from enode_django.equeue.broker.calls import LATER, Call, Later
+from enode_django.equeue.broker.inboxes import Inbox, Inboxes
+
+
+class Answering:
+    def __init__(self, first_number: int, clock: Callable[[], float]) -> None:
+        self._inboxes = Inboxes(first_number)
+        self._clock = clock
+        self._waiting: dict[str, Call] = {}
+
+    def open(self, address: str) -> None:
+        self._inboxes.open(address, self._clock())
+
+    def close(self, address: str) -> None:
+        waiting = self._waiting.get(address)
+        if waiting is not None:
+            waiting.answer((0, []))
+        self._inboxes.close(address)
+
+    def receive(self, call: Call, address: str, following: int, wait: float) -> tuple[int, Sequence[bytes]] | Later:
+        """The number of the next answer and those before it, from the one with the number ``following`` on."""
+        inbox = self._inboxes.open(address, self._clock())
+        inbox.arrived(following)
+        earlier = self._waiting.get(address)
+        if earlier is not None:  # its client has given it up, or two receive at one inbox
+            earlier.answer((following, []))
+        if inbox.bodies or not wait:
+            return inbox.given()
+        timer = asyncio.get_running_loop().call_later(wait, lambda: call.answer(inbox.given()))
+        self._waiting[address] = call
+        call.on_end = lambda: self._end(address, inbox, timer)
+        return LATER
+
+    def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
+        answered = {}
+        for address, body in replies:
+            inbox = self._inboxes.reply(address, body)
+            if inbox is not None:
+                answered[address] = inbox
+        for address, inbox in answered.items():
+            waiting = self._waiting.get(address)
+            if waiting is not None:
+                waiting.answer(inbox.given())
+
+    def answer_all(self) -> None:
+        """Give those that wait nothing, at once."""
+        for address, waiting in list(self._waiting.items()):
+            waiting.answer(self._inboxes.open(address, self._clock()).given())
+
+    def forget(self) -> None:
+        self._inboxes.forget(self._clock(), self._waiting)
+
+    def _end(self, address: str, inbox: Inbox, timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        inbox.seen = self._clock()
+        del self._waiting[address]

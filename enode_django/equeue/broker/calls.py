@@ -1,0 +1,72 @@
+"""One request on its way to its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from enode_django.exceptions import EnodeError, TransportUnavailable
+
+
+class Later:
+    """What a handler returns that has not answered yet."""
+
+
+LATER: Final = Later()
+
+
+class Answering(Protocol):
+    def answer(self, call: Call, value: Any) -> None: ...
+
+    def fail(self, call: Call, error: EnodeError) -> None: ...
+
+
+WhenSafe = Callable[[Callable[[BaseException | None], None]], None]
+"""Calls back when all that is stored by now is safe on the disk, or will never be."""
+
+
+class Call:
+    """Is answered once, by `answer` or `fail`; what comes after that, or after its connection is gone, is ignored.
+
+    ``on_end`` is called when it ends, however it does.
+    """
+
+    __slots__ = ("_session", "number", "on_end", "when_safe")
+
+    def __init__(self, session: Answering, number: int) -> None:
+        self._session: Answering | None = session
+        self.number = number
+        self.when_safe: WhenSafe | None = None
+        """Set for a call whose answer has to wait for the disk."""
+        self.on_end: Callable[[], None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._session is None
+
+    def answer(self, value: Any) -> None:
+        session = self.drop()
+        if session is not None:
+            session.answer(self, value)
+
+    def answer_when_safe(self, value: Any) -> None:
+        if self.when_safe is None:
+            self.answer(value)
+        else:
+            self.when_safe(lambda error: self.answer(value) if error is None else self.fail(_unsafe(error)))
+
+    def fail(self, error: EnodeError) -> None:
+        session = self.drop()
+        if session is not None:
+            session.fail(self, error)
+
+    def drop(self) -> Answering | None:
+        """End without an answer; returns who would have had it."""
+        session, self._session = self._session, None
+        if session is not None and self.on_end is not None:
+            self.on_end()
+        return session
+
+
+def _unsafe(error: BaseException) -> EnodeError:
+    return TransportUnavailable(f"the broker's disk does not keep what is written ({error}); it stops")

@@ -1,0 +1,136 @@
+"""From requests to what they do: every method of the transport port, as clients ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
+from enode_django.equeue.broker.pulling import Pulling
+from enode_django.equeue.broker.requests import REQUESTS, checked
+from enode_django.equeue.broker.sending import Send, Sending
+from enode_django.equeue.broker.state import BrokerState
+from enode_django.equeue.broker.store import MessageStore
+from enode_django.equeue.messages import Route
+from enode_django.exceptions import BadRequest
+
+
+class Handlers:
+    """``when_safe`` is given where every write has to be safe on the disk before it is answered. ``trim`` runs the
+    deletion, now."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        state: BrokerState,
+        pulling: Pulling,
+        sending: Sending,
+        answering: Answering,
+        *,
+        when_safe: WhenSafe | None,
+        trim: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._pulling = pulling
+        self._sending = sending
+        self._answering = answering
+        self._when_safe = when_safe
+        self._trim = trim
+        asked = ("create_topic", "add_queues", "show", "join", "leave", "bury", "acquire", "renew", "release")
+        asked += ("commit", "set_offset", "retire_group", "delete_group")
+        own = (
+            "receipts",
+            "committed",
+            "topics",
+            "queue_count",
+            "queues",
+            "route",
+            "end_offsets",
+            "offsets_at",
+            "groups",
+            "status",
+        )
+        self._plain: Mapping[str, Callable[..., Any]] = {
+            **{name: getattr(state, name) for name in asked},
+            **{name: getattr(self, name) for name in own},
+            "open_inbox": answering.open,
+            "close_inbox": answering.close,
+            "reply": answering.reply,
+        }
+        self._waiting: Mapping[str, Callable[..., Any]] = {
+            "send": self.send,
+            "pull": self.pull,
+            "receive": answering.receive,
+            "trim": self.trim,
+        }
+
+    def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
+        """Answers the call, now or later; raises instead."""
+        arguments = checked(name, values)
+        if REQUESTS[name].durable:
+            call.when_safe = self._when_safe
+        plain = self._plain.get(name)
+        value = plain(*arguments) if plain is not None else self._waiting[name](call, *arguments)
+        if not isinstance(value, Later):
+            call.answer_when_safe(value)
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        return sorted(self._state.coordinator.topics)
+
+    def queue_count(self, topic: str) -> int:
+        return self._state.coordinator.topic(topic).queues
+
+    def queues(self, topic: str) -> Mapping[int, Any]:
+        return self._state.coordinator.topic(topic).shown(self._state.bounds(topic))
+
+    def route(self, topic: str) -> Route:
+        return self._state.coordinator.topic(topic).route
+
+    # -- messages -------------------------------------------------------------------------------------------------
+
+    def send(self, call: Call, *values: Any) -> Mapping[int, int] | Later:
+        return self._sending.send(call, Send(*values))
+
+    def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> list[Any] | Later:
+        if limit < 1:
+            raise BadRequest(f"limit must be at least 1, got {limit!r}")
+        self._state.coordinator.topic(topic, offsets)
+        return self._pulling.pull(call, topic, offsets, limit, wait)
+
+    def end_offsets(self, topic: str) -> Mapping[int, int]:
+        return {queue: end for queue, (_, end) in self._state.bounds(topic).items()}
+
+    def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
+        return {queue: self._store.offset_at(topic, queue, time) for queue in self._state.bounds(topic)}
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
+        return self._state.coordinator.receipts(group, topic, queue)
+
+    def committed(self, group: str, topic: str) -> Mapping[int, int]:
+        return self._state.coordinator.committed(group, topic)
+
+    def groups(self, topic: str) -> Mapping[str, Any]:
+        return self._state.shown_groups(topic)
+
+    def trim(self, call: Call, topic: str) -> Later:
+        self._state.coordinator.topic(topic)
+        self._trim(lambda: call.answer(None))
+        return LATER
+
+    def status(self) -> Mapping[str, Any]:
+        """Figures about the broker, for people."""
+        store = self._store
+        return {
+            "run": self._state.run,
+            "bytes": store.size,
+            "unflushed_bytes": store.unflushed_bytes,
+            "since_checkpoint": store.since_checkpoint,
+            "mapped_bytes": store.mapped_bytes,
+            "damaged_batches": len(store.damaged),
+        }

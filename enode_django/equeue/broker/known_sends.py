@@ -1,0 +1,60 @@
+"""Which sends the broker has stored, so that one that is made again is answered and not stored again. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SENDS_KEPT = 128
+FORGOTTEN_AFTER = 3600.0
+
+Firsts = Mapping[int, int]
+"""The answer to a send: per queue the offset of its first message."""
+
+
+@dataclass(slots=True)
+class _Producer:
+    seen: float
+    sends: OrderedDict[int, Firsts] = field(default_factory=OrderedDict)
+
+
+class KnownSends:
+    """The newest `SENDS_KEPT` sends of each producer to each topic. Times are given, in seconds since 1970."""
+
+    def __init__(self) -> None:
+        self._producers: dict[tuple[str, bytes], _Producer] = {}
+
+    def answer(self, topic: str, producer: bytes, sequence: int) -> Firsts | None:
+        """What was answered to this send; None if it is new, as far as is known."""
+        known = self._producers.get((topic, producer))
+        return known.sends.get(sequence) if known is not None else None
+
+    def add(self, topic: str, producer: bytes, sequence: int, firsts: Firsts, now: float) -> None:
+        known = self._producers.get((topic, producer))
+        if known is None:
+            known = self._producers[topic, producer] = _Producer(now)
+        known.seen = now
+        known.sends[sequence] = firsts
+        if len(known.sends) > SENDS_KEPT:
+            known.sends.popitem(last=False)
+
+    def forget(self, now: float) -> None:
+        """Drop the producers that have sent nothing for `FORGOTTEN_AFTER` seconds."""
+        silent = [key for key, known in self._producers.items() if known.seen < now - FORGOTTEN_AFTER]
+        for key in silent:
+            del self._producers[key]
+
+    def plain(self) -> list[Any]:
+        return [
+            [topic, producer, known.seen, [[sequence, firsts] for sequence, firsts in known.sends.items()]]
+            for (topic, producer), known in self._producers.items()
+        ]
+
+    @classmethod
+    def restore(cls, plain: Iterable[Any]) -> KnownSends:
+        sends = cls()
+        for topic, producer, seen, answers in plain:
+            sends._producers[topic, producer] = _Producer(seen, OrderedDict(answers))
+        return sends

@@ -1,0 +1,104 @@
+"""What a broker can be told. Plain values: no Django, no files are opened here."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from enode_django.equeue.broker.retention import Retention
+from enode_django.exceptions import ConfigurationError
+
+DEFAULT_PORT = 7625
+EVERY_WRITE = "every_write"
+INTERVAL = "interval"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """Paths of PEM files. With ``client_ca`` a client has to show a certificate of that authority."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Raises `ConfigurationError` for files that cannot be used."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+            if self.client_ca is not None:
+                context.load_verify_locations(self.client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(f"the certificates of the broker cannot be used: {error}") from error
+        return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOptions:
+    """Sizes in bytes, times in seconds. Raises `ConfigurationError` for what no broker can be given."""
+
+    directory: Path
+    listen: str = f"tcp://127.0.0.1:{DEFAULT_PORT}"
+    flush: str = INTERVAL
+    flush_interval: float = 0.1
+    chunk_size: int = 256 * 1024 * 1024
+    retention: Retention = field(default_factory=Retention)
+    retention_interval: float = 10.0
+    low_watermark: int | None = None
+    high_watermark: int | None = None
+    secret: str | None = None
+    tls: Tls | None = None
+    max_unflushed: int = 128 * 1024 * 1024
+    """Above it sends wait, for ``patience_of_sends``, and are then refused."""
+    patience_of_sends: float = 5.0
+    patience_of_leases: float = 10.0
+    """After a start: so long owners have to come back before others get what they had."""
+    handshake_timeout: float = 10.0
+    frame_timeout: float = 30.0
+    """So long a frame that has begun may stand still."""
+    checkpoint_interval: float = 10.0
+    checkpoint_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        host, _ = parse_location(self.listen)
+        if self.flush not in (EVERY_WRITE, INTERVAL):
+            raise ConfigurationError(f"flush must be {EVERY_WRITE!r} or {INTERVAL!r}, got {self.flush!r}")
+        if self.flush_interval <= 0 or self.chunk_size < 1:
+            raise ConfigurationError("the flush interval and the chunk size must be above 0")
+        if not _is_loopback(host) and (not self.secret or self.tls is None):
+            raise ConfigurationError(
+                f"the broker would listen on {host!r} without a secret and TLS; give it both, or an address of this "
+                "machine only, like tcp://127.0.0.1"
+            )
+
+
+def parse_location(location: str) -> tuple[str, int]:
+    """Host and port of ``tcp://host:port``; raises `ConfigurationError`.
+
+    >>> parse_location("tcp://127.0.0.1")
+    ('127.0.0.1', 7625)
+    """
+    try:
+        parts = urlsplit(location)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme != "tcp" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
+        raise ConfigurationError(f"a broker's location is like 'tcp://127.0.0.1:{DEFAULT_PORT}', got {location!r}")
+    return parts.hostname, DEFAULT_PORT if port is None else port
+
+
+def location_of(host: str, port: int) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,154 @@
+"""What clients may ask for: names and the kinds of their arguments. Pure; nothing from outside is used unchecked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from enode_django.equeue.broker.batches import NewBatch
+from enode_django.equeue.broker.state import commit_of
+from enode_django.equeue.messages import Commit
+from enode_django.exceptions import BadRequest, shown
+
+LONGEST = 10 * 365 * 86_400.0
+MOST_TEXT = 1_000
+
+Check: TypeAlias = Callable[[Any], Any]
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MOST_TEXT:
+        raise ValueError(f"{shown(value)} is no text of at most {MOST_TEXT} characters")
+    return value
+
+
+def number(value: Any) -> int:
+    if not isinstance(value, int):
+        raise ValueError(f"{shown(value)} is no whole number")
+    return value
+
+
+def seconds(value: Any) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= LONGEST:
+        raise ValueError(f"{shown(value)} is no number of seconds from 0 to {LONGEST:.0f}")
+    return value
+
+
+def moment(value: Any) -> float:
+    if not isinstance(value, int | float) or not -LONGEST * 100 <= value <= LONGEST * 100:
+        raise ValueError(f"{shown(value)} is no time in seconds since 1970")
+    return value
+
+
+def flag(value: Any) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not true, false or nothing")
+    return value
+
+
+def data(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError(f"{shown(value)} is no byte string")
+    return value
+
+
+def optional(check: Check) -> Check:
+    return lambda value: None if value is None else check(value)
+
+
+def numbers(value: Any) -> Mapping[int, int]:
+    if not isinstance(value, dict) or not all(isinstance(n, int) for pair in value.items() for n in pair):
+        raise ValueError(f"{shown(value)} does not give numbers for numbers")
+    return value
+
+
+def deaths(value: Any) -> Sequence[tuple[int, int]]:
+    return [(number(queue), number(offset)) for queue, offset in value]
+
+
+def commits(value: Any) -> Mapping[int, Commit]:
+    return {number(queue): _commit(values) for queue, values in value.items()}
+
+
+def _commit(values: Any) -> Commit:
+    commit = commit_of(values)
+    for each in (commit.epoch, commit.offset, commit.keep):
+        number(each)
+    for receipt in commit.receipts:
+        number(receipt.offset), data(receipt.body)
+    return commit
+
+
+def batches(value: Any) -> Sequence[NewBatch]:
+    found = []
+    for queue, count, body in value:
+        if not isinstance(queue, int) or not isinstance(count, int) or not isinstance(body, bytes):
+            raise ValueError("a batch is a queue number, a count and a body")
+        if not 0 < count < 1 << 32 or len(body) >= 1 << 32:
+            raise ValueError(f"a batch cannot have {count} messages in {len(body)} bytes")
+        found.append(NewBatch(queue, count, body))
+    return found
+
+
+def producer(value: Any) -> bytes:
+    if len(data(value)) != 16:
+        raise ValueError(f"{shown(value)} does not name a producer; 16 bytes do")
+    return data(value)
+
+
+def replies(value: Any) -> Sequence[tuple[str, bytes]]:
+    return [(text(address), data(body)) for address, body in value]
+
+
+class Request(NamedTuple):
+    """``durable``: its answer says that something is stored, so it waits for the disk if every write has to."""
+
+    arguments: tuple[Check, ...]
+    durable: bool = False
+
+
+REQUESTS: Mapping[str, Request] = {
+    "topics": Request(()),
+    "create_topic": Request((text, number), durable=True),
+    "queue_count": Request((text,)),
+    "queues": Request((text,)),
+    "route": Request((text,)),
+    "add_queues": Request((text, number, flag), durable=True),
+    "show": Request((text, number, flag, flag, flag), durable=True),
+    "send": Request((text, batches, optional(number), producer, number), durable=True),
+    "pull": Request((text, numbers, number, seconds)),
+    "end_offsets": Request((text,)),
+    "offsets_at": Request((text, moment)),
+    "join": Request((text, text, text, seconds)),
+    "leave": Request((text, text, text)),
+    "bury": Request((text, text, text, deaths), durable=True),
+    "acquire": Request((text, text, number, text, seconds, number), durable=True),
+    "renew": Request((text, text, text, numbers, seconds)),
+    "release": Request((text, text, text, numbers)),
+    "commit": Request((text, text, commits), durable=True),
+    "receipts": Request((text, text, number)),
+    "committed": Request((text, text)),
+    "set_offset": Request((text, text, number, number), durable=True),
+    "groups": Request((text,)),
+    "delete_group": Request((text, text), durable=True),
+    "retire_group": Request((text, text), durable=True),
+    "trim": Request((text,)),
+    "open_inbox": Request((text,)),
+    "close_inbox": Request((text,)),
+    "receive": Request((text, number, seconds)),
+    "reply": Request((replies,)),
+    "status": Request(()),
+}
+
+
+def checked(name: str, values: Sequence[Any]) -> list[Any]:
+    """The arguments of a request; raises `BadRequest`."""
+    request = REQUESTS.get(name)
+    if request is None:
+        raise BadRequest(f"the broker knows no request {name[:50]!r}; is it older than its client?")
+    if len(values) != len(request.arguments):
+        raise BadRequest(f"{name} takes {len(request.arguments)} arguments, got {len(values)}")
+    try:
+        return [check(value) for check, value in zip(request.arguments, values, strict=True)]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BadRequest(f"{name}: {error}") from error

@@ -1,0 +1,235 @@
+"""The broker: a TCP server in front of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.flushing import Action, Flusher
+from enode_django.equeue.broker.handlers import Handlers
+from enode_django.equeue.broker.options import EVERY_WRITE, BrokerOptions, location_of, parse_location
+from enode_django.equeue.broker.pulling import Pulling
+from enode_django.equeue.broker.retention import Retention
+from enode_django.equeue.broker.sending import Sending
+from enode_django.equeue.broker.sessions import Session
+from enode_django.equeue.broker.state import BrokerState
+from enode_django.equeue.broker.store import MessageStore
+from enode_django.exceptions import ConfigurationError, QueueError
+
+logger = logging.getLogger(__name__)
+
+LONGEST_STOP = 10.0
+_TICK = 1.0
+
+
+def run(options: BrokerOptions, on_ready: Callable[[str], object] = lambda location: None) -> int:
+    """Serve until SIGTERM or SIGINT, in the main thread; returns the exit status, 0 after a clean stop.
+
+    ``on_ready`` gets the location that clients can connect to (with the real port where the options say 0). A first
+    signal answers what is under way and writes a checkpoint; a second one ends at once, as a crash would. Raises
+    `ConfigurationError` for an address or certificates that cannot be used, `DirectoryInUse`, and `QueueFull` and
+    `StorageFailed` for a disk that cannot.
+    """
+    _allow_many_files()
+    return asyncio.run(Broker(options).serve(on_ready))
+
+
+class Broker:
+    def __init__(self, options: BrokerOptions) -> None:
+        self._options = options
+        self._store = MessageStore(
+            options.directory,
+            chunk_size=options.chunk_size,
+            low_watermark=options.low_watermark,
+            high_watermark=options.high_watermark,
+        )
+        self._state = BrokerState(self._store, patience=options.patience_of_leases)
+        self._sessions: set[Session] = set()
+        self._stopping = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._deleting: asyncio.Task[None] | None = None
+        self._checkpointed = time.monotonic()
+
+    async def serve(self, on_ready: Callable[[str], object]) -> int:
+        try:
+            opened = self._state.open()
+            logger.info("opened %s, run %d: %s", self._options.directory, self._state.run, opened)
+            self._build()
+            server = await self._listen()
+        except BaseException:
+            self._store.abandon()
+            raise
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+        timers = [asyncio.create_task(self._every(seconds, action)) for seconds, action in self._chores()]
+        on_ready(location_of(*server.sockets[0].getsockname()[:2]))
+        await self._stopping.wait()
+        server.close()
+        for timer in timers:
+            timer.cancel()
+        return await self._finish()
+
+    def _build(self) -> None:
+        options = self._options
+        self._flusher = Flusher(self._store, on_flushed=lambda: self._sending.retry(), on_failure=self._fail)
+        self._pulling = Pulling(self._store)
+        self._sending = Sending(
+            self._store,
+            self._state,
+            self._pulling,
+            limit=options.max_unflushed,
+            patience=options.patience_of_sends,
+            flush=self._flusher.flush,
+        )
+        self._answering = Answering(self._state.run << 32, time.monotonic)
+        self._handlers = Handlers(
+            self._store,
+            self._state,
+            self._pulling,
+            self._sending,
+            self._answering,
+            when_safe=self._when_safe if options.flush == EVERY_WRITE else None,
+            trim=self._trim,
+        )
+
+    async def _listen(self) -> asyncio.Server:
+        host, port = parse_location(self._options.listen)
+        tls = self._options.tls.context() if self._options.tls is not None else None
+        try:
+            return await asyncio.get_running_loop().create_server(self._session, host, port, ssl=tls, backlog=1024)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the broker cannot listen on {self._options.listen}: {error}; is another one running there?"
+            ) from error
+
+    def _session(self) -> Session:
+        session = Session(self._handlers, self._options.secret, self._state.run, self._sessions.discard)
+        self._sessions.add(session)
+        return session
+
+    # -- the disk -------------------------------------------------------------------------------------------------
+
+    def _when_safe(self, action: Action) -> None:
+        position = self._store.position
+        if position <= self._store.flushed:
+            action(None)
+        else:
+            self._flusher.after(position, action)
+
+    def _fail(self, error: BaseException) -> None:
+        """The disk did not keep what it was given: only what is read from it anew can be trusted."""
+        logger.critical("the broker stops: %s", error)
+        self._failure = error
+        self._stopping.set()
+
+    async def _checkpoint(self) -> None:
+        pending = self._state.begin_checkpoint()
+        self._checkpointed = time.monotonic()
+        if pending is None:
+            return
+        written = False
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, pending.write)
+            written = True
+        except QueueError as error:
+            logger.error("no checkpoint could be written: %s", error)
+        finally:
+            self._state.finish_checkpoint(written)
+
+    # -- chores ---------------------------------------------------------------------------------------------------
+
+    def _chores(self) -> list[tuple[float, Callable[[], Coroutine[Any, Any, None]]]]:
+        options = self._options
+        return [
+            (min(_TICK, options.checkpoint_interval), self._tidy),
+            (options.retention_interval, self._delete),
+            (options.flush_interval, self._flush),
+        ]
+
+    async def _every(self, seconds: float, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await action()
+            except Exception:
+                logger.exception("a chore of the broker failed; it is tried again")
+
+    async def _flush(self) -> None:
+        self._flusher.flush()
+
+    async def _tidy(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for session in list(self._sessions):
+            session.check_silence(now, handshake=self._options.handshake_timeout, frame=self._options.frame_timeout)
+        self._answering.forget()
+        self._state.forget_producers()
+        self._store.unmap_idle()
+        due = time.monotonic() - self._checkpointed >= self._options.checkpoint_interval
+        if due or self._store.since_checkpoint >= self._options.checkpoint_bytes:
+            await self._checkpoint()
+
+    async def _delete(self) -> None:
+        """Delete what is due. Only what lies before a checkpoint may go, so there is one first."""
+        if self._options.retention == Retention() or self._store.size <= self._options.chunk_size:
+            return
+        await self._checkpoint()
+        deleted = self._store.delete(self._options.retention, self._state.consumed)
+        if deleted:
+            logger.info("deleted %d files of messages", deleted)
+
+    def _trim(self, done: Callable[[], None]) -> None:
+        if self._deleting is None or self._deleting.done():
+            self._deleting = asyncio.create_task(self._delete())
+        self._deleting.add_done_callback(lambda _: done())
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        if self._stopping.is_set():
+            signal.raise_signal(signal.SIGKILL)
+        logger.info("stopping")
+        self._stopping.set()
+
+    async def _finish(self) -> int:
+        if self._failure is not None:
+            for session in list(self._sessions):
+                session.close()
+            await asyncio.sleep(0)
+            self._store.abandon()
+            return 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_STOP):
+                await self._drain()
+        for session in list(self._sessions):
+            session.abort()
+        if self._deleting is not None:
+            await asyncio.wait([self._deleting])
+        self._store.close(self._state.plain())
+        return 0
+
+    async def _drain(self) -> None:
+        """Answer what is under way. Nothing new is begun: a client that goes on sending finds the connection closed."""
+        while self._sessions:
+            self._pulling.answer_all()
+            self._answering.answer_all()
+            self._flusher.flush()
+            for session in list(self._sessions):
+                if session.is_idle:
+                    session.close()
+            await self._flusher.finish()
+            await asyncio.sleep(0.01)
+
+
+def _allow_many_files() -> None:
+    """A connection is a file; the usual limit of 1,024 is for programs that have few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,218 @@
+"""One connection of the broker: bytes in, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from enode_django.equeue.broker.calls import Call
+from enode_django.equeue.broker.handlers import Handlers
+from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
+from enode_django.equeue.wire import (
+    HELLO,
+    MAGIC,
+    MAX_HANDSHAKE_FRAME,
+    NONCE_BYTES,
+    PROVE,
+    VERSION,
+    error_values,
+    is_proof,
+    proof,
+)
+from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFrame, QueueError, shown
+
+logger = logging.getLogger(__name__)
+
+MOST_UNDER_WAY = 64
+"""Requests of one connection that may wait for their answers; the next ones are left in the connection."""
+_JOINED = 16 * 1024
+
+
+class Session(asyncio.BufferedProtocol):
+    """Requests are begun in their order; a connection that does not read its answers is not read from either."""
+
+    def __init__(self, handlers: Handlers, secret: str | None, run: int, forget: Callable[[Session], object]) -> None:
+        self._handlers = handlers
+        self._secret = secret
+        self._run = run
+        self._forget = forget
+        self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
+        self._nonces: tuple[bytes, bytes] | None = None
+        self._is_open = False
+        self._requests: deque[Any] = deque()
+        self._calls: set[Call] = set()
+        self._may_write = True
+        self._reads = True
+        self._since = asyncio.get_running_loop().time()
+        self._transport: asyncio.Transport | None = None
+
+    # -- asyncio --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # type: ignore[override]  # a buffer is what asyncio wants
+        return self._decoder.room()
+
+    def buffer_updated(self, count: int) -> None:
+        self._since = asyncio.get_running_loop().time()
+        try:
+            self._requests += self._decoder.received(count)
+        except MalformedFrame as error:
+            self._refuse(error)
+        else:
+            self._work()
+
+    def pause_writing(self) -> None:
+        self._may_write = False
+
+    def resume_writing(self) -> None:
+        self._may_write = True
+        self._work()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._forget(self)
+        self._requests.clear()
+        calls, self._calls = self._calls, set()
+        for call in calls:
+            call.drop()
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while self._requests and self._may_write and len(self._calls) < MOST_UNDER_WAY and self._transport is not None:
+            self._begin(self._requests.popleft())
+        if self._transport is not None and self._reads is bool(self._requests):
+            self._reads = not self._reads
+            self._transport.resume_reading() if self._reads else self._transport.pause_reading()
+
+    def _begin(self, message: Any) -> None:
+        if not _is_request(message):
+            self._refuse(MalformedFrame(f"a request is a number, a name and its arguments, got {shown(message)}"))
+            return
+        number, name, values = message
+        if not self._is_open:
+            self._greet(number, name, values)
+            return
+        call = Call(self, number)
+        self._calls.add(call)
+        try:
+            self._handlers.handle(call, name, values)
+        except EnodeError as error:
+            call.fail(error)
+        except Exception:
+            logger.exception("request %s failed", name)
+            call.fail(QueueError(f"the broker failed at {name}; its log says why"))
+
+    def answer(self, call: Call, value: Any) -> None:
+        self._calls.discard(call)
+        try:
+            self._write((call.number, True, value))
+        except MalformedFrame as error:
+            self._write((call.number, False, *error_values(error)))
+        self._go_on()
+
+    def fail(self, call: Call, error: EnodeError) -> None:
+        self._calls.discard(call)
+        self._write((call.number, False, *error_values(error)))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._requests:
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def _write(self, message: Any) -> None:
+        if self._transport is None:
+            return
+        head, payload = encode_frame(message)
+        if len(payload) <= _JOINED:
+            self._transport.write(head + payload)
+        else:
+            self._transport.write(head)
+            self._transport.write(payload)
+
+    # -- the handshake --------------------------------------------------------------------------------------------
+
+    def _greet(self, number: int, name: str, values: list[Any]) -> None:
+        try:
+            if name == HELLO and self._nonces is None:
+                self._write((number, True, self._hello(values)))
+            elif name == PROVE and self._nonces is not None:
+                self._write((number, True, self._prove(values)))
+            else:
+                raise MalformedFrame("a connection begins with a hello")
+        except EnodeError as error:
+            self._refuse(error, number)
+
+    def _hello(self, values: list[Any]) -> dict[str, Any]:
+        match values:
+            case [str() as magic, int() as version, bytes() as nonce] if magic == MAGIC and len(nonce) == NONCE_BYTES:
+                if version != VERSION:
+                    raise ConfigurationError(
+                        f"the client speaks version {version} of the protocol and the broker {VERSION}; "
+                        "let both run the same version of enode_django"
+                    )
+            case _:
+                raise MalformedFrame(f"a hello names the protocol, its version and a nonce, got {shown(values)}")
+        self._nonces = nonce, secrets.token_bytes(NONCE_BYTES)
+        if self._secret is None:
+            self._open()
+        return {"run": self._run, "nonce": self._nonces[1], "secret": self._secret is not None}
+
+    def _prove(self, values: list[Any]) -> bytes:
+        assert self._secret is not None and self._nonces is not None
+        if not values or not is_proof(values[0], proof(self._secret, "client", *self._nonces)):
+            raise ConfigurationError("the broker does not take this secret; give client and broker the same one")
+        self._open()
+        return proof(self._secret, "broker", *self._nonces)
+
+    def _open(self) -> None:
+        self._is_open = True
+        self._decoder.limit = MAX_FRAME
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def check_silence(self, now: float, *, handshake: float, frame: float) -> None:
+        """Close a connection that has not introduced itself in time, or stopped within a frame."""
+        silence = now - self._since
+        if not self._is_open and silence > handshake:
+            self._refuse(MalformedFrame(f"no hello came within {handshake} seconds"))
+        elif self._decoder.is_partial and self._reads and silence > frame:
+            self._refuse(MalformedFrame(f"half a frame came, and nothing more for {frame} seconds"))
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._calls and not self._requests
+
+    def close(self) -> None:
+        """Send what is still to be sent, and close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _refuse(self, error: EnodeError, number: int = 0) -> None:
+        """Say why, and close: what follows cannot be understood, or should not be."""
+        if self._transport is not None:
+            logger.warning("closed the connection of %s: %s", self._transport.get_extra_info("peername"), error)
+            self._write((number, False, *error_values(error)))
+            self._transport.close()
+        self._requests.clear()
+
+
+def _is_request(message: Any) -> bool:
+    match message:
+        case [int(), str(), list()]:
+            return True
+    return False

@@ -1,0 +1,255 @@
+"""What the broker knows beside the messages: topics, groups, and which sends it has stored.
+
+It is in memory, changed by calls of the `Coordinator`. Every call that changed something is written into the store's log
+as a control record, behind the messages it knew of, and made again when the broker starts. So one flush makes both safe,
+and after a crash both are from the same moment. A checkpoint holds all of it and spares the calls before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+from urllib.parse import quote
+
+import msgpack
+
+from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.known_sends import KnownSends
+from enode_django.equeue.broker.recovery import Sent
+from enode_django.equeue.broker.store import MessageStore, Opened
+from enode_django.equeue.coordination import Bounds, Coordinator
+from enode_django.equeue.membership import Group
+from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
+from enode_django.exceptions import QueueError, QueueFull
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+MOST_TOPIC = 200
+"""Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
+_REPLAYED = frozenset(
+    ["create_topic", "add_queues", "show", "bury", "acquire", "release", "commit", "set_offset"]
+    + ["retire_group", "delete_group"]
+)
+
+
+class BrokerState:
+    """All calls from one thread. Methods that change something raise `QueueFull` when it cannot be written down.
+
+    ``run`` counts how often the broker was started in this directory.
+    """
+
+    def __init__(self, store: MessageStore, *, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.coordinator = Coordinator()
+        self.sends = KnownSends()
+        self.run = 0
+        self._store = store
+        self._patience = patience
+        self._clock = clock
+        self._behind = False
+        self._pending: PendingCheckpoint | None = None
+
+    def open(self) -> Opened:
+        """Open the store, and learn from it what was known. Blocks; raises what the store raises."""
+        opened = self._store.open(restore=self._restore, replay=self._replay, sent=self._remember)
+        self.run += 1
+        bounds = {name: self.bounds(name) for name in self.coordinator.topics}
+        self.coordinator.restarted(self.run, now=self._clock(), patience=self._patience, bounds=bounds)
+        self._behind = True
+        try:
+            self.checkpoint()
+        except QueueFull as error:
+            logger.error("nothing can be changed until there is room: %s", error)
+        return opened
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def bounds(self, topic: str) -> Bounds:
+        return {queue: self._store.bounds(topic, queue) for queue in range(self.coordinator.topic(topic).queues)}
+
+    def create_topic(self, name: str, queues: int) -> int:
+        if name in self.coordinator.topics:
+            return self.coordinator.create_topic(name, queues)
+        if len(quote(name, safe="").replace(".", "%2E")) > MOST_TOPIC:
+            raise QueueError(f"{name[:50]!r}… cannot name a topic of the broker; use at most {MOST_TOPIC} letters")
+        return int(self._changed("create_topic", name, queues))
+
+    def add_queues(self, topic: str, queues: int, unordered: bool) -> int:
+        known = self.coordinator.topic(topic)
+        if queues <= known.queues:
+            return known.queues
+        if not unordered:
+            known.check_no_backlog(self.bounds(topic))
+        return int(self._changed("add_queues", topic, queues, unordered=True, bounds={}))
+
+    def show(
+        self, topic: str, queue: int, to_producers: bool | None, to_consumers: bool | None, unordered: bool
+    ) -> None:
+        known = self.coordinator.topic(topic, (queue,))
+        if to_producers is (queue in known.hidden_from_producers) and not unordered:
+            known.check_no_backlog(self.bounds(topic))
+        shown = {"to_producers": to_producers, "to_consumers": to_consumers}
+        self._changed("show", topic, queue, **shown, unordered=True, bounds={})
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def join(self, group: str, topic: str, member: str, session: float) -> Membership:
+        """A member that only says it is still there costs no record: after a restart all of them have time anyway."""
+        self._catch_up()
+        before = self._group(group, topic)
+        membership = self.coordinator.join(group, topic, member, session, now=self._clock())
+        self._write_division(group, topic, before)
+        return membership
+
+    def leave(self, group: str, topic: str, member: str) -> None:
+        self._catch_up()
+        before = self._group(group, topic)
+        self.coordinator.leave(group, topic, member, now=self._clock())
+        self._write_division(group, topic, before)
+
+    def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]]) -> None:
+        before = self._group(group, topic)
+        self._changed("bury", group, topic, member, deaths, now=self._clock())
+        self._write_division(group, topic, before)
+
+    def acquire(self, group: str, topic: str, queue: int, owner: str, lease: float, start: int) -> Lease:
+        self.coordinator.topic(topic, (queue,))
+        bounds = self._store.bounds(topic, queue)
+        acquired = self._changed("acquire", group, topic, queue, owner, lease, start, bounds=bounds, now=self._clock())
+        assert isinstance(acquired, Lease)
+        return acquired
+
+    def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
+        """Costs no record, as `join`."""
+        return self.coordinator.renew(group, topic, owner, epochs, lease, now=self._clock())
+
+    def release(self, group: str, topic: str, owner: str, epochs: Mapping[int, int]) -> None:
+        self._changed("release", group, topic, owner, epochs)
+
+    def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
+        self._catch_up()
+        refused = self.coordinator.commit(group, topic, commits)
+        if taken := {queue: commit for queue, commit in commits.items() if queue not in refused}:
+            self._write("commit", (group, topic, taken))
+        return refused
+
+    def set_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
+        self.coordinator.topic(topic, (queue,))
+        self._changed("set_offset", group, topic, queue, offset, bounds=self._store.bounds(topic, queue))
+
+    def retire_group(self, group: str, topic: str) -> None:
+        if group in self.coordinator.topic(topic).groups:
+            self._changed("retire_group", group, topic)
+
+    def delete_group(self, group: str, topic: str) -> None:
+        if group in self.coordinator.topic(topic).groups:
+            self._changed("delete_group", group, topic)
+
+    def shown_groups(self, topic: str) -> Mapping[str, GroupState]:
+        return self.coordinator.groups(topic, now=self._clock())
+
+    def consumed(self, topic: str, queue: int) -> int | None:
+        """The lowest offset that a group still needs; None for a topic that nobody consumes."""
+        known = self.coordinator.topics.get(topic)
+        return known.lowest_committed(queue) if known is not None and known.counting() else None
+
+    # -- records and checkpoints ----------------------------------------------------------------------------------
+
+    def _changed(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """Make a call of the coordinator, and write it down unless it raises."""
+        self._catch_up()
+        result = getattr(self.coordinator, name)(*arguments, **named)
+        self._write(name, arguments, named)
+        return result
+
+    def _write(self, name: str, arguments: Any, named: Mapping[str, Any] | None = None) -> None:
+        try:
+            self._store.append_control(msgpack.packb([name, arguments, named or {}], default=list))
+        except QueueError:
+            self._behind = True
+            raise
+
+    def _write_division(self, group: str, topic: str, before: Group) -> None:
+        """What members have is written as it is: who has been silent for too long depends on more than records say."""
+        now = self._group(group, topic)
+        if now.generation != before.generation or now.sessions.keys() != before.sessions.keys():
+            self._write("divided", (group, topic, now.generation, now.sessions, now.division))
+
+    def _group(self, group: str, topic: str) -> Group:
+        record = self.coordinator.topic(topic).groups.get(group)
+        return record.group if record is not None else Group()
+
+    def ensure_written(self) -> None:
+        """Before messages are stored that build on what is known: let all of it be written down."""
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """When a record could not be written, what is in memory goes into a checkpoint before anything else changes:
+        records that follow would mean something else without it."""
+        if not self._behind:
+            return
+        if self._pending is not None:  # it is older, and might come to the disk after the newer one
+            raise QueueFull("a checkpoint has to be written first; try again")
+        self.checkpoint()
+
+    def plain(self) -> bytes:
+        state: bytes = msgpack.packb([_FORMAT, self.run, self.coordinator.plain(), self.sends.plain()])
+        return state
+
+    def checkpoint(self) -> None:
+        """Blocks until it is safe on the disk."""
+        self._store.checkpoint(self.plain())
+        self._behind = False
+
+    def begin_checkpoint(self) -> PendingCheckpoint | None:
+        """What another thread may write, to be handed to `finish_checkpoint` then; None if there is nothing new."""
+        if self._pending is not None or self._behind or not self._store.since_checkpoint:
+            return None
+        self._pending = self._store.begin_checkpoint(self.plain())
+        return self._pending
+
+    def finish_checkpoint(self, written: bool) -> None:
+        pending, self._pending = self._pending, None
+        if written and pending is not None:
+            self._store.finish_checkpoint(pending)
+
+    def forget_producers(self) -> None:
+        self.sends.forget(time.time())
+
+    def _restore(self, state: bytes) -> None:
+        version, self.run, coordinator, sends = msgpack.unpackb(state, strict_map_key=False)
+        if version != _FORMAT:
+            raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
+        self.coordinator = Coordinator.restore(coordinator)
+        self.sends = KnownSends.restore(sends)
+
+    def _replay(self, record: bytes, position: int) -> None:
+        name, arguments, named = msgpack.unpackb(record, strict_map_key=False)
+        try:
+            if name == "divided":
+                self._divided(*arguments)
+            elif name == "commit":
+                group, topic, commits = arguments
+                self.coordinator.commit(group, topic, {queue: commit_of(values) for queue, values in commits.items()})
+            elif name in _REPLAYED:
+                getattr(self.coordinator, name)(*arguments, **named)
+            else:
+                logger.error("the record at %d is of a later version: %s is not known", position, name)
+        except QueueError as error:  # what it builds on was in a batch that is damaged
+            logger.error("the record at %d cannot be used: %s", position, error)
+
+    def _divided(self, group: str, topic: str, generation: int, sessions: Any, division: Any) -> None:
+        record = self.coordinator.topic(topic).record(group)
+        record.group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
+
+    def _remember(self, sent: Sent) -> None:
+        self.sends.add(sent.topic, sent.producer, sent.sequence, sent.offsets, sent.time)
+
+
+def commit_of(values: Any) -> Commit:
+    """A commit from what it was packed to."""
+    epoch, offset, receipts, keep = values
+    return Commit(epoch, offset, [Receipt(*receipt) for receipt in receipts], keep)

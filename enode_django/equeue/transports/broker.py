@@ -1,0 +1,333 @@
+"""The queue in the broker of this package, over TCP."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from enode_django.equeue.frames import MAX_FRAME
+from enode_django.equeue.messages import (
+    Claim,
+    Commit,
+    GroupState,
+    Lease,
+    Membership,
+    Once,
+    PulledBatch,
+    QueueState,
+    Route,
+    Start,
+)
+from enode_django.equeue.records import decode_records, encode_records
+from enode_django.equeue.transports.base import check_limit
+from enode_django.equeue.transports.broker_connection import ConnectionLost, Pool, address_of, unreachable
+from enode_django.equeue.transports.broker_rests import Rests
+from enode_django.exceptions import QueueError, TransportUnavailable
+
+BATCH_MESSAGES = 500
+BATCH_BYTES = 1024 * 1024
+MAX_SEND = MAX_FRAME - 64 * 1024
+REPLIES_AT_ONCE = 10_000
+RECEIPTS_AT_ONCE = 10_000
+_LAST = 1 << 62
+
+
+class BrokerInbox:
+    """Answers come once, also when a connection is lost: what did not arrive is asked for again."""
+
+    def __init__(self, transport: BrokerTransport) -> None:
+        self.address = uuid.uuid4().hex
+        self._transport = transport
+        self._following = 0
+        self._is_closed = False
+        transport._call("open_inbox", self.address)
+
+    def receive(self, wait: float) -> Sequence[bytes]:
+        if self._is_closed:
+            return []
+        self._following, bodies = self._transport._call("receive", self.address, self._following, wait, wait=wait)
+        return list(bodies)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._transport._call("close_inbox", self.address)
+        except TransportUnavailable:
+            pass  # the broker forgets it after a while
+
+
+class BrokerTransport:
+    """Implements `Transport`. Safe for threads, and after a fork; makes no thread.
+
+    ``location`` is ``tcp://host:port``. ``timeout``: for connecting and for an answer, and so long a send is made again
+    when its connection is lost. ``tls``: True, or paths of PEM files: ``ca`` (of the authority that signed the broker's
+    certificate; by default those that the system trusts), and if the broker asks for one, ``certificate`` and ``key``
+    of this client. Connecting is left to the first call. Raises `ConfigurationError`, then for a wrong secret.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        timeout: float = 10.0,
+        secret: str | None = None,
+        tls: Mapping[str, str] | bool | None = None,
+    ) -> None:
+        self._address = address_of(location, secret, tls)
+        self.location = self._address.location
+        self._timeout = timeout
+        self._pool = Pool(self._address, timeout)
+        self._rests = Rests()
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def topics(self) -> Sequence[str]:
+        return list(self._call("topics"))
+
+    def create_topic(self, topic: str, queues: int) -> int:
+        return int(self._call("create_topic", topic, queues))
+
+    def queue_count(self, topic: str) -> int:
+        return int(self._call("queue_count", topic))
+
+    def queues(self, topic: str) -> Mapping[int, QueueState]:
+        return {queue: QueueState(*values) for queue, values in self._call("queues", topic).items()}
+
+    def route(self, topic: str) -> Route:
+        version, queues = self._call("route", topic)
+        return Route(version, tuple(queues))
+
+    def add_queues(self, topic: str, queues: int, *, unordered: bool = False) -> int:
+        return int(self._call("add_queues", topic, queues, unordered))
+
+    def show(
+        self,
+        topic: str,
+        queue: int,
+        *,
+        to_producers: bool | None = None,
+        to_consumers: bool | None = None,
+        unordered: bool = False,
+    ) -> None:
+        self._call("show", topic, queue, to_producers, to_consumers, unordered)
+
+    # -- messages -------------------------------------------------------------------------------------------------
+
+    def send(
+        self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
+    ) -> Mapping[int, int]:
+        batches = list(_batches(bodies))
+        size = sum(len(body) for _, _, body in batches)
+        if size > MAX_SEND:
+            raise QueueError(f"a send of {size} bytes is above the limit of {MAX_SEND}; send fewer messages at once")
+        pool = self._current()
+        producer, sequence = pool.producer, 0
+        if once is not None:
+            producer, sequence = uuid.UUID(once.producer).bytes, once.sequence
+        else:
+            sequence = next(pool.sequences)
+        firsts: Mapping[int, int] = self._call_again("send", topic, batches, route, producer, sequence)
+        return firsts
+
+    def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
+        check_limit(limit)
+        pulled = [batch for queue, at in offsets.items() if (batch := self._rests.take(topic, queue, at, limit))]
+        known = {batch.queue for batch in pulled}
+        missing = {queue: at for queue, at in offsets.items() if queue not in known}
+        if offsets and not missing:
+            return pulled
+        wait = 0.0 if pulled else wait
+        found, run = self._call_run("pull", topic, missing, limit, wait, wait=wait)
+        self._rests.of_run(run)
+        for queue, batches in found:
+            batch = self._rests.cut(topic, queue, missing[queue], limit, _decoded(batches))
+            if batch.bodies:
+                pulled.append(batch)
+        return pulled
+
+    def end_offsets(self, topic: str) -> Mapping[int, int]:
+        ends: Mapping[int, int] = self._call("end_offsets", topic)
+        return ends
+
+    def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
+        offsets: Mapping[int, int] = self._call("offsets_at", topic, time)
+        return offsets
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def join(self, group: str, topic: str, member: str, session: float) -> Membership:
+        generation, queues, members = self._call("join", group, topic, member, session)
+        return Membership(generation, frozenset(queues), tuple(members))
+
+    def leave(self, group: str, topic: str, member: str) -> None:
+        self._call("leave", group, topic, member)
+
+    def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]] = ()) -> None:
+        self._call("bury", group, topic, member, list(deaths))
+
+    def acquire(
+        self, group: str, topic: str, queue: int, owner: str, lease: float, *, start: Start | int = Start.FIRST
+    ) -> Lease:
+        at = (0 if start is Start.FIRST else _LAST) if isinstance(start, Start) else start
+        return Lease(*self._call("acquire", group, topic, queue, owner, lease, at))
+
+    def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
+        return set(self._call("renew", group, topic, owner, dict(epochs), lease))
+
+    def release(self, group: str, topic: str, owner: str, epochs: Mapping[int, int]) -> None:
+        self._call("release", group, topic, owner, dict(epochs))
+
+    def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
+        refused: set[int] = set()
+        for step in _steps(commits):
+            step = {queue: commit for queue, commit in step.items() if queue not in refused}
+            refused.update(self._call("commit", group, topic, step))
+        return refused
+
+    def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
+        return list(self._call("receipts", group, topic, queue))
+
+    def committed(self, group: str, topic: str) -> Mapping[int, int]:
+        offsets: Mapping[int, int] = self._call("committed", group, topic)
+        return offsets
+
+    def set_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
+        self._call("set_offset", group, topic, queue, offset)
+
+    def groups(self, topic: str) -> Mapping[str, GroupState]:
+        return {group: _group_state(*values) for group, values in self._call("groups", topic).items()}
+
+    def delete_group(self, group: str, topic: str) -> None:
+        self._call("delete_group", group, topic)
+
+    def retire_group(self, group: str, topic: str) -> None:
+        self._call("retire_group", group, topic)
+
+    def trim(self, topic: str) -> None:
+        """Lets the broker delete what it would delete soon anyway: how long it keeps messages is its own setting."""
+        self._call("trim", topic)
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def open_inbox(self) -> BrokerInbox:
+        return BrokerInbox(self)
+
+    def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
+        for some in _replies(replies):
+            self._call("reply", some)
+
+    def status(self) -> Mapping[str, Any]:
+        """Figures about the broker, for people."""
+        figures: Mapping[str, Any] = self._call("status")
+        return figures
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, Pool(self._address, self._timeout)
+        if pool.pid == os.getpid():
+            pool.close()
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def _current(self) -> Pool:
+        pool = self._pool
+        if pool.pid != os.getpid():  # a fork: those connections are the parent's
+            pool = self._pool = Pool(self._address, self._timeout)
+            self._rests = Rests()
+        return pool
+
+    def _call(self, name: str, *arguments: Any, wait: float = 0.0) -> Any:
+        return self._call_run(name, *arguments, wait=wait)[0]
+
+    def _call_run(self, name: str, *arguments: Any, wait: float = 0.0) -> tuple[Any, int]:
+        try:
+            return self._current().call(name, arguments, wait=wait)
+        except ConnectionLost as lost:
+            raise unreachable(self.location, lost) from lost
+
+    def _call_again(self, name: str, *arguments: Any) -> Any:
+        """A call that may be made twice is made until it is answered or the time is over, once it may have arrived."""
+        pool = self._current()
+        deadline = time.monotonic() + self._timeout
+        may_have_arrived = False
+        while True:
+            try:
+                return pool.call(name, arguments)[0]
+            except ConnectionLost as lost:
+                may_have_arrived |= lost.connected
+                pause = random.uniform(0.02, 0.1)
+                if not may_have_arrived or pool.is_closed or time.monotonic() + pause >= deadline:
+                    raise unreachable(self.location, lost) from lost
+                time.sleep(pause)
+
+
+def _batches(bodies: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, int, bytes]]:
+    """(queue, count, body) of at most `BATCH_MESSAGES` messages and, unless one is larger, `BATCH_BYTES`."""
+    for queue, messages in bodies.items():
+        for start in range(0, len(messages), BATCH_MESSAGES):
+            some = messages[start : start + BATCH_MESSAGES]
+            if sum(map(len, some)) <= BATCH_BYTES:
+                yield queue, len(some), encode_records(some)
+            else:
+                yield from ((queue, len(part), encode_records(part)) for part in _parted(some))
+
+
+def _parted(messages: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    part: list[bytes] = []
+    size = 0
+    for message in messages:
+        if part and size + len(message) > BATCH_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(message)
+        size += len(message)
+    yield part
+
+
+def _decoded(batches: Sequence[tuple[int, bytes]]) -> list[tuple[int, list[bytes]]]:
+    return [(first, decode_records(body)) for first, body in batches]
+
+
+def _steps(commits: Mapping[int, Commit]) -> Iterator[dict[int, Commit]]:
+    """The same commits, with so few receipts at once that a frame takes them; each step moves just past its own."""
+    rest = dict(commits)
+    while rest:
+        step, room = {}, RECEIPTS_AT_ONCE
+        for queue, commit in list(rest.items()):
+            now, later = commit.receipts[:room], commit.receipts[room:]
+            room -= len(now)
+            if not later:
+                step[queue] = rest.pop(queue)
+            elif now:
+                step[queue] = commit._replace(offset=now[-1].offset + 1, receipts=now)
+                rest[queue] = commit._replace(receipts=later)
+        yield step
+
+
+def _replies(replies: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    some: list[tuple[str, bytes]] = []
+    size = 0
+    for address, body in replies:
+        if some and (len(some) == REPLIES_AT_ONCE or size + len(body) > MAX_SEND // 4):
+            yield some
+            some, size = [], 0
+        some.append((address, body))
+        size += len(body)
+    if some:
+        yield some
+
+
+def _group_state(generation: int, members: Any, division: Any, claims: Any, counts: bool) -> GroupState:
+    return GroupState(
+        generation,
+        members,
+        {member: frozenset(queues) for member, queues in division.items()},
+        {queue: Claim(*claim) for queue, claim in claims.items()},
+        counts,
+    )

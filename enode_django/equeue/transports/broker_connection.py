@@ -1,0 +1,244 @@
+"""Connections to the broker: blocking sockets, one for each call under way."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import socket
+import ssl
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from enode_django.equeue.broker.options import location_of, parse_location
+from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
+from enode_django.equeue.wire import HELLO, MAGIC, NONCE_BYTES, PROVE, VERSION, error_of, is_proof, proof
+from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFrame, TransportUnavailable
+
+_JOINED = 16 * 1024
+
+
+class ConnectionLost(Exception):
+    """A call got no answer. ``connected``: it may have reached the broker."""
+
+    def __init__(self, reason: str, *, connected: bool) -> None:
+        super().__init__(reason)
+        self.connected = connected
+
+
+class Address(NamedTuple):
+    """Where the broker is, and how to get in. ``tls``: see `BrokerTransport`."""
+
+    host: str
+    port: int
+    secret: str | None
+    tls: ssl.SSLContext | None
+
+    @property
+    def location(self) -> str:
+        return location_of(self.host, self.port)
+
+
+class Connection:
+    """For one thread at a time. ``run`` tells the starts of the broker apart."""
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        """Raises `ConnectionLost`, and `ConfigurationError` when the broker does not let us in."""
+        self._decoder = FrameDecoder(MAX_FRAME, max_items=MAX_FRAME)
+        self._numbers = count(1)
+        deadline = time.monotonic() + timeout
+        self._socket = _connected(address, timeout)
+        try:
+            self.run = self._greet(address, deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, name: str, arguments: Sequence[Any], deadline: float) -> Any:
+        """What the broker answers; raises its errors, and `ConnectionLost`, after which the connection is of no use."""
+        number = next(self._numbers)
+        head, payload = encode_frame((number, name, arguments))
+        try:
+            self._send(head, payload, deadline)
+            answer = self._receive(deadline)
+        except (OSError, MalformedFrame) as error:
+            raise ConnectionLost(str(error) or type(error).__name__, connected=True) from error
+        answered, is_good, *values = answer
+        if answered not in (number, 0):
+            raise ConnectionLost("the broker answers another call", connected=True)
+        if not is_good:
+            raise error_of(*values)
+        return values[0]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing has come since the last answer: an end of the connection, above all."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def shut_down(self) -> None:
+        """Let a call under way in another thread fail."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _greet(self, address: Address, deadline: float) -> int:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        welcome = self.call(HELLO, (MAGIC, VERSION, nonce), deadline)
+        if welcome["secret"]:
+            if address.secret is None:
+                raise ConfigurationError(f"the broker at {address.location} asks for a secret; give the transport one")
+            nonces = nonce, welcome["nonce"]
+            answer = self.call(PROVE, (proof(address.secret, "client", *nonces),), deadline)
+            if not is_proof(answer, proof(address.secret, "broker", *nonces)):
+                raise ConfigurationError(f"the broker at {address.location} does not know the secret")
+        elif address.secret is not None:
+            raise ConfigurationError(f"the broker at {address.location} has no secret, so it may be anyone's")
+        return int(welcome["run"])
+
+    def _send(self, head: bytes, payload: bytes, deadline: float) -> None:
+        self._socket.settimeout(_left(deadline))
+        if len(payload) <= _JOINED:
+            self._socket.sendall(head + payload)
+        else:
+            self._socket.sendall(head)
+            self._socket.sendall(payload)
+
+    def _receive(self, deadline: float) -> Any:
+        while True:
+            self._socket.settimeout(_left(deadline))
+            received = self._socket.recv_into(self._decoder.room())
+            if not received:
+                raise ConnectionResetError("the broker closed the connection")
+            messages = self._decoder.received(received)
+            if messages:
+                return messages[0]
+
+
+class Pool:
+    """The idle connections of one process. Safe for threads; a forked child has to make its own."""
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        self.pid = os.getpid()
+        self.producer = uuid.uuid4().bytes
+        self.sequences = count(1)
+        self.is_closed = False
+        self._address = address
+        self._timeout = timeout
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+
+    def call(self, name: str, arguments: Sequence[Any], *, wait: float = 0.0) -> tuple[Any, int]:
+        """The answer, and the run of the broker that gave it. ``wait``: so long the broker may take for it, on top."""
+        connection = self._take()
+        try:
+            value = connection.call(name, arguments, time.monotonic() + self._timeout + wait)
+        except ConnectionLost:
+            self._busy.discard(connection)
+            connection.close()
+            raise
+        except BaseException as error:
+            self._busy.discard(connection)
+            if _leaves_usable(error):
+                self._put(connection)
+            else:
+                connection.close()
+            raise
+        self._busy.discard(connection)
+        self._put(connection)
+        return value, connection.run
+
+    def close(self) -> None:
+        self.is_closed = True
+        while self._idle:
+            self._idle.pop().close()
+        for connection in list(self._busy):
+            connection.shut_down()
+
+    def _take(self) -> Connection:
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if connection.is_fresh:
+                self._busy.add(connection)
+                return connection
+            connection.close()
+        connection = Connection(self._address, self._timeout)
+        self._busy.add(connection)
+        return connection
+
+    def _put(self, connection: Connection) -> None:
+        self._idle.append(connection)
+        if self.is_closed:
+            self.close()
+
+
+def unreachable(location: str, reason: object) -> TransportUnavailable:
+    return TransportUnavailable(
+        f"the broker at {location} cannot be reached ({reason}); start it with manage.py runbroker, or name another one "
+        "in ENODE['QUEUE']"
+    )
+
+
+def client_tls(options: Mapping[str, Any] | bool | None) -> ssl.SSLContext | None:
+    """The context for `BrokerTransport`'s ``tls``; raises `ConfigurationError`."""
+    if not options:
+        return None
+    paths = {} if options is True else dict(options)
+    unknown = paths.keys() - {"ca", "certificate", "key"}
+    if unknown:
+        raise ConfigurationError(f"tls knows 'ca', 'certificate' and 'key', not {sorted(unknown)[0]!r}")
+    try:
+        context = ssl.create_default_context(cafile=paths.get("ca"))
+        if "certificate" in paths:
+            context.load_cert_chain(paths["certificate"], paths.get("key"))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"the certificates in tls cannot be used: {error}") from error
+    return context
+
+
+def address_of(location: str, secret: str | None, tls: Mapping[str, Any] | bool | None) -> Address:
+    return Address(*parse_location(location), secret, client_tls(tls))
+
+
+def _connected(address: Address, timeout: float) -> socket.socket:
+    try:
+        plain = socket.create_connection((address.host, address.port), timeout)
+    except OSError as error:
+        raise ConnectionLost(str(error), connected=False) from error
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.tls is None:
+            return plain
+        return address.tls.wrap_socket(plain, server_hostname=address.host)
+    except ssl.SSLCertVerificationError as error:
+        plain.close()
+        raise ConfigurationError(
+            f"the broker at {address.location} shows a certificate that is not trusted ({error.verify_message}); give "
+            "the transport the right authority as tls['ca']"
+        ) from error
+    except OSError as error:
+        plain.close()
+        raise ConnectionLost(str(error), connected=False) from error
+
+
+def _leaves_usable(error: BaseException) -> bool:
+    """Whether a call that ended so has read its answer."""
+    return isinstance(error, EnodeError) and not isinstance(error, MalformedFrame | ConfigurationError)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("no answer in time")
+    return left

@@ -1,0 +1,81 @@
+"""What came from the broker beyond what was asked for: it gives whole batches, and a pull may want less."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from enode_django.equeue.messages import PulledBatch
+
+KEPT_BYTES = 32 * 1024 * 1024
+
+
+class _Rest(NamedTuple):
+    offsets: Sequence[int]
+    bodies: list[bytes]
+    size: int
+
+
+class Rests:
+    """Messages by the offset that is asked for next. Safe for threads. The oldest ones make room for others."""
+
+    def __init__(self) -> None:
+        self._rests: OrderedDict[tuple[str, int, int], _Rest] = OrderedDict()
+        self._size = 0
+        self._run = 0
+        self._lock = threading.Lock()
+
+    def of_run(self, run: int) -> None:
+        """Forget what came from another run of the broker: after a crash offsets may stand for other messages."""
+        if run != self._run:
+            with self._lock:
+                self._run = run
+                self._rests.clear()
+                self._size = 0
+
+    def take(self, topic: str, queue: int, offset: int, limit: int) -> PulledBatch | None:
+        """Up to ``limit`` messages from an offset on, if they are here."""
+        if not self._rests:
+            return None
+        with self._lock:
+            rest = self._rests.pop((topic, queue, offset), None)
+            if rest is not None:
+                self._size -= rest.size
+        return self._given(topic, queue, rest.offsets, rest.bodies, limit) if rest is not None else None
+
+    def cut(
+        self, topic: str, queue: int, offset: int, limit: int, batches: Sequence[tuple[int, list[bytes]]]
+    ) -> PulledBatch:
+        """Up to ``limit`` messages of batches (first offset, bodies) that lie in a row, from an offset on; the rest is
+        kept."""
+        offsets: Sequence[int] = ()
+        bodies: list[bytes] = []
+        for first, messages in batches:
+            skipped = max(offset - first, 0)
+            more = range(first + skipped, first + len(messages))
+            if not bodies:
+                offsets, bodies = more, messages[skipped:] if skipped else messages
+            elif isinstance(offsets, range) and offsets.stop == more.start:
+                offsets, bodies = range(offsets.start, more.stop), bodies + messages
+            else:
+                offsets, bodies = [*offsets, *more], bodies + messages
+        return self._given(topic, queue, offsets, bodies, limit)
+
+    def _given(self, topic: str, queue: int, offsets: Sequence[int], bodies: list[bytes], limit: int) -> PulledBatch:
+        if len(bodies) > limit:
+            self._keep((topic, queue, offsets[limit - 1] + 1), offsets[limit:], bodies[limit:])
+            offsets, bodies = offsets[:limit], bodies[:limit]
+        return PulledBatch(queue, offsets, bodies)
+
+    def _keep(self, key: tuple[str, int, int], offsets: Sequence[int], bodies: list[bytes]) -> None:
+        rest = _Rest(offsets, bodies, sum(map(len, bodies)))
+        with self._lock:
+            replaced = self._rests.pop(key, None)
+            if replaced is not None:
+                self._size -= replaced.size
+            self._rests[key] = rest
+            self._size += rest.size
+            while self._size > KEPT_BYTES and self._rests:
+                self._size -= self._rests.popitem(last=False)[1].size

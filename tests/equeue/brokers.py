@@ -1,0 +1,77 @@
+"""Brokers that tests start, signal and kill."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from enode_django.equeue.transports.broker import BrokerTransport
+from tests.meta.tree import ROOT
+
+DEADLINE = 20.0
+
+
+class RunningBroker:
+    """A broker in a process of its own. It keeps its port when it is started again."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        self.directory = directory
+        self.log = directory.with_suffix(".log")
+        self._options = {"directory": str(directory), "listen": "tcp://127.0.0.1:0", **options}
+        self.location = ""
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, **options: Any) -> None:
+        """Returns when it takes connections."""
+        self._options |= options
+        command = [sys.executable, "-m", "tests.equeue.broker_process", json.dumps(self._options)]
+        with open(self.log, "a") as log:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self._process.stdout is not None
+        self.location = self._process.stdout.readline().strip()
+        assert self.location, self.log.read_text()
+        self._options["listen"] = self.location
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        assert self._process is not None
+        status = self._process.wait(DEADLINE)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+        return status
+
+    def stop(self) -> int:
+        """The exit status of a clean stop."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def transport(self, **options: Any) -> BrokerTransport:
+        return BrokerTransport(self.location, **options)

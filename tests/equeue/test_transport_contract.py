@@ -1,0 +1,43 @@
+"""The broker does what every transport does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from enode_django.equeue.transports.base import Transport
+from enode_django.testing.transport_contract import TransportContract
+from tests.equeue.brokers import RunningBroker
+
+DELETING = {"chunk_size": 64 * 1024, "retention": {"max_age": 0.0}}
+
+
+@pytest.fixture(scope="module", params=["interval", "every_write"])
+def lasting_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with RunningBroker(tmp_path_factory.mktemp("broker") / "data", flush=request.param) as broker:
+        yield broker
+        assert broker.stop() == 0
+
+
+class TestBrokerTransport(TransportContract):
+    @pytest.fixture
+    def broker(self, request: pytest.FixtureRequest, lasting_broker: RunningBroker) -> Iterator[RunningBroker]:
+        """Messages are deleted file by file, so tests of that begin with empty ones."""
+        if "trim" in request.node.name:
+            with RunningBroker(request.getfixturevalue("tmp_path") / "data", **DELETING) as broker:
+                yield broker
+        else:
+            yield lasting_broker
+
+    @pytest.fixture
+    def transport(self, broker: RunningBroker) -> Iterator[Transport]:
+        transport = broker.transport()
+        yield transport
+        transport.close()
+
+    @pytest.fixture
+    def another(self, broker: RunningBroker) -> Iterator[Transport]:
+        transport = broker.transport()
+        yield transport
+        transport.close()
