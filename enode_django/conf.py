@@ -12,7 +12,9 @@ from django.core.signals import setting_changed
 
 from enode_django.exceptions import ConfigurationError
 
+BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
+LOCATIONS = {BROKER: "tcp://127.0.0.1:7625", REDIS_STREAMS: "redis://127.0.0.1:6379/0"}
 POSTGRES = "enode_django.eventstore.postgres.PostgresEventStore"
 
 DISCOVERED_MODULES = (
@@ -90,12 +92,11 @@ class Conf:
 
     @property
     def queue_backend(self) -> str:
-        return str(self.QUEUE.get("BACKEND", REDIS_STREAMS))
+        return str(self.QUEUE.get("BACKEND", BROKER))
 
     @property
     def queue_location(self) -> str:
-        default = "redis://127.0.0.1:6379/0" if self.queue_backend == REDIS_STREAMS else ""
-        return str(self.QUEUE.get("LOCATION", default))
+        return str(self.QUEUE.get("LOCATION", LOCATIONS.get(self.queue_backend, "")))
 
     @property
     def queue_options(self) -> Mapping[str, Any]:
