@@ -13,6 +13,7 @@ from typing import Any
 
 from enode_django.conf import Conf
 from enode_django.equeue.transports.base import Transport
+from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.control import Role
 from enode_django.processors.crew import Crew, Plan, Worker
 from enode_django.processors.statistics import add_reports
@@ -33,10 +34,12 @@ class Supervisor:
         plans: Iterable[Plan],
         transport: Transport,
         *,
+        broker: BrokerProcess | None = None,
         verbosity: int,
         on_report: Callable[[dict[str, Any]], None],
     ) -> None:
         self._conf = conf
+        self._broker = broker
         self._on_report = on_report
         name = f"enode-{socket.gethostname()[:20]}-{os.getpid()}"
         self._crews = [Crew(conf, plan, transport, supervisor=name, verbosity=verbosity) for plan in plans]
@@ -62,6 +65,8 @@ class Supervisor:
         wait([*connections, *self._sentinels()], TICK)
         for crew in self._crews:
             crew.look()
+        if self._broker is not None:
+            self._broker.look()
         self._on_report(self.report())
 
     def _workers(self) -> list[Worker]:
@@ -102,4 +107,5 @@ class Supervisor:
             "pids": pids[Role.COMMAND],
             "event_workers": len(pids[Role.EVENT]),
             "event_pids": pids[Role.EVENT],
+            "broker_pid": self._broker.pid if self._broker is not None else None,
         }

@@ -8,7 +8,8 @@ import os
 import signal
 import threading
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,15 @@ from django.utils import autoreload
 from enode_django.conf import POSTGRES, Conf, conf
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventstore.shard_map import ShardMap
-from enode_django.exceptions import ConfigurationError, QueueError, ShardMismatch, StoreUnavailable
+from enode_django.exceptions import (
+    ConfigurationError,
+    QueueError,
+    ShardMismatch,
+    StoreUnavailable,
+    TransportUnavailable,
+)
 from enode_django.models import Checkpoint, EventStream, Shard
+from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.connections import Share, connections_by_database
 from enode_django.processors.control import Role
 from enode_django.processors.cores import usable_cores
@@ -56,19 +64,42 @@ class Command(BaseCommand):
             default=ALL,
             help="handle commands, or let projections, process managers and event handlers follow the events, or both",
         )
+        parser.add_argument("--with-broker", action="store_true", help="run the queue's broker too, in a child process")
         parser.add_argument("--reload", action="store_true", help="start anew when code changes (for development)")
         parser.add_argument("--report", type=Path, help="a file that is kept up to date with figures, as JSON")
 
-    def handle(self, *, reload: bool, **options: Any) -> None:
-        if reload:
-            autoreload.run_with_reloader(self.supervise, **options)
-        else:
-            self.supervise(**options)
+    def handle(self, *, reload: bool, with_broker: bool, verbosity: int, **options: Any) -> None:
+        log_to_console(verbosity)
+        # Of the two processes of the reloader the outer one has the broker: it lives as long as the command.
+        hosts = with_broker and not (reload and os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true")
+        with ExitStack() as stack:
+            broker = stack.enter_context(self._broker(verbosity)) if hosts else None
+            if reload:
+                autoreload.run_with_reloader(self.supervise, broker=None, verbosity=verbosity, **options)
+            else:
+                self.supervise(broker=broker, verbosity=verbosity, **options)
+
+    @contextmanager
+    def _broker(self, verbosity: int) -> Iterator[BrokerProcess]:
+        broker = BrokerProcess(conf(), verbosity=verbosity)
+        try:
+            self.stdout.write(f"the broker listens on {broker.wait_ready()}")
+            yield broker
+        except (ConfigurationError, TransportUnavailable) as error:
+            raise CommandError(str(error)) from error
+        finally:
+            broker.stop()
 
     def supervise(
-        self, *, processes: int | None, role: str, report: Path | None, verbosity: int, **options: Any
+        self,
+        *,
+        broker: BrokerProcess | None,
+        processes: int | None,
+        role: str,
+        report: Path | None,
+        verbosity: int,
+        **options: Any,
     ) -> None:
-        log_to_console(verbosity)
         current = conf()
         count = (current.PROCESSES or usable_cores()) if processes is None else processes
         if count < 1:
@@ -76,7 +107,9 @@ class Command(BaseCommand):
         transport = self._make_transport()
         plans = self._prepare_topics(current, transport, _roles(role), count)
         self._say_connections(current, plans)
-        supervisor = Supervisor(current, plans, transport, verbosity=verbosity, on_report=_Reporter(report))
+        supervisor = Supervisor(
+            current, plans, transport, broker=broker, verbosity=verbosity, on_report=_Reporter(report)
+        )
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: supervisor.stop())

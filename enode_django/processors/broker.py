@@ -1,0 +1,114 @@
+"""The broker of ``runprocessors --with-broker``: a child process, started first, watched, and ended last."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from multiprocessing.connection import Connection
+
+from enode_django.concurrency.threads import start_thread
+from enode_django.conf import Conf
+from enode_django.exceptions import ConfigurationError, TransportUnavailable
+from enode_django.processors.logs import log_to_console
+
+logger = logging.getLogger("enode_django.supervisor")
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+RESTART_DELAY = 1.0
+BEYOND_GRACE = 5.0
+"""Seconds beyond their grace time that workers may take to end, when the supervisor has died. They need the broker."""
+
+
+class BrokerProcess:
+    """All is called by the supervisor's thread. `start` and `stop` block."""
+
+    def __init__(self, conf: Conf, *, verbosity: int) -> None:
+        self._orphaned_for = conf.GRACE + BEYOND_GRACE
+        self._verbosity = verbosity
+        self._due = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=run_broker, args=(theirs, self._orphaned_for, self._verbosity), name="enode-broker", daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def wait_ready(self) -> str:
+        """Its location. Raises `ConfigurationError` if it ends instead, `TransportUnavailable` after `START_SECONDS`."""
+        if not self._connection.poll(START_SECONDS):
+            raise TransportUnavailable(f"the broker did not start within {START_SECONDS:g} s; see its log")
+        try:
+            location: str = self._connection.recv_bytes().decode()
+        except (EOFError, OSError):
+            self._process.join()
+            raise ConfigurationError(
+                f"the broker did not start (exit status {self._process.exitcode}); its log says why"
+            ) from None
+        logger.info("the broker listens on %s, process %s", location, self._process.pid)
+        return location
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    @property
+    def sentinel(self) -> int:
+        return self._process.sentinel
+
+    def look(self) -> None:
+        """Start it again if it has died. What waits for it tries again meanwhile."""
+        if self._process.is_alive() or time.monotonic() < self._due:
+            return
+        logger.error("the broker died, exit status %s; starting another", self._process.exitcode)
+        self._due = time.monotonic() + RESTART_DELAY
+        self._connection.close()
+        self._start()
+
+    def stop(self) -> bool:
+        """End it, when nobody needs it any more; returns whether it ended well."""
+        self._process.terminate()
+        self._process.join(STOP_SECONDS)
+        if self._process.is_alive():
+            logger.error("the broker did not end within %g s; killing it", STOP_SECONDS)
+            self._process.kill()
+            self._process.join()
+        self._connection.close()
+        return self._process.exitcode == 0
+
+
+def run_broker(connection: Connection, orphaned_for: float, verbosity: int) -> None:
+    """The main function of the process. It goes on for ``orphaned_for`` seconds after its supervisor has died."""
+    # Ctrl-C reaches the whole group, and the workers that drain then need the broker to the end.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    import django
+
+    django.setup()
+    log_to_console(verbosity)
+    from enode_django.equeue.broker.server import run
+    from enode_django.runtime import broker_options
+
+    start_thread("enode-orphaned", lambda: _end_when_orphaned(connection, orphaned_for))
+    try:
+        status = run(broker_options(), on_ready=lambda location: connection.send_bytes(location.encode()))
+    except ConfigurationError as error:
+        logger.error("%s", error)
+        status = 1
+    sys.exit(status)
+
+
+def _end_when_orphaned(connection: Connection, seconds: float) -> None:
+    try:
+        connection.recv_bytes()
+    except (EOFError, OSError):
+        logger.warning("the supervisor is gone; the broker ends in %g s", seconds)
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGTERM)
