@@ -10,6 +10,7 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 
 from enode_django import conf as settings
+from enode_django.broker_settings import broker_options
 from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
 from enode_django.exceptions import ConfigurationError, DefinitionError
@@ -44,6 +45,7 @@ def _settings() -> Iterator[CheckMessage]:
     yield from _topics()
     yield from _states()
     yield from _spark()
+    yield from _broker()
 
 
 _COUNTS = (
@@ -146,6 +148,13 @@ def _spark() -> Iterator[CheckMessage]:
 
 def _wrong_spark(key: str, value: object, wanted: str) -> Error:
     return Error(f"ENODE['SPARK'][{key!r}] is {value!r}; it must {wanted}.", id="enode_django.E024")
+
+
+def _broker() -> Iterator[CheckMessage]:
+    try:
+        broker_options(settings.conf())
+    except ConfigurationError as error:
+        yield Error(str(error), id="enode_django.E026")
 
 
 def _handlers() -> Iterator[CheckMessage]:

@@ -17,6 +17,26 @@ REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransp
 LOCATIONS = {BROKER: "tcp://127.0.0.1:7625", REDIS_STREAMS: "redis://127.0.0.1:6379/0"}
 POSTGRES = "enode_django.eventstore.postgres.PostgresEventStore"
 
+BROKER_DEFAULTS: Mapping[str, Any] = {
+    "LISTEN": "tcp://127.0.0.1:7625",
+    "DIRECTORY": "broker",
+    "FLUSH": "interval",
+    "FLUSH_INTERVAL": 0.1,
+    "CHUNK_SIZE": 256 * 1024 * 1024,
+    "RETENTION_AGE": 3 * 86_400.0,
+    "RETENTION_BYTES": None,
+    "RETENTION_MESSAGES": None,
+    "RETENTION_ALL": False,
+    "DELETE_UNCONSUMED": False,
+    "LOW_WATERMARK": None,
+    "HIGH_WATERMARK": None,
+    "MAX_UNFLUSHED": 128 * 1024 * 1024,
+    "SECRET": None,
+    "TLS_CERTIFICATE": None,
+    "TLS_KEY": None,
+    "TLS_CLIENT_CA": None,
+}
+
 DISCOVERED_MODULES = (
     "domain",
     "commands",
@@ -68,6 +88,7 @@ class Conf:
     SPARK: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``MASTER`` (``"local[*]"``), ``CONFIG`` (properties of Spark), ``PY_FILES`` (what else executors need)."""
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Of the broker that ``runbroker`` runs: see `BROKER_DEFAULTS`."""
     PROCESSES: int | None = None
     """Worker processes of each role in one runprocessors (None: one per core it may use)."""
     COMMIT_INTERVAL: float = 1.0
@@ -181,6 +202,7 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES", "LOCATION", "PREFIX", "TTL", "WRITE_INTERVAL"}),
     "SNAPSHOTS": frozenset({"ENABLED"}),
     "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES"}),
+    "BROKER": frozenset(BROKER_DEFAULTS),
     "JOBS": frozenset({"LEASE", "TIME_LIMIT", "ATTEMPTS"}),
 }
 

@@ -1,8 +1,8 @@
 """What broker and client say to each other beside the requests: the handshake, and errors. No I/O.
 
-The client begins: ``[0, "hello", [MAGIC, VERSION, nonce]]``. The broker answers with its run and a nonce of its own. If
-it has a secret, it expects ``[0, "prove", [proof]]`` next, and proves itself in its answer: nobody sends the secret, and
-a proof is of no use in another connection.
+The client begins: ``[1, "hello", [MAGIC, VERSION, nonce]]``. The broker answers with its run and a nonce of its own. If
+it has a secret, it expects ``[2, "prove", [proof]]`` next, and proves itself in its answer: nobody sends the secret,
+and a proof is of no use in another connection.
 
 A request is ``[number, name, arguments]``, its answer ``[number, True, value]`` or ``[number, False, error, text,
 details]``, with the name of an exception of this package.

@@ -15,7 +15,8 @@ from django.test import override_settings
 
 import enode_django
 from enode_django import checks, store_checks, subscriber_checks
-from enode_django.conf import Conf
+from enode_django.conf import BROKER_DEFAULTS, Conf
+from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.subscribers import Subscriber
 from tests.docs.pages import DOCS, code_of, rows_by_code
@@ -26,6 +27,7 @@ NESTED = {
     *("TIME_LIMIT", "ATTEMPTS"),
 }
 SPARK = {"MASTER", "CONFIG", "PY_FILES"}
+BROKER_OPTIONS = {"timeout", "secret", "tls"}
 REDIS_OPTIONS = {"prefix", "timeout", "max_length", "client"}
 
 
@@ -38,7 +40,7 @@ def default_of(field: dataclasses.Field[object]) -> object:
 def test_every_setting_is_documented_with_its_default() -> None:
     rows = rows_by_code(REFERENCE / "settings.md")
     defaults = {field.name: repr(default_of(field)) for field in dataclasses.fields(Conf)}
-    assert set(rows) - NESTED - SPARK - REDIS_OPTIONS == set(defaults)
+    assert set(rows) - NESTED - SPARK - REDIS_OPTIONS - BROKER_OPTIONS - set(BROKER_DEFAULTS) == set(defaults)
     assert {key: code_of(rows[key][0][1]) for key in defaults} == defaults
     assert all(row[2] for found in rows.values() for row in found)
 
@@ -74,6 +76,21 @@ def test_options_of_the_redis_transport_are_documented_with_their_defaults() -> 
     assert {name: code_of(rows[name][0][1]) for name in options} == options
 
 
+def test_keys_of_the_broker_are_documented_with_their_defaults() -> None:
+    rows = rows_by_code(REFERENCE / "settings.md")
+    assert {key: code_of(rows[key][0][1]) for key in BROKER_DEFAULTS} == {
+        k: repr(v) for k, v in BROKER_DEFAULTS.items()
+    }
+
+
+def test_options_of_the_brokers_transport_are_documented_with_their_defaults() -> None:
+    rows = rows_by_code(REFERENCE / "settings.md")
+    parameters = inspect.signature(BrokerTransport).parameters.values()
+    options = {each.name: repr(each.default) for each in parameters if each.kind is each.KEYWORD_ONLY}
+    assert options.keys() == BROKER_OPTIONS
+    assert {name: code_of(rows[name][-1][1]) for name in options} == options
+
+
 def test_every_check_is_documented_once() -> None:
     ids = re.findall(
         r'id="(enode_django\.[EW]\d{3})"', "".join(map(inspect.getsource, (checks, store_checks, subscriber_checks)))
@@ -101,7 +118,8 @@ def options_of(parser: ArgumentParser) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["runprocessors", "parked", "buildsnapshots", "forgetsubscriber", "eventschemas", "jobs", "bankdemo"]
+    "command",
+    ["runprocessors", "runbroker", "parked", "buildsnapshots", "forgetsubscriber", "eventschemas", "jobs", "bankdemo"],
 )
 def test_every_option_of_a_command_is_documented_in_its_section(command: str) -> None:
     sections = (REFERENCE / "commands.md").read_text(encoding="utf-8").split("\n## ")

@@ -12,8 +12,8 @@ Action = Callable[[BaseException | None], None]
 
 
 class Flusher:
-    """Lives in the event loop; only the disk is waited for elsewhere, and by one flush at a time: whoever comes meanwhile
-    shares the next one."""
+    """Lives in the event loop; only the disk is waited for in another thread, by one flush at a time: whoever comes
+    meanwhile shares the next one."""
 
     def __init__(
         self, store: MessageStore, *, on_flushed: Callable[[], None], on_failure: Callable[[BaseException], None]

@@ -38,8 +38,10 @@ class Handlers:
         self._answering = answering
         self._when_safe = when_safe
         self._trim = trim
-        asked = ("create_topic", "add_queues", "show", "join", "leave", "bury", "acquire", "renew", "release")
-        asked += ("commit", "set_offset", "retire_group", "delete_group")
+        asked = (
+            *("create_topic", "add_queues", "show", "join", "leave", "bury", "acquire", "renew", "release"),
+            *("commit", "set_offset", "retire_group", "delete_group"),
+        )
         own = (
             "receipts",
             "committed",

@@ -54,7 +54,7 @@ class Inbox:
 
 
 class Inboxes:
-    """``first_number``: above every number of an earlier run of the broker, so that numbers are never taken for others."""
+    """``first_number``: above every number of an earlier run of the broker, so that none comes twice."""
 
     def __init__(self, first_number: int) -> None:
         self._first_number = first_number

@@ -59,7 +59,7 @@ class Session(asyncio.BufferedProtocol):
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # type: ignore[override]  # a buffer is what asyncio wants
+    def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.room()
 
     def buffer_updated(self, count: int) -> None:
@@ -169,7 +169,9 @@ class Session(asyncio.BufferedProtocol):
         return {"run": self._run, "nonce": self._nonces[1], "secret": self._secret is not None}
 
     def _prove(self, values: list[Any]) -> bytes:
-        assert self._secret is not None and self._nonces is not None
+        assert self._nonces is not None
+        if self._secret is None:
+            raise MalformedFrame("the broker has no secret that could be proven")
         if not values or not is_proof(values[0], proof(self._secret, "client", *self._nonces)):
             raise ConfigurationError("the broker does not take this secret; give client and broker the same one")
         self._open()

@@ -1,8 +1,8 @@
 """What the broker knows beside the messages: topics, groups, and which sends it has stored.
 
-It is in memory, changed by calls of the `Coordinator`. Every call that changed something is written into the store's log
-as a control record, behind the messages it knew of, and made again when the broker starts. So one flush makes both safe,
-and after a crash both are from the same moment. A checkpoint holds all of it and spares the calls before it.
+It is in memory, changed by calls of the `Coordinator`. Every call that changed something is written into the store's
+log as a control record, behind the messages it knew of, and made again when the broker starts. So one flush makes both
+safe, and after a crash both are from the same moment. A checkpoint holds all of it and spares the calls before it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _FORMAT = 1
 MOST_TOPIC = 200
 """Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
-    ["create_topic", "add_queues", "show", "bury", "acquire", "release", "commit", "set_offset"]
-    + ["retire_group", "delete_group"]
+    (
+        *("create_topic", "add_queues", "show", "bury", "acquire", "release", "commit"),
+        *("set_offset", "retire_group", "delete_group"),
+    )
 )
 
 

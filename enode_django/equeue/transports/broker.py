@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Any
 
 from enode_django.equeue.frames import MAX_FRAME
@@ -57,10 +58,8 @@ class BrokerInbox:
         if self._is_closed:
             return
         self._is_closed = True
-        try:
+        with suppress(TransportUnavailable):  # the broker forgets it after a while
             self._transport._call("close_inbox", self.address)
-        except TransportUnavailable:
-            pass  # the broker forgets it after a while
 
 
 class BrokerTransport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import select
@@ -82,10 +83,8 @@ class Connection:
 
     def shut_down(self) -> None:
         """Let a call under way in another thread fail."""
-        try:
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
 
     def close(self) -> None:
         self._socket.close()
@@ -185,8 +184,8 @@ class Pool:
 
 def unreachable(location: str, reason: object) -> TransportUnavailable:
     return TransportUnavailable(
-        f"the broker at {location} cannot be reached ({reason}); start it with manage.py runbroker, or name another one "
-        "in ENODE['QUEUE']"
+        f"the broker at {location} cannot be reached ({reason}); start it with manage.py runbroker, or name another "
+        "one in ENODE['QUEUE']"
     )
 
 

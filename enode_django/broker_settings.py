@@ -1,0 +1,55 @@
+"""The broker that the settings describe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from enode_django.conf import BROKER_DEFAULTS, Conf
+from enode_django.equeue.broker.options import BrokerOptions, Tls
+from enode_django.equeue.broker.retention import Retention
+from enode_django.exceptions import ConfigurationError
+
+
+def broker_options(current: Conf, *, listen: str | None = None, directory: Path | None = None) -> BrokerOptions:
+    """What `enode_django.equeue.broker.server.run` takes; ``listen`` and ``directory`` go before the settings.
+
+    A relative directory lies in ``BASE_DIR`` of the settings, if there is one. Raises `ConfigurationError`.
+    """
+    given = {**BROKER_DEFAULTS, **{key: value for key, value in current.BROKER.items() if key in BROKER_DEFAULTS}}
+    try:
+        return BrokerOptions(
+            directory=directory or Path(getattr(settings, "BASE_DIR", "."), given["DIRECTORY"]),
+            listen=listen or given["LISTEN"],
+            flush=given["FLUSH"],
+            flush_interval=given["FLUSH_INTERVAL"],
+            chunk_size=given["CHUNK_SIZE"],
+            retention=_retention(given),
+            low_watermark=given["LOW_WATERMARK"],
+            high_watermark=given["HIGH_WATERMARK"],
+            max_unflushed=given["MAX_UNFLUSHED"],
+            secret=given["SECRET"],
+            tls=_tls(given),
+        )
+    except TypeError as error:
+        raise ConfigurationError(f"ENODE['BROKER'] has a value of the wrong kind: {error}") from error
+
+
+def _retention(given: dict[str, Any]) -> Retention:
+    return Retention(
+        max_age=given["RETENTION_AGE"],
+        max_bytes=given["RETENTION_BYTES"],
+        max_messages=given["RETENTION_MESSAGES"],
+        all_limits=given["RETENTION_ALL"],
+        delete_unconsumed=given["DELETE_UNCONSUMED"],
+    )
+
+
+def _tls(given: dict[str, Any]) -> Tls | None:
+    if given["TLS_CERTIFICATE"] is None:
+        return None
+    if given["TLS_KEY"] is None:
+        raise ConfigurationError("ENODE['BROKER'] has TLS_CERTIFICATE without TLS_KEY; a certificate needs its key")
+    return Tls(certificate=given["TLS_CERTIFICATE"], key=given["TLS_KEY"], client_ca=given["TLS_CLIENT_CA"])
