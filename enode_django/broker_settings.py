@@ -13,8 +13,10 @@ from enode_django.equeue.broker.retention import Retention
 from enode_django.exceptions import ConfigurationError
 
 
-def broker_options(current: Conf, *, listen: str | None = None, directory: Path | None = None) -> BrokerOptions:
-    """What `enode_django.equeue.broker.server.run` takes; ``listen`` and ``directory`` go before the settings.
+def broker_options(
+    current: Conf, *, listen: str | None = None, directory: Path | None = None, flush: str | None = None
+) -> BrokerOptions:
+    """What `enode_django.equeue.broker.server.run` takes; what is given here goes before the settings.
 
     A relative directory lies in ``BASE_DIR`` of the settings, if there is one. Raises `ConfigurationError`.
     """
@@ -23,7 +25,7 @@ def broker_options(current: Conf, *, listen: str | None = None, directory: Path 
         return BrokerOptions(
             directory=directory or Path(getattr(settings, "BASE_DIR", "."), given["DIRECTORY"]),
             listen=listen or given["LISTEN"],
-            flush=given["FLUSH"],
+            flush=flush or given["FLUSH"],
             flush_interval=given["FLUSH_INTERVAL"],
             chunk_size=given["CHUNK_SIZE"],
             retention=_retention(given),

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 
 from enode_django.concurrency.threads import start_thread
 from enode_django.conf import Conf
-from enode_django.exceptions import ConfigurationError, TransportUnavailable
+from enode_django.exceptions import ConfigurationError, QueueError, TransportUnavailable
 from enode_django.processors.logs import log_to_console
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -93,13 +93,14 @@ def run_broker(connection: Connection, orphaned_for: float, verbosity: int) -> N
 
     django.setup()
     log_to_console(verbosity)
+    from enode_django.broker_settings import broker_options
+    from enode_django.conf import conf
     from enode_django.equeue.broker.server import run
-    from enode_django.runtime import broker_options
 
     start_thread("enode-orphaned", lambda: _end_when_orphaned(connection, orphaned_for))
     try:
-        status = run(broker_options(), on_ready=lambda location: connection.send_bytes(location.encode()))
-    except ConfigurationError as error:
+        status = run(broker_options(conf()), on_ready=lambda location: connection.send_bytes(location.encode()))
+    except (ConfigurationError, QueueError) as error:
         logger.error("%s", error)
         status = 1
     sys.exit(status)

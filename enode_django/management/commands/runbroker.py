@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from enode_django.broker_settings import broker_options
 from enode_django.conf import conf
+from enode_django.equeue.broker.options import EVERY_WRITE, INTERVAL
 from enode_django.equeue.broker.server import run
 from enode_django.exceptions import ConfigurationError, QueueError
 from enode_django.processors.logs import log_to_console
@@ -22,10 +23,14 @@ class Command(BaseCommand):
         parser.add_argument("--listen", help="where to take connections, like tcp://127.0.0.1:7625; port 0: any")
         parser.add_argument("--directory", type=Path, help="where messages are kept")
 
-    def handle(self, *, listen: str | None, directory: Path | None, verbosity: int, **options: Any) -> None:
+        parser.add_argument("--flush", choices=[INTERVAL, EVERY_WRITE], help="when what is sent counts as stored")
+
+    def handle(
+        self, *, listen: str | None, directory: Path | None, flush: str | None, verbosity: int, **options: Any
+    ) -> None:
         log_to_console(verbosity)
         try:
-            broker = broker_options(conf(), listen=listen, directory=directory)
+            broker = broker_options(conf(), listen=listen, directory=directory, flush=flush)
             status = run(broker, lambda location: self._say_ready(location, broker.directory))
         except (ConfigurationError, QueueError) as error:
             raise CommandError(f"{error}\nsee ENODE['BROKER'] in the settings") from error
