@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["tests.services"]
+pytest_plugins = ["tests.services", "tests.emptying"]
 
 
 @pytest.fixture(scope="session")

@@ -24,17 +24,18 @@ USAGE = f"usage: python -m sample_project.embedded [{'|'.join(KINDS)} …] -- CO
 
 
 @contextlib.contextmanager
-def embedded_services(kinds: Sequence[type[Server]] = (Postgres, Redis)) -> Iterator[None]:
-    """Start what no environment variable names, and name it there until the block ends.
+def embedded_services(servers: Sequence[Server] | None = None) -> Iterator[None]:
+    """Start those servers (by default PostgreSQL and Redis) that no environment variable names, and name them there
+    until the block ends.
 
     Raises `ServerUnavailable` when a service neither is named nor can be started.
     """
     with contextlib.ExitStack() as stack:
-        for kind in kinds:
-            if not os.environ.get(kind.variable):
-                server = stack.enter_context(kind())
-                os.environ[kind.variable] = server.url
-                stack.callback(os.environ.pop, kind.variable, None)
+        for server in (Postgres(), Redis()) if servers is None else servers:
+            if not os.environ.get(server.variable):
+                stack.enter_context(server)
+                os.environ[server.variable] = server.url
+                stack.callback(os.environ.pop, server.variable, None)
         yield
 
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     if not command or not KINDS.keys() >= set(names):
         print(USAGE, file=sys.stderr)
         return 2
-    with embedded_services([KINDS[name] for name in names] or (Postgres, Redis)):
+    with embedded_services([KINDS[name]() for name in names] or None):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command too; it decides, we clean up
         process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())

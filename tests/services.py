@@ -17,6 +17,9 @@ from sample_project.embedded import Postgres, Redis, Server, ServerUnavailable, 
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
+UNSYNCED = {"fsync": "off"}
+"""For a PostgreSQL that outlives no crash of its machine. What it has committed outlives a kill of its processes."""
+
 _running = contextlib.ExitStack()
 _missing = ""
 
@@ -30,7 +33,7 @@ def pytest_configure() -> None:
     """Before pytest-django's own, which sets Django up if its settings are loaded by then."""
     global _missing
     try:
-        _running.enter_context(embedded_services())
+        _running.enter_context(embedded_services([Postgres(UNSYNCED), Redis()]))
     except ServerUnavailable as error:
         if services_required():
             raise pytest.UsageError(str(error)) from error
