@@ -65,8 +65,7 @@ def redis_url() -> str:
     return _url("REDIS_URL")
 
 
-def _private(kind: type[AnyServer]) -> Iterator[AnyServer]:
-    server = kind()
+def _private(server: AnyServer) -> Iterator[AnyServer]:
     try:
         server.__enter__()
     except ServerUnavailable as error:
@@ -80,10 +79,10 @@ def _private(kind: type[AnyServer]) -> Iterator[AnyServer]:
 @pytest.fixture
 def private_postgres() -> Iterator[Postgres]:
     """A server of the test's own, to stop, kill, pause and restart."""
-    yield from _private(Postgres)
+    yield from _private(Postgres(UNSYNCED))
 
 
 @pytest.fixture
 def private_redis() -> Iterator[Redis]:
     """A server of the test's own, to stop, kill, pause and restart."""
-    yield from _private(Redis)
+    yield from _private(Redis())

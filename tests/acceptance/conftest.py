@@ -17,7 +17,7 @@ from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnava
 from tests.acceptance.processors import PROJECT, guarded_directory
 from tests.acceptance.shards import SHARD_TEMPLATE, ShardedStack
 from tests.acceptance.stack import SUBSCRIBERS, TEMPLATE, BrokerStack, Stack
-from tests.services import services_required
+from tests.services import UNSYNCED, services_required
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -44,7 +44,7 @@ def _make_template(server: Postgres, name: str, database: str, **environment: st
 @pytest.fixture(scope="session")
 def faulty_postgres() -> Iterator[Postgres]:
     """The acceptance tests' own, to be restarted; it has a migrated template database."""
-    for server in _started(Postgres()):
+    for server in _started(Postgres(UNSYNCED)):
         _make_template(server, TEMPLATE, "default", DATABASE_URL=server.url_of(TEMPLATE))
         yield server
 
@@ -52,7 +52,7 @@ def faulty_postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def shard_servers(faulty_postgres: Postgres) -> Iterator[Sequence[Postgres]]:
     """Two, each with the template database of a shard."""
-    for other in _started(Postgres()):
+    for other in _started(Postgres(UNSYNCED)):
         servers = [faulty_postgres, other]
         urls = " ".join(server.url_of(SHARD_TEMPLATE) for server in servers)
         for number, server in enumerate(servers):

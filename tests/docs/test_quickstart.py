@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -142,19 +142,32 @@ def matches(expected: str, line: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, expected.split("…"))), line) is not None
 
 
-@pytest.fixture(params=[False, True], ids=["own-services", "embedded-services"])
-def reader(
-    tmp_path: Path, private_postgres: Postgres, private_redis: Redis, request: pytest.FixtureRequest
-) -> Iterator[Reader]:
-    reader = Reader(tmp_path, private_postgres, private_redis, embedded=request.param)
-    with contextlib.closing(reader):
-        yield reader
+@pytest.fixture
+def make_reader(tmp_path: Path, private_postgres: Postgres, private_redis: Redis) -> Iterator[Callable[..., Reader]]:
+    with contextlib.ExitStack() as closing:
+        yield lambda **kind: closing.enter_context(
+            contextlib.closing(Reader(tmp_path, private_postgres, private_redis, **kind))
+        )
 
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(300)
-def test_following_the_quickstart_leads_to_what_it_promises(reader: Reader) -> None:
+def test_following_the_quickstart_leads_to_what_it_promises(make_reader: Callable[..., Reader]) -> None:
+    reader = make_reader(embedded=False)
     for block in blocks(PAGE):
         reader.follow(block)
     assert "python try_it.py" in reader.ran
     assert reader.stop_processors() == 0, reader.log.read_text()
+
+
+@pytest.mark.acceptance
+def test_borrowed_services_take_what_the_quickstart_migrates(make_reader: Callable[..., Reader]) -> None:
+    """Nothing after that asks which services they are."""
+    reader = make_reader(embedded=True)
+    for block in blocks(PAGE):
+        reader.follow(block)
+        if "python manage.py migrate" in reader.ran:
+            break
+    with psycopg.connect(reader.database_url) as connection:
+        assert connection.execute("SELECT to_regclass('enode_django_eventstream') IS NOT NULL").fetchone() == (True,)
+        assert connection.execute("SELECT count(*) FROM pg_database WHERE datname = 'shop'").fetchone() == (0,)

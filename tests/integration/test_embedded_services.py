@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,13 @@ def ask(server: Postgres, statement: str) -> Any:
 def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def private_postgres() -> Iterator[Postgres]:
+    """With the settings of the demo; each test leaves it running."""
+    with Postgres() as server:
+        yield server
 
 
 def test_postgres_syncs_to_disk(private_postgres: Postgres) -> None:

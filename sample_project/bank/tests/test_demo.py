@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psutil
 import psycopg
@@ -38,7 +40,7 @@ from sample_project.bank.domain import Deposit, TransferStatus, Withdraw, Withdr
 from sample_project.bank.models import AccountSummary, LedgerEntry
 from sample_project.bank.process_managers import TransferProcess
 from sample_project.bank.projections import AccountSummaries, Ledger
-from sample_project.embedded import Postgres, Redis
+from sample_project.embedded import Redis
 
 WORKLOAD = Workload(run="r", accounts=10, commands=2_000, producers=3, transfers=101)
 
@@ -229,8 +231,23 @@ def test_options_that_make_no_sense_are_refused(options: Sequence[str], said: st
 
 
 @pytest.fixture
-def services(private_postgres: Postgres, private_redis: Redis) -> Mapping[str, str]:
-    return {**os.environ, "DATABASE_URL": private_postgres.url, "REDIS_URL": private_redis.url}
+def services(postgres_url: str, private_redis: Redis) -> Iterator[Mapping[str, str]]:
+    """An empty database and an empty Redis."""
+    with new_database(postgres_url) as url:
+        yield {**os.environ, "DATABASE_URL": url, "REDIS_URL": private_redis.url}
+
+
+@contextlib.contextmanager
+def new_database(server: str) -> Iterator[str]:
+    """The URL of an empty database on the server."""
+    name = f"demo_{uuid.uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    try:
+        yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+    finally:
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @contextlib.contextmanager
@@ -291,19 +308,16 @@ def test_a_small_demo_verifies_itself_and_leaves_nothing_running(services: Mappi
 
 
 @pytest.mark.acceptance
-def test_a_demo_over_two_shards_verifies_both(services: Mapping[str, str], private_postgres: Postgres) -> None:
-    urls = [private_postgres.url_of(f"shard_{number}") for number in range(2)]
-    with psycopg.connect(private_postgres.url, autocommit=True) as server:
-        for number in range(2):
-            server.execute(f"CREATE DATABASE shard_{number}".encode())
-    environment = {**services, "EVENT_DATABASE_URLS": " ".join(urls)}
-    with running_demo(environment, "--accounts=20", "--commands=400", "--transfers=40", "--processes=1") as demo:
-        shown, _ = demo.communicate(timeout=90)
-        assert demo.returncode == 0, shown
-        assert "Verified in the database" in shown
-        assert "400 commands in" in shown
-    assert all(map(has_rows, urls))
-    assert not has_rows(private_postgres.url)
+def test_a_demo_over_two_shards_verifies_both(services: Mapping[str, str], postgres_url: str) -> None:
+    with new_database(postgres_url) as one, new_database(postgres_url) as other:
+        environment = {**services, "EVENT_DATABASE_URLS": f"{one} {other}"}
+        with running_demo(environment, "--accounts=20", "--commands=400", "--transfers=40", "--processes=1") as demo:
+            shown, _ = demo.communicate(timeout=90)
+            assert demo.returncode == 0, shown
+            assert "Verified in the database" in shown
+            assert "400 commands in" in shown
+        assert all(map(has_rows, (one, other)))
+        assert not has_rows(services["DATABASE_URL"])
 
 
 @pytest.mark.acceptance
