@@ -27,10 +27,15 @@ def test_workers_come_and_go_under_load_without_a_conflict(
     stack, random_ = broker_stack, random.Random(seed)
     reports = [tmp_path / f"report-{number}.json" for number in range(HOSTS + 1)]
     hosts: list[Processors] = []
+
+    def start(report: Path) -> None:
+        hosts.append(stack.start(1, "--report", str(report), "--verbosity=3", role="all"))
+        hosts[-1].wait_for(r"acquired commands/")
+
+    start(reports[0])
     with stack.load(seed, varied=True, pause=0.02) as load:
-        for report in reports:
-            hosts.append(stack.start(1, "--report", str(report), "--verbosity=3", role="all"))
-            hosts[-1].wait_for(r"acquired commands/")
+        for report in reports[1:]:
+            start(report)
             load.wait_for_rounds(random_.randint(10, 40))
         first, *others = hosts
         random_.shuffle(others)
