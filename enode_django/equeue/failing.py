@@ -1,0 +1,78 @@
+"""Setting messages aside on the queue when their handler has failed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from enode_django.equeue.retrying import (
+    Failed,
+    Message,
+    RetryPolicy,
+    dead_letter_topic,
+    encode_failed,
+    retry_topic,
+)
+from enode_django.equeue.transports.base import Transport, check_new_topic
+from enode_django.exceptions import EnodeError, UnknownTopic
+
+logger = logging.getLogger("enode_django.equeue")
+
+UNREACHABLE_DELAY = 1.0
+"""Seconds before a message is handled again that should be a dead letter, but could not be sent."""
+
+
+class FailureTopics:
+    """A group's topics of retries and of dead letters, made when they are first needed. Safe for threads.
+
+    ``for_all``: each consumer gets all messages, so there is no topic of retries.
+    """
+
+    def __init__(
+        self, transport: Transport, group: str, policy: RetryPolicy, *, for_all: bool, clock: Callable[[], float]
+    ) -> None:
+        self._transport = transport
+        self._policy = policy
+        self._for_all = for_all
+        self._clock = clock
+        self._retries = retry_topic(group)
+        self._dead_letters = dead_letter_topic(group)
+        self._made: set[str] = set()
+        self._making = threading.Lock()
+        check_new_topic(self._retries, 1)
+
+    def set_aside(self, message: Message, error: str, *, for_good: bool = False) -> float | None:
+        """Store a message that could not be handled where it belongs: ``for_good`` among the dead letters. Returns
+        None when it is there, and else the time (in seconds since 1970) to handle it again here."""
+        now = self._clock()
+        delay = None if for_good else self._policy.delay_after(message.attempt)
+        if delay is not None and self._for_all:
+            return now + delay
+        failed = Failed(message, error, now, now + (delay or 0.0), self._for_all)
+        try:
+            if delay is None:
+                self._send(self._dead_letters, 1, 0, failed)
+            else:
+                self._send(self._retries, len(self._policy.delays), message.attempt - 1, failed)
+        except EnodeError as unreachable:
+            # Whatever it is, only this process has the message now.
+            logger.error("a failed message stays here until it can be set aside: %s", unreachable)
+            return now + (UNREACHABLE_DELAY if delay is None else delay)
+        return None
+
+    def _send(self, topic: str, queues: int, queue: int, failed: Failed) -> None:
+        self._make(topic, queues)
+        try:
+            self._transport.send(topic, {queue: [encode_failed(failed)]})
+        except UnknownTopic:
+            self._made.discard(topic)
+            raise
+
+    def _make(self, topic: str, queues: int) -> None:
+        with self._making:
+            if topic in self._made:
+                return
+            if self._transport.create_topic(topic, queues) < queues:
+                self._transport.add_queues(topic, queues, unordered=True)  # the delay is the queue: no key moves
+            self._made.add(topic)

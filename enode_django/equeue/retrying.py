@@ -1,0 +1,126 @@
+"""Messages whose handler has failed: when to try again, and what travels to the topics that keep them. Pure.
+
+A group has one topic for messages to try again, with a queue for each delay, so that due times ascend within a queue;
+and one for dead letters, those that are not tried any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgpack
+
+from enode_django.exceptions import MalformedMessage, shown
+
+ERROR_MAX = 4_000
+"""Characters of an error that are kept."""
+
+_FAILED, _SETTLED = 1, 2
+
+
+class Message(NamedTuple):
+    """``topic``, ``queue`` and ``offset`` say where it was sent to, also when it is handled again after a failure;
+    ``attempt`` is 1 at the first time."""
+
+    topic: str
+    queue: int
+    offset: int
+    body: bytes
+    attempt: int = 1
+
+
+class Failed(NamedTuple):
+    """``message.attempt`` is the one that failed, 0 for one to begin anew. ``due`` and ``failed_at`` are seconds since
+    1970. ``for_all``: each consumer of the group got the message for itself, so the group has no topic of retries."""
+
+    message: Message
+    error: str
+    failed_at: float
+    due: float
+    for_all: bool = False
+
+
+class Settled(NamedTuple):
+    """Stands behind dead letters, and says of these offsets that they were sent anew."""
+
+    offsets: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """``delays``: seconds before the second attempt, before the third, and so on; after the last one a message is a
+    dead letter.
+
+    >>> policy = RetryPolicy(delays=(1.0, 30.0))
+    >>> [policy.delay_after(attempt) for attempt in (1, 2, 3)]
+    [1.0, 30.0, None]
+    """
+
+    delays: tuple[float, ...] = (1.0, 5.0, 30.0, 120.0, 600.0)
+
+    def __post_init__(self) -> None:
+        wrong = [delay for delay in self.delays if not 0 <= delay < float("inf")]
+        if wrong:
+            raise ValueError(f"a delay of a retry policy is a number of seconds from 0 on, got {wrong[0]!r}")
+
+    def delay_after(self, attempt: int) -> float | None:
+        return self.delays[attempt - 1] if attempt <= len(self.delays) else None
+
+
+def retry_topic(group: str) -> str:
+    return f"retry.{group}"
+
+
+def dead_letter_topic(group: str) -> str:
+    return f"dead.{group}"
+
+
+def error_text(error: BaseException) -> str:
+    try:
+        text = f"{type(error).__qualname__}: {error}"
+    except Exception:
+        text = type(error).__qualname__
+    return text[:ERROR_MAX].encode(errors="replace").decode()
+
+
+def encode_failed(failed: Failed) -> bytes:
+    packed: bytes = msgpack.packb(
+        [_FAILED, *failed.message, failed.error, failed.failed_at, failed.due, failed.for_all]
+    )
+    return packed
+
+
+def encode_settled(offsets: Collection[int]) -> bytes:
+    packed: bytes = msgpack.packb([_SETTLED, sorted(offsets)])
+    return packed
+
+
+def decode(body: bytes) -> Failed | Settled:
+    """Raises `MalformedMessage` for bytes that neither of the two has encoded."""
+    try:
+        parts = msgpack.unpackb(body)
+        if parts[0] == _SETTLED:
+            return Settled(frozenset(map(_integer, parts[1])))
+        kind, topic, queue, offset, content, attempt, error, failed_at, due, for_all = parts
+        message = Message(
+            _text(topic), _integer(queue), _integer(offset), bytes(memoryview(content)), _integer(attempt)
+        )
+        if kind == _FAILED:
+            return Failed(message, _text(error), float(failed_at), float(due), bool(for_all))
+    except Exception as error:
+        raise MalformedMessage(f"no message that a consumer has set aside: {shown(body)}") from error
+    raise MalformedMessage(f"a message that a consumer of another version has set aside, of kind {shown(kind)}")
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(value)
+    return value

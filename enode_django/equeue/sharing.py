@@ -1,0 +1,111 @@
+"""How consumers of a group share topics, and what a consumer takes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+
+from enode_django.equeue.broadcasting import BroadcastQueues, OffsetsFile
+from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.messages import Start
+from enode_django.equeue.retrying import retry_topic
+from enode_django.equeue.share import MakeTask, OwnedQueues, Share, Starts, task_of_message, task_of_retry
+from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.worklist import Worklist
+
+
+class Mode(Enum):
+    """Whether the consumers of a group share the queues, or each gets all of them."""
+
+    CLUSTERING = "clustering"
+    BROADCASTING = "broadcasting"
+
+
+class Order(Enum):
+    """Whether messages of a queue are handled one after the other, or several at once."""
+
+    LINEAR = "linear"
+    PARALLEL = "parallel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """``max_held``: with so many messages of a topic unfinished, no more are pulled. ``pull_limit``: so many of each
+    queue at once. In seconds: ``pull_wait``, how long a pull waits for messages, and so `Consumer.stop` for the pull;
+    ``lease``, after which a consumer that falls silent loses its queues; ``commit_interval``, between commits."""
+
+    max_held: int = 3_000
+    pull_limit: int = 200
+    pull_wait: float = 1.0
+    lease: float = 15.0
+    commit_interval: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_held", "pull_limit", "pull_wait", "lease", "commit_interval"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What a consumer is told of the topics; ``owner`` is its own name."""
+
+    group: str
+    owner: str
+    topics: Sequence[str]
+    mode: Mode
+    start: Start | datetime
+    limits: Limits
+    directory: str | Path | None
+
+    def __post_init__(self) -> None:
+        if not self.topics or isinstance(self.topics, str):
+            raise ValueError(f"topics must be a list of names, got {self.topics!r}")
+        if self.mode is Mode.BROADCASTING and self.directory is None:
+            raise ValueError("who broadcasts keeps the offsets in a directory of its own; give it one")
+        if isinstance(self.start, datetime) and self.start.tzinfo is None:
+            raise ValueError(f"a time to start from needs a time zone, got {self.start!r}")
+
+    def shares(self, transport: Transport, worklist: Worklist) -> dict[str, Share]:
+        """By topic; with `Mode.CLUSTERING` also that of the group's retries."""
+        limits = self.limits
+
+        def share(topic: str, start: Start | datetime, *, max_held: int | None, make_task: MakeTask) -> Share:
+            starts = Starts(transport, topic, start)
+            return Share(
+                topic,
+                self._queues(transport, topic, starts),
+                worklist,
+                starts=starts,
+                make_task=make_task,
+                max_held=max_held,
+                limit=limits.pull_limit,
+                wait=limits.pull_wait,
+            )
+
+        shares = {
+            topic: share(topic, self.start, max_held=limits.max_held, make_task=task_of_message)
+            for topic in self.topics
+        }
+        if self.mode is Mode.CLUSTERING:
+            # Of retries each queue has a limit of its own, so that those with a long delay stop no others.
+            retries = retry_topic(self.group)
+            shares[retries] = share(retries, Start.FIRST, max_held=None, make_task=task_of_retry)
+        return shares
+
+    def _queues(self, transport: Transport, topic: str, starts: Starts) -> OwnedQueues:
+        if self.mode is Mode.BROADCASTING:
+            file = OffsetsFile(Path(self.directory or "."), self.group, topic)
+            return BroadcastQueues(transport, topic=topic, file=file, start=starts)
+        return QueueConsumer(
+            transport,
+            group=self.group,
+            topic=topic,
+            owner=self.owner,
+            lease=self.limits.lease,
+            max_held=self.limits.max_held,
+            start=starts,
+        )

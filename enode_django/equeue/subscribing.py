@@ -1,0 +1,240 @@
+"""Consuming topics: threads that pull, handle, try again and commit, so that each message is handled at least once.
+
+puller t: pulls topic t (one thread a topic), also the one of the group's retries
+handler i: takes pulled messages from the worklist and calls the user's function
+keeper: joins, renews leases and commits on a timer; at the end it drains and releases
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from math import inf
+from pathlib import Path
+
+from enode_django.equeue.failing import FailureTopics
+from enode_django.equeue.handling import Handling
+from enode_django.equeue.messages import Start
+from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
+from enode_django.equeue.share import Share
+from enode_django.equeue.sharing import Limits, Mode, Order, Subscription
+from enode_django.equeue.threads import Threads
+from enode_django.equeue.timers import Timers
+from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.worklist import Worklist
+from enode_django.exceptions import EnodeError, UnknownTopic
+
+__all__ = ["Consumer", "Limits", "Message", "Mode", "Order", "RetryPolicy", "Start"]
+
+logger = logging.getLogger("enode_django.equeue")
+
+BEATS = 5
+"""How often a lease is renewed before it would end."""
+TRIM_EVERY = 60.0
+FOR_EVER = 1e6
+STOP_TIMEOUT = 30.0
+BEYOND_STOP = 5.0
+"""Seconds that `Consumer.stop` gives the keeper after its timeout, to commit and release."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between tries to reach the transport; each is twice the one before."""
+
+
+class Consumer:
+    """Calls ``handle`` for each message of ``topics``, at least once, in ``threads`` threads.
+
+    A message whose handler raises an `Exception` is tried again after the delays of ``retry``, and is a dead letter
+    after the last one; those behind it go on meanwhile. ``start`` is for queues of which the group has consumed nothing
+    yet. A topic that does not exist is created with ``queues`` queues, or, when that is None, raises `UnknownTopic`.
+    `Mode.BROADCASTING` needs a ``directory`` for the offsets. With ``trim`` the transport is asked once a minute to
+    delete what all groups of the topics have consumed.
+
+    It is started once. All methods may be called from any thread but the handlers'.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        group: str,
+        topics: Sequence[str],
+        handle: Callable[[Message], object],
+        mode: Mode = Mode.CLUSTERING,
+        order: Order = Order.LINEAR,
+        threads: int = 4,
+        retry: RetryPolicy | None = None,
+        start: Start | datetime = Start.FIRST,
+        queues: int | None = None,
+        limits: Limits | None = None,
+        directory: str | Path | None = None,
+        trim: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"a consumer needs at least one thread, got {threads!r}")
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._transport = transport
+        self._group = group
+        self._queues = queues
+        self._limits = limits or Limits()
+        self._trims = trim
+        self._worklist = Worklist(linear=order is Order.LINEAR, clock=clock)
+        subscription = Subscription(
+            group=group,
+            owner=self.name,
+            topics=topics,
+            mode=mode,
+            start=start,
+            limits=self._limits,
+            directory=directory,
+        )
+        self._shares = subscription.shares(transport, self._worklist)
+        for_all = mode is Mode.BROADCASTING
+        failures = FailureTopics(transport, group, retry or RetryPolicy(), for_all=for_all, clock=clock)
+        self._handling = Handling(handle, self._worklist, self._shares, failures)
+        self._thread_count = threads
+        self._ending = threading.Event()
+        self._error: BaseException | None = None
+        self._end_by = inf
+        self._is_drained = False
+        self._pullers, self._handlers, self._keeper = (Threads(self._fail) for _ in range(3))
+
+    # -- called by who owns it ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to consume, and return. Raises what is wrong with the topics; a transport that cannot be reached is
+        waited for in the background, and then ``Start.LAST`` is what is the last when it is reached."""
+        for share in self._own_shares():
+            self._once(partial(self._prepare, share))
+        self._keeper.start(f"equeue-keeper-{self._group}", self._keep)
+        for number in range(self._thread_count):
+            self._handlers.start(f"equeue-handler-{self._group}-{number}", self._handling.run)
+        for share in self._shares.values():
+            self._pullers.start(f"equeue-puller-{share.topic}", partial(self._pull, share))
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> bool:
+        """Pull no more, handle what was pulled, commit, and give the queues back, which takes up to ``timeout``
+        seconds and a few more. Returns whether all of it was handled; what was not comes again."""
+        self._end_by = min(self._end_by, time.monotonic() + timeout)
+        self._ending.set()
+        self._keeper.ended_within(self._end_by + 2 * BEYOND_STOP - time.monotonic())
+        return self._is_drained
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until it has stopped; False when it has not within ``timeout`` seconds. Raises the error that has ended
+        it, if one has."""
+        ended = self._keeper.ended_within(FOR_EVER if timeout is None else timeout)
+        if ended and self._error is not None:
+            raise self._error
+        return ended
+
+    def run(self) -> None:
+        """Consume until another thread, or a signal's handler, calls `stop`, or Ctrl-C is pressed. Raises as `join`."""
+        self.start()
+        try:
+            self.join()
+        finally:
+            self.stop()
+
+    # -- the pullers ----------------------------------------------------------------------------------------------
+
+    def _pull(self, share: Share) -> None:
+        pause = FIRST_PAUSE
+        while not self._ending.is_set():
+            if self._once(partial(self._pull_once, share)):
+                pause = FIRST_PAUSE
+            else:
+                self._ending.wait(pause)
+                pause = min(LONGEST_PAUSE, pause * 2)
+
+    def _pull_once(self, share: Share) -> None:
+        try:
+            self._prepare(share)
+        except UnknownTopic:
+            if share.topic != retry_topic(self._group):
+                raise
+            self._ending.wait(self._limits.pull_wait)  # nothing has failed so far
+        else:
+            share.pull()
+
+    def _prepare(self, share: Share) -> None:
+        try:
+            share.prepare()
+        except UnknownTopic:
+            if self._queues is None or share.topic == retry_topic(self._group):
+                raise
+            self._transport.create_topic(share.topic, self._queues)
+            share.prepare()
+
+    def _own_shares(self) -> list[Share]:
+        return [share for share in self._shares.values() if share.topic != retry_topic(self._group)]
+
+    # -- the keeper -----------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        limits = self._limits
+        timers = Timers(
+            [
+                (limits.commit_interval, partial(self._each, Share.commit)),
+                (limits.lease / BEATS, partial(self._each, Share.beat)),
+                (TRIM_EVERY, self._trim),
+            ]
+        )
+        try:
+            while not self._ending.wait(timers.until_due()):
+                timers.run_due()
+        except BaseException as error:
+            self._fail(error)
+        self._end(timers)
+
+    def _trim(self) -> None:
+        for share in self._shares.values():
+            if self._trims or share.topic == retry_topic(self._group):
+                self._once(share.trim)
+
+    def _end(self, timers: Timers) -> None:
+        """Nothing is pulled any more; what is due is handled until `_end_by`, and leases are renewed meanwhile."""
+        pulls_ended = timers.tend_until(self._pullers.ended_within, self._give_up_at)
+        self._each(Share.leave)
+        self._each(Share.withdraw)
+        is_idle = timers.tend_until(self._worklist.wait_idle, lambda: self._end_by)
+        self._handling.close()
+        handlers_ended = timers.tend_until(self._handlers.ended_within, self._give_up_at)
+        self._is_drained = pulls_ended and is_idle and handlers_ended and self._error is None
+        stuck = [*self._pullers.alive, *self._handlers.alive]
+        if stuck:
+            logger.error("threads that did not stop: %s", ", ".join(stuck))
+        if pulls_ended:
+            self._each(Share.release)  # but not what a handler is stuck at: its lease keeps that from others
+
+    def _give_up_at(self) -> float:
+        return self._end_by + BEYOND_STOP
+
+    # -- what all of them call ------------------------------------------------------------------------------------
+
+    def _fail(self, error: BaseException) -> None:
+        """Called by a thread that dies: the others are to end, and handle nothing any more."""
+        self._error = self._error or error
+        self._end_by = min(self._end_by, time.monotonic())
+        self._ending.set()
+
+    def _each(self, call: Callable[[Share], None]) -> None:
+        for share in self._shares.values():
+            self._once(partial(call, share))
+
+    def _once(self, call: Callable[[], None]) -> bool:
+        """Whether it has worked. Raises what is not retriable, but not at the end, when it could help nobody."""
+        try:
+            call()
+        except EnodeError as error:
+            if not error.retriable and not self._ending.is_set():
+                raise
+            logger.warning("%s of group %s: %s", self.name, self._group, error)
+            return False
+        return True

@@ -1,0 +1,34 @@
+"""What one thread does again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+
+class Timers:
+    """``duties`` are (seconds, call) pairs: each call is due so many seconds after it has last begun."""
+
+    def __init__(self, duties: Sequence[tuple[float, Callable[[], object]]]) -> None:
+        now = time.monotonic()
+        self._duties = [(now + every, every, call) for every, call in duties]
+
+    def until_due(self) -> float:
+        """Seconds until the next call is due, 0 when it is."""
+        return max(0.0, min(due for due, _, _ in self._duties) - time.monotonic())
+
+    def run_due(self) -> None:
+        for place, (due, every, call) in enumerate(self._duties):
+            now = time.monotonic()
+            if now >= due:
+                self._duties[place] = (now + every, every, call)
+                call()
+
+    def tend_until(self, wait: Callable[[float], bool], deadline: Callable[[], float]) -> bool:
+        """Run what is due until ``wait``, which takes up to so many seconds, returns True, or until ``deadline`` (of
+        `time.monotonic`; it may come nearer meanwhile); returns what it returned last."""
+        while not (done := wait(min(self.until_due(), max(0.0, deadline() - time.monotonic())))):
+            if time.monotonic() >= deadline():
+                break
+            self.run_due()
+        return done
