@@ -1,0 +1,214 @@
+"""Looking at topics, groups and messages, and setting them right. What is not here is a method of the transport."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from enode_django.equeue.messages import GroupState, QueueState, Start
+from enode_django.equeue.transports.base import Transport, check_queues
+from enode_django.exceptions import QueueError
+
+PULL_LIMIT = 100
+"""Messages that are asked for at once: they may be large."""
+
+
+class TopicInfo(NamedTuple):
+    """``messages``: how many are there, in all queues."""
+
+    topic: str
+    queues: Mapping[int, QueueState]
+    messages: int
+
+
+class QueueShare(NamedTuple):
+    """A group and one queue. ``owner`` has the lease, for another ``seconds``; ``shall_own`` is the member that is to
+    have it. ``backlog``: messages that are not committed. ``committed`` is None if the group never had the queue."""
+
+    topic: str
+    group: str
+    queue: int
+    committed: int | None
+    end: int
+    backlog: int
+    owner: str | None
+    seconds: float
+    shall_own: str | None
+
+
+class GroupInfo(NamedTuple):
+    """``members`` with the seconds left of their sessions. ``counts``: messages that it has not committed are kept."""
+
+    topic: str
+    group: str
+    generation: int
+    members: Mapping[str, float]
+    counts: bool
+    backlog: int
+    shares: Sequence[QueueShare]
+
+
+class OffsetMove(NamedTuple):
+    topic: str
+    group: str
+    queue: int
+    before: int | None
+    after: int
+
+
+class PeekedMessage(NamedTuple):
+    topic: str
+    queue: int
+    offset: int
+    body: bytes
+
+
+def list_topics(transport: Transport, topics: Sequence[str] = ()) -> list[TopicInfo]:
+    """All of them, or some. Raises `UnknownTopic`."""
+    infos = []
+    for topic in topics or transport.topics():
+        queues = transport.queues(topic)
+        infos.append(TopicInfo(topic, queues, sum(state.end - state.first for state in queues.values())))
+    return infos
+
+
+def create_topic(transport: Transport, topic: str, queues: int) -> None:
+    """Raises `QueueError` if it exists with another number of queues."""
+    count = transport.create_topic(topic, queues)
+    if count != queues:
+        raise QueueError(f"topic {topic!r} exists, with {count} queues; add_queues gives it more")
+
+
+def list_groups(transport: Transport, topics: Sequence[str] = (), *, group: str | None = None) -> list[GroupInfo]:
+    """Those of all topics, or of some, or only ``group``."""
+    infos = []
+    for topic in topics or transport.topics():
+        groups = transport.groups(topic)
+        if group is None or group in groups:
+            queues = transport.queues(topic)
+            infos += [_info(topic, name, groups[name], queues) for name in (groups if group is None else [group])]
+    return infos
+
+
+def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueState]) -> GroupInfo:
+    heirs = {queue: member for member, given in state.division.items() for queue in given}
+    shares = []
+    for queue, (first, end, _, _) in sorted(queues.items()):
+        claim = state.claims.get(queue)
+        committed = claim.committed if claim else None
+        backlog = max(0, end - max(first, committed or 0))
+        owner, seconds = (claim.owner, claim.seconds) if claim else (None, 0.0)
+        shares.append(QueueShare(topic, group, queue, committed, end, backlog, owner, seconds, heirs.get(queue)))
+    backlog = sum(share.backlog for share in shares)
+    return GroupInfo(topic, group, state.generation, state.members, state.counts, backlog, shares)
+
+
+def set_offsets(
+    transport: Transport,
+    group: str,
+    topic: str,
+    to: int | Start | datetime,
+    queues: Sequence[int] = (),
+    *,
+    new_group: bool = False,
+) -> list[OffsetMove]:
+    """Let a group go on from an offset, from an end of the queue, or from what was stored at a time: in all queues of
+    the topic, or in some, one after the other.
+
+    An offset is limited to what the queue has. Owners lose their queues for a moment, and what they are at is handled
+    again. Raises `QueueError` for a group that the topic does not have, unless ``new_group``.
+    """
+    known = transport.groups(topic)
+    if group not in known and not new_group:
+        raise QueueError(f"topic {topic!r} has no group {group!r}; it has {', '.join(map(repr, known)) or 'none'}")
+    states = transport.queues(topic)
+    check_queues(topic, queues, len(states))
+    targets = _targets(transport, topic, to, states)
+    claims = known[group].claims if group in known else {}
+    moves = []
+    for queue in queues or sorted(states):
+        transport.set_offset(group, topic, queue, targets[queue])
+        before = claims[queue].committed if queue in claims else None
+        moves.append(OffsetMove(topic, group, queue, before, transport.committed(group, topic)[queue]))
+    return moves
+
+
+def _targets(
+    transport: Transport, topic: str, to: int | Start | datetime, states: Mapping[int, QueueState]
+) -> Mapping[int, int]:
+    if isinstance(to, datetime):
+        if to.tzinfo is None:
+            raise ValueError(f"a time needs a time zone, got {to!r}")
+        return transport.offsets_at(topic, to.timestamp())
+    if isinstance(to, Start):
+        return {queue: state.first if to is Start.FIRST else state.end for queue, state in states.items()}
+    return dict.fromkeys(states, to)
+
+
+def peek(
+    transport: Transport, topic: str, queue: int, offset: int | None = None, limit: int = 10
+) -> list[PeekedMessage]:
+    """Messages of a queue from an offset on, or its newest ones; no group knows of it. An offset that is not there
+    any more stands for the next one that is left."""
+    if limit < 1 or (offset or 0) < 0:
+        raise ValueError(f"an offset is 0 or more and a limit at least 1, got {offset!r} and {limit!r}")
+    state = transport.queues(topic).get(queue)
+    if state is None:
+        check_queues(topic, (queue,), transport.queue_count(topic))
+        return []
+    at = state.end - limit if offset is None else offset
+    peeked: list[PeekedMessage] = []
+    for message in read_queue(transport, topic, queue, max(at, state.first), state.end):
+        peeked.append(message)
+        if len(peeked) == limit:
+            break
+    return peeked
+
+
+def read_queue(transport: Transport, topic: str, queue: int, offset: int, end: int) -> Iterator[PeekedMessage]:
+    """What lies at and after ``offset``, and before ``end``."""
+    while offset < end:
+        batches = transport.pull(topic, {queue: offset}, limit=PULL_LIMIT, wait=0)
+        if not batches:
+            return
+        (batch,) = batches
+        for at, body in zip(batch.offsets, batch.bodies, strict=True):
+            if at >= end:
+                return
+            yield PeekedMessage(topic, queue, at, bytes(body))
+        offset = batch.offsets[-1] + 1
+
+
+def tail(
+    transport: Transport, topic: str, queues: Sequence[int] = (), start: Start = Start.LAST, *, wait: float = 1.0
+) -> Iterator[PeekedMessage | None]:
+    """Messages as they come, without end, and None after each ``wait`` seconds without any. No group knows of it.
+    Queues that are added meanwhile are not seen."""
+    states = transport.queues(topic)
+    check_queues(topic, queues, len(states))
+    offsets = {
+        queue: states[queue].end if start is Start.LAST else states[queue].first for queue in queues or sorted(states)
+    }
+    while True:
+        batches = transport.pull(topic, offsets, limit=PULL_LIMIT, wait=wait)
+        for batch in batches:
+            offsets[batch.queue] = batch.offsets[-1] + 1
+            for at, body in zip(batch.offsets, batch.bodies, strict=True):
+                yield PeekedMessage(topic, batch.queue, at, bytes(body))
+        if not batches:
+            yield None
+
+
+def delete_group(transport: Transport, group: str, topics: Sequence[str] = (), *, living: bool = False) -> list[str]:
+    """Forget a group, in all topics or in some; returns those that had it. Raises `QueueError`, and deletes nothing,
+    while it has members, unless ``living``."""
+    infos = list_groups(transport, topics, group=group)
+    members = sorted({member for info in infos for member in info.members})
+    if members and not living:
+        raise QueueError(
+            f"group {group!r} has members: {', '.join(members)}; stop them first, or say that they may be living"
+        )
+    for info in infos:
+        transport.delete_group(group, info.topic)
+    return [info.topic for info in infos]

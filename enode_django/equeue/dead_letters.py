@@ -1,0 +1,157 @@
+"""Dead letters: what they are of, and sending them anew.
+
+A group's topic of dead letters holds the letters and, behind them, notes of which were sent anew. So whoever sends
+some writes the note afterwards, and after a crash in between sends them again: at least once, and none is lost. The
+group ``requeue`` of that topic commits past those that are settled, so that they may be trimmed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from enode_django.equeue.administration import read_queue
+from enode_django.equeue.messages import Commit
+from enode_django.equeue.retrying import (
+    Failed,
+    Message,
+    Settled,
+    dead_letter_topic,
+    decode,
+    encode_failed,
+    encode_settled,
+    retry_topic,
+)
+from enode_django.equeue.transports.base import Transport
+from enode_django.exceptions import MalformedMessage, QueueError
+
+REQUEUE_GROUP = "requeue"
+LEASE = 60.0
+AT_ONCE = 100
+"""Letters that are sent before the note of it is."""
+
+
+class DeadLetter(NamedTuple):
+    """``offset`` is the letter's own; ``failed`` what it is of, None for a message that no consumer has put there,
+    whose bytes are ``body``."""
+
+    group: str
+    offset: int
+    failed: Failed | None
+    body: bytes
+
+
+def groups_with_dead_letters(transport: Transport) -> list[str]:
+    prefix = dead_letter_topic("")
+    return [topic.removeprefix(prefix) for topic in transport.topics() if topic.startswith(prefix)]
+
+
+def dead_letters(transport: Transport, group: str) -> Iterator[DeadLetter]:
+    """Those that were not sent anew, the oldest first. It reads the topic twice. Raises `UnknownTopic` for a group
+    that never had any."""
+    topic = dead_letter_topic(group)
+    first, end, _, _ = transport.queues(topic)[0]
+    settled: set[int] = set()
+    for _, entry, _ in _read(transport, topic, first, end):
+        if isinstance(entry, Settled):
+            settled |= entry.offsets
+    for offset, entry, body in _read(transport, topic, first, end):
+        if isinstance(entry, Failed) and offset not in settled:
+            yield DeadLetter(group, offset, entry, entry.message.body)
+        elif entry is None:
+            yield DeadLetter(group, offset, None, body)
+
+
+def _read(
+    transport: Transport, topic: str, first: int, end: int
+) -> Iterator[tuple[int, Failed | Settled | None, bytes]]:
+    for message in read_queue(transport, topic, 0, first, end):
+        entry: Failed | Settled | None = None
+        with suppress(MalformedMessage):
+            entry = decode(message.body)
+        yield message.offset, entry, message.body
+
+
+def requeue(
+    transport: Transport, group: str, offsets: Collection[int] | None = None, *, to_topic: bool = False
+) -> list[int]:
+    """Send dead letters anew, those at ``offsets`` or all that can be sent; returns their offsets.
+
+    They go to the group's retries, where it alone gets them, at their first attempt; or, with ``to_topic``, to the
+    end of the queue that they came from, where every group gets them. Raises `QueueError`, and sends nothing, for an
+    offset where no such dead letter is; `QueueHeld` while somebody else does the same.
+    """
+    topic = dead_letter_topic(group)
+    transport.queue_count(topic)
+    with _alone(transport, topic) as lease:
+        chosen = _chosen(transport, group, offsets, to_topic)
+        for start in range(0, len(chosen), AT_ONCE):
+            some = chosen[start : start + AT_ONCE]
+            lease.renew()
+            _send(transport, group, [letter.failed.message for letter in some if letter.failed], to_topic)
+            transport.send(topic, {0: [encode_settled([letter.offset for letter in some])]})
+        left = next((letter.offset for letter in dead_letters(transport, group)), None)
+        lease.commit(transport.end_offsets(topic)[0] if left is None else left)
+    transport.trim(topic)
+    return [letter.offset for letter in chosen]
+
+
+def _chosen(transport: Transport, group: str, offsets: Collection[int] | None, to_topic: bool) -> list[DeadLetter]:
+    letters = [
+        letter
+        for letter in dead_letters(transport, group)
+        if letter.failed and (to_topic or not letter.failed.for_all) and (offsets is None or letter.offset in offsets)
+    ]
+    missing = sorted(set(offsets or ()) - {letter.offset for letter in letters})
+    if missing:
+        raise QueueError(
+            f"group {group!r} has no dead letter at {', '.join(map(str, missing))} that can be sent anew so; what each "
+            "of its consumers got (broadcasting) goes to its topic only"
+        )
+    return letters
+
+
+def _send(transport: Transport, group: str, messages: Sequence[Message], to_topic: bool) -> None:
+    if not to_topic:
+        transport.create_topic(retry_topic(group), 1)
+        bodies = [encode_failed(Failed(message._replace(attempt=0), "", 0.0, 0.0)) for message in messages]
+        transport.send(retry_topic(group), {0: bodies})
+        return
+    by_topic: dict[str, dict[int, list[bytes]]] = {}
+    for message in messages:
+        by_topic.setdefault(message.topic, {}).setdefault(message.queue, []).append(message.body)
+    for topic, by_queue in by_topic.items():
+        transport.send(topic, by_queue)
+
+
+class _Lease:
+    """That of the only queue of a topic of dead letters."""
+
+    def __init__(self, transport: Transport, topic: str) -> None:
+        self._transport = transport
+        self._topic = topic
+        self._owner = uuid.uuid4().hex
+        self._epoch = transport.acquire(REQUEUE_GROUP, topic, 0, self._owner, LEASE).epoch
+
+    def renew(self) -> None:
+        if self._transport.renew(REQUEUE_GROUP, self._topic, self._owner, {0: self._epoch}, LEASE):
+            raise QueueError(
+                f"somebody else sends the dead letters of {self._topic!r} anew; see what is left, and repeat"
+            )
+
+    def commit(self, offset: int) -> None:
+        self._transport.commit(REQUEUE_GROUP, self._topic, {0: Commit(self._epoch, offset)})
+
+    def release(self) -> None:
+        self._transport.release(REQUEUE_GROUP, self._topic, self._owner, {0: self._epoch})
+
+
+@contextmanager
+def _alone(transport: Transport, topic: str) -> Iterator[_Lease]:
+    lease = _Lease(transport, topic)
+    try:
+        yield lease
+    finally:
+        lease.release()
