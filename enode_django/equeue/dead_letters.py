@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import NamedTuple
 
 from enode_django.equeue.administration import read_queue
@@ -92,8 +93,8 @@ def requeue(
             lease.renew()
             _send(transport, group, [letter.failed.message for letter in some if letter.failed], to_topic)
             transport.send(topic, {0: [encode_settled([letter.offset for letter in some])]})
-        left = next((letter.offset for letter in dead_letters(transport, group)), None)
-        lease.commit(transport.end_offsets(topic)[0] if left is None else left)
+        end = transport.end_offsets(topic)[0]  # first: a letter that comes now must not be committed past
+        lease.commit(min([end, *(letter.offset for letter in islice(dead_letters(transport, group), 1))]))
     transport.trim(topic)
     return [letter.offset for letter in chosen]
 

@@ -1,0 +1,167 @@
+"""``manage.py equeue``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from enode_django.conf import conf
+from enode_django.equeue.messages import Start
+from enode_django.exceptions import EnodeError, QueueBacklog
+from enode_django.management.equeue_actions import ACTIONS
+from enode_django.management.tables import write_json, write_lines, write_table
+from enode_django.runtime import make_transport
+
+NOTHING = {
+    "topics": "no topics",
+    "groups": "no groups",
+    "offsets": "the group has nothing in these topics",
+    "peek": "no messages there",
+    "dead-letters": "no dead letters",
+    "requeue": "nothing to send anew",
+    "delete-group": "no topic has that group",
+}
+ASKS = {
+    "set-offset": "group {group} goes on from {to} in {topic}; what it has handled may come again, or be left out",
+    "delete-group": "group {group} is forgotten, with its offsets",
+}
+
+
+class Command(BaseCommand):
+    help = "Shows topics, consumer groups and messages of the queue, and sets them right."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True)
+        _add_topic_actions(actions)
+        _add_group_actions(actions)
+        _add_message_actions(actions)
+        for name in ACTIONS:
+            actions.choices[name].add_argument("--json", action="store_true", help="one JSON object a line")
+            if name in ASKS:
+                actions.choices[name].add_argument("--yes", action="store_true", help="do not ask")
+
+    def handle(self, *, action: str, **options: Any) -> None:
+        if action == "requeue" and not options["offsets"] and not options["all"]:
+            raise CommandError(
+                "name the offsets of dead letters, or say --all; manage.py equeue dead-letters shows them"
+            )
+        if action in ASKS and not options["yes"]:
+            self._ask(ASKS[action].format(**options))
+        with _errors_shown(), closing(make_transport()) as transport:
+            rows = ACTIONS[action](transport, options)
+            if options["json"]:
+                write_json(self.stdout, rows)
+            elif action == "tail":
+                write_lines(self.stdout, rows)
+            else:
+                listed = list(rows)
+                write_table(self.stdout, listed)
+                if not listed:
+                    self.stdout.write(NOTHING.get(action, "nothing"))
+
+    def _ask(self, action: str, options: Mapping[str, Any]) -> None:
+        shown = {name: value.value if isinstance(value, Start) else value for name, value in options.items()}
+        try:
+            answer = input(f"{ASKS[action].format(**shown)}. Type yes to go on: ")
+        except EOFError:
+            raise CommandError("nobody is there to be asked; say --yes") from None
+        if answer.strip().lower() != "yes":
+            raise CommandError("nothing was changed")
+
+
+@contextmanager
+def _errors_shown() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass  # that is how tail ends
+    except QueueBacklog as error:
+        raise CommandError(f"{error}: --unordered") from error
+    except (EnodeError, ValueError) as error:
+        raise CommandError(str(error)) from error
+
+
+def _add_topic_actions(actions: Any) -> None:
+    listing = actions.add_parser("topics", help="show topics and their queues")
+    listing.add_argument("topics", nargs="*", metavar="topic")
+    creating = actions.add_parser("create", help="create a topic")
+    creating.add_argument("topic")
+    creating.add_argument("--queues", type=_above_0, default=conf().QUEUES_PER_TOPIC, help="how many")
+    adding = actions.add_parser("add-queues", help="let a topic have more queues")
+    adding.add_argument("topic")
+    adding.add_argument("queues", type=_above_0, help="how many it shall have")
+    hiding = actions.add_parser("hide", help="hide a queue from producers and consumers")
+    showing = actions.add_parser("show", help="let producers and consumers see a queue again")
+    for action in (hiding, showing):
+        action.add_argument("topic")
+        action.add_argument("queue", type=_number)
+        action.add_argument("--only", choices=("producers", "consumers"), help="not the others")
+    for action in (adding, hiding, showing):
+        action.add_argument("--unordered", action="store_true", help="also while messages are unfinished")
+
+
+def _add_group_actions(actions: Any) -> None:
+    listing = actions.add_parser("groups", help="show consumer groups")
+    offsets = actions.add_parser("offsets", help="show how far a group has come in each queue, and who owns it")
+    setting = actions.add_parser("set-offset", help="let a group go on from elsewhere")
+    deleting = actions.add_parser("delete-group", help="forget a group")
+    for action in (offsets, setting, deleting):
+        action.add_argument("group")
+    for action in (listing, offsets, deleting):
+        action.add_argument("topics", nargs="*", metavar="topic")
+    setting.add_argument("topic")
+    setting.add_argument("to", type=_place, help="an offset, 'first', 'last', or a time as in 2030-01-31T12:00")
+    setting.add_argument("--queue", type=_number, action="append", default=[], dest="queues", help="only this one")
+    setting.add_argument("--new-group", action="store_true", help="also for a group that the topic does not have yet")
+    deleting.add_argument("--living", action="store_true", help="also while it has members")
+
+
+def _add_message_actions(actions: Any) -> None:
+    peeking = actions.add_parser("peek", help="show messages of a queue, and change nothing")
+    tailing = actions.add_parser("tail", help="show messages as they come")
+    for action in (peeking, tailing):
+        action.add_argument("topic")
+    peeking.add_argument("queue", type=_number)
+    peeking.add_argument("--offset", type=_number, help="the first one to show; by default the newest are shown")
+    tailing.add_argument("--queue", type=_number, action="append", default=[], dest="queues", help="only this one")
+    tailing.add_argument("--from-first", action="store_true", help="begin with what is there")
+    letters = actions.add_parser("dead-letters", help="show what a group could not handle, or how much each could not")
+    letters.add_argument("group", nargs="?")
+    for action, default in ((peeking, 10), (letters, 100)):
+        action.add_argument("--limit", type=_above_0, default=default, help=f"so many at most ({default})")
+    requeuing = actions.add_parser("requeue", help="send dead letters anew")
+    requeuing.add_argument("group")
+    requeuing.add_argument("offsets", nargs="*", type=_number, metavar="offset", help="as dead-letters shows them")
+    requeuing.add_argument("--all", action="store_true", help="all of the group")
+    requeuing.add_argument("--to-topic", action="store_true", help="to their own topic, where every group gets them")
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is no number from 0 on")
+    return int(text)
+
+
+def _above_0(text: str) -> int:
+    number = _number(text)
+    if not number:
+        raise ArgumentTypeError("it must be above 0")
+    return number
+
+
+def _place(text: str) -> int | Start | datetime:
+    if text in ("first", "last"):
+        return Start(text)
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no offset, no time, and neither 'first' nor 'last'") from None
+    return moment if moment.tzinfo else timezone.make_aware(moment)

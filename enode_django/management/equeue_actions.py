@@ -1,0 +1,171 @@
+"""What ``manage.py equeue`` does, by the name of its action: rows to show, from options as they were parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from enode_django.equeue import administration, dead_letters
+from enode_django.equeue.administration import PeekedMessage, QueueShare
+from enode_django.equeue.messages import Start
+from enode_django.equeue.transports.base import Transport
+from enode_django.management.tables import Row
+
+Options = Mapping[str, Any]
+TAIL_WAIT = 1.0
+
+
+def topics(transport: Transport, options: Options) -> Iterator[Row]:
+    for info in administration.list_topics(transport, options["topics"]):
+        for queue, state in sorted(info.queues.items()):
+            yield {
+                "topic": info.topic,
+                "queue": queue,
+                "first": state.first,
+                "end": state.end,
+                "messages": state.end - state.first,
+                "producers see it": state.to_producers,
+                "consumers see it": state.to_consumers,
+            }
+
+
+def create(transport: Transport, options: Options) -> Iterable[Row]:
+    administration.create_topic(transport, options["topic"], options["queues"])
+    return topics(transport, {"topics": [options["topic"]]})
+
+
+def add_queues(transport: Transport, options: Options) -> Iterable[Row]:
+    transport.add_queues(options["topic"], options["queues"], unordered=options["unordered"])
+    return topics(transport, {"topics": [options["topic"]]})
+
+
+def hide(transport: Transport, options: Options) -> Iterable[Row]:
+    return _let_see(transport, options, False)
+
+
+def show(transport: Transport, options: Options) -> Iterable[Row]:
+    return _let_see(transport, options, True)
+
+
+def _let_see(transport: Transport, options: Options, seen: bool) -> Iterable[Row]:
+    transport.show(
+        options["topic"],
+        options["queue"],
+        to_producers=None if options["only"] == "consumers" else seen,
+        to_consumers=None if options["only"] == "producers" else seen,
+        unordered=options["unordered"],
+    )
+    return topics(transport, {"topics": [options["topic"]]})
+
+
+def groups(transport: Transport, options: Options) -> Iterator[Row]:
+    for info in administration.list_groups(transport, options["topics"]):
+        yield {
+            "topic": info.topic,
+            "group": info.group,
+            "generation": info.generation,
+            "members": list(info.members),
+            "backlog": info.backlog,
+            "counts": info.counts,
+        }
+
+
+def offsets(transport: Transport, options: Options) -> Iterator[Row]:
+    infos = administration.list_groups(transport, options["topics"], group=options["group"])
+    return (_share(share) for info in infos for share in info.shares)
+
+
+def _share(share: QueueShare) -> Row:
+    return {
+        "topic": share.topic,
+        "queue": share.queue,
+        "committed": share.committed,
+        "end": share.end,
+        "backlog": share.backlog,
+        "owner": share.owner,
+        "seconds left": round(share.seconds, 1) if share.owner else None,
+        "shall own": share.shall_own,
+    }
+
+
+def set_offset(transport: Transport, options: Options) -> Iterator[Row]:
+    moves = administration.set_offsets(
+        transport,
+        options["group"],
+        options["topic"],
+        options["to"],
+        options["queues"],
+        new_group=options["new_group"],
+    )
+    return ({"topic": m.topic, "queue": m.queue, "before": m.before, "after": m.after} for m in moves)
+
+
+def delete_group(transport: Transport, options: Options) -> Iterator[Row]:
+    deleted = administration.delete_group(transport, options["group"], options["topics"], living=options["living"])
+    return ({"topic": topic, "group": options["group"]} for topic in deleted)
+
+
+def peek(transport: Transport, options: Options) -> Iterator[Row]:
+    found = administration.peek(transport, options["topic"], options["queue"], options["offset"], options["limit"])
+    return map(_message, found)
+
+
+def tail(transport: Transport, options: Options) -> Iterator[Row]:
+    """Without end."""
+    start = Start.FIRST if options["from_first"] else Start.LAST
+    for message in administration.tail(transport, options["topic"], options["queues"], start, wait=TAIL_WAIT):
+        if message is not None:
+            yield _message(message)
+
+
+def _message(message: PeekedMessage) -> Row:
+    return {
+        "queue": message.queue,
+        "offset": message.offset,
+        "size": len(message.body),
+        "body": message.body,
+    }
+
+
+def list_dead_letters(transport: Transport, options: Options) -> Iterator[Row]:
+    if options["group"] is None:
+        for group in dead_letters.groups_with_dead_letters(transport):
+            yield {"group": group, "dead letters": sum(1 for _ in dead_letters.dead_letters(transport, group))}
+        return
+    for letter in islice(dead_letters.dead_letters(transport, options["group"]), options["limit"]):
+        failed = letter.failed
+        yield {
+            "offset": letter.offset,
+            "topic": failed and failed.message.topic,
+            "queue": failed and failed.message.queue,
+            "message": failed and failed.message.offset,
+            "attempts": failed and failed.message.attempt,
+            "failed at": failed and datetime.fromtimestamp(failed.failed_at, UTC),
+            "error": failed and failed.error,
+            "body": letter.body,
+        }
+
+
+def requeue(transport: Transport, options: Options) -> Iterator[Row]:
+    chosen = None if options["all"] else options["offsets"]
+    sent = dead_letters.requeue(transport, options["group"], chosen, to_topic=options["to_topic"])
+    return ({"group": options["group"], "sent anew": offset} for offset in sent)
+
+
+ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
+    "topics": topics,
+    "create": create,
+    "add-queues": add_queues,
+    "groups": groups,
+    "offsets": offsets,
+    "set-offset": set_offset,
+    "hide": hide,
+    "show": show,
+    "peek": peek,
+    "tail": tail,
+    "dead-letters": list_dead_letters,
+    "requeue": requeue,
+    "delete-group": delete_group,
+}

@@ -1,0 +1,73 @@
+"""Rows on the console: as a table, or one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import OutputWrapper
+
+Row = Mapping[str, Any]
+"""Headings and values; None is shown as nothing. Bytes are cut short in a table."""
+
+BODY_WIDTH = 60
+
+
+def preview(body: bytes, width: int = BODY_WIDTH) -> str:
+    """At most ``width`` printable characters.
+
+    >>> preview(b"caf\\xc3\\xa9 \\xff\\n"), preview(b"x" * 9, 4)
+    ('café \\\\xff\\\\n', 'xxx…')
+    """
+    text = body[: width * 4].decode(errors="backslashreplace")
+    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable if len(printable) <= width and len(body) <= width * 4 else f"{printable[: width - 1]}…"
+
+
+def write_table(out: OutputWrapper, rows: Sequence[Row]) -> None:
+    """All rows have the headings of the first one."""
+    table = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)] if rows else []
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        out.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def write_lines(out: OutputWrapper, rows: Iterable[Row]) -> None:
+    """Each row as it comes, without headings."""
+    for row in rows:
+        out.write("  ".join(map(_cell, row.values())))
+        out.flush()
+
+
+def write_json(out: OutputWrapper, rows: Iterable[Row]) -> None:
+    """Each row as it comes. Bytes that are no text stand under ``<heading>_base64``."""
+    for row in rows:
+        out.write(json.dumps(dict(map(_plain, row.items())), default=str))
+        out.flush()
+
+
+def _plain(item: tuple[str, Any]) -> tuple[str, Any]:
+    heading, value = item
+    if not isinstance(value, bytes):
+        return heading.replace(" ", "_"), value
+    try:
+        return heading, value.decode()
+    except UnicodeDecodeError:
+        return f"{heading}_base64", b64encode(value).decode()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return preview(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, datetime):
+        return value.isoformat(" ", "seconds")
+    return f"{value:.1f}" if isinstance(value, float) else str(value)

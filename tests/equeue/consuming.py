@@ -1,0 +1,78 @@
+"""What tests of consumers have in common."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from enode_django.equeue.subscribing import Consumer, Limits, Message, RetryPolicy
+from enode_django.equeue.transports.base import Transport
+
+FAST = Limits(pull_wait=0.05, commit_interval=0.05, lease=2.0)
+AT_ONCE = RetryPolicy(delays=(0.02, 0.05))
+
+
+def eventually(holds: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.005)
+
+
+class Handled:
+    """A handler that notes what it gets; a body in ``failing`` makes it raise so many times (-1: always). While
+    ``gate`` is cleared it blocks."""
+
+    def __init__(self, **failing: int) -> None:
+        self.messages: list[Message] = []
+        self.failing = failing
+        self.gate = threading.Event()
+        self.gate.set()
+        self.busy = 0
+        self.most_busy = 0
+        self.overlaps: list[Message] = []
+        self._at: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Message) -> None:
+        place = (message.topic, message.queue)
+        with self._lock:
+            if place in self._at:
+                self.overlaps.append(message)
+            self._at.add(place)
+            self.messages.append(message)
+            self.busy += 1
+            self.most_busy = max(self.busy, self.most_busy)
+        try:
+            assert self.gate.wait(20)
+            left = self.failing.get(message.body.decode(), 0)
+            if left:
+                self.failing[message.body.decode()] = left - 1
+                raise ValueError(f"cannot handle {message.body!r}")
+        finally:
+            with self._lock:
+                self._at.discard(place)
+                self.busy -= 1
+
+    @property
+    def bodies(self) -> list[str]:
+        return [message.body.decode() for message in list(self.messages)]
+
+
+@contextmanager
+def consuming(transport: Transport, handle: Callable[[Message], object], **options: Any) -> Iterator[Consumer]:
+    """A consumer of the topic "orders", stopped at the end."""
+    given = {"group": "billing", "topics": ["orders"], "limits": FAST, "retry": AT_ONCE, **options}
+    consumer = Consumer(transport, handle=handle, **given)
+    consumer.start()
+    try:
+        yield consumer
+    finally:
+        consumer.stop(5)
+
+
+def texts(*names: object) -> list[bytes]:
+    return [str(name).encode() for name in names]

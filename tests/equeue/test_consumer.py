@@ -1,0 +1,309 @@
+"""What a `Consumer` does when nothing fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from enode_django.equeue.messages import Commit
+from enode_django.equeue.subscribing import Consumer, Limits, Message, Mode, Order, Start
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.exceptions import QueueError, TransportUnavailable, UnknownTopic
+from tests.equeue.consuming import FAST, Handled, consuming, eventually, texts
+
+
+def committed(memory: MemoryTransport, group: str = "billing", topic: str = "orders") -> Mapping[int, int]:
+    return memory.committed(group, topic)
+
+
+def test_messages_of_a_queue_are_handled_in_order_and_committed(memory: MemoryTransport) -> None:
+    handled = Handled()
+    for number in range(50):
+        memory.send("orders", {0: texts(f"a{number}"), 1: texts(f"b{number}")})
+    with consuming(memory, handled):
+        eventually(lambda: committed(memory) == {0: 50, 1: 50})
+        memory.send("orders", {1: texts("later")})
+        eventually(lambda: committed(memory) == {0: 50, 1: 51})
+    assert [m.offset for m in handled.messages if m.queue == 0] == list(range(50))
+    assert [m.offset for m in handled.messages if m.queue == 1] == list(range(51))
+    assert handled.messages[-1] == Message("orders", 1, 50, b"later", attempt=1)
+    assert handled.overlaps == []
+    assert memory.topics() == ["orders"]  # nothing has failed
+
+
+def test_parallel_handling_commits_up_to_the_first_unfinished_message(memory: MemoryTransport) -> None:
+    first_may_end = threading.Event()
+    handled: list[int] = []
+
+    def handle(message: Message) -> None:
+        if message.offset == 2:
+            assert first_may_end.wait(10)
+        handled.append(message.offset)
+
+    memory.send("orders", {0: texts(*range(20))})
+    with consuming(memory, handle, order=Order.PARALLEL, threads=3):
+        eventually(lambda: len(handled) == 19 and committed(memory)[0] == 2)
+        first_may_end.set()
+        eventually(lambda: committed(memory)[0] == 20)
+    assert sorted(handled) == list(range(20))
+
+
+def test_linear_handling_takes_queues_at_once_but_each_with_one_thread(memory: MemoryTransport) -> None:
+    handled = Handled()
+    handled.gate.clear()
+    memory.send("orders", {0: texts(*range(10)), 1: texts(*range(10))})
+    with consuming(memory, handled, threads=4):
+        eventually(lambda: handled.busy == 2)
+        handled.gate.set()
+        eventually(lambda: committed(memory) == {0: 10, 1: 10})
+    assert handled.most_busy == 2
+    assert handled.overlaps == []
+
+
+def test_no_more_is_pulled_while_too_many_messages_are_unfinished(memory: MemoryTransport) -> None:
+    handled = Handled()
+    handled.gate.clear()
+    memory.send("orders", {0: texts(*range(500)), 1: texts(*range(500))})
+    limits = Limits(max_held=40, pull_limit=30, pull_wait=0.02, commit_interval=0.02)
+    pulled: list[int] = []
+    pull = memory.pull
+
+    def counting_pull(topic: str, offsets: Mapping[int, int], **options: float) -> object:
+        batches = pull(topic, offsets, **options)  # type: ignore[arg-type]
+        pulled.append(sum(len(batch.bodies) for batch in batches))
+        return batches
+
+    memory.pull = counting_pull  # type: ignore[method-assign,assignment]
+    with consuming(memory, handled, limits=limits):
+        eventually(lambda: sum(pulled) >= 30)
+        rounds = len(pulled)
+        assert not eventually_more(pulled, 40 + 2)
+        handled.gate.set()
+        eventually(lambda: committed(memory) == {0: 500, 1: 500})
+    assert len(pulled) > rounds
+    assert max(pulled) <= 40
+
+
+def eventually_more(pulled: list[int], than: int) -> bool:
+    """Whether more are pulled than that within a moment that is long enough for several pulls."""
+    deadline = time.monotonic() + 0.2
+    while time.monotonic() < deadline:
+        if sum(pulled) > than:
+            return True
+        threading.Event().wait(0.01)
+    return False
+
+
+@pytest.mark.parametrize(("start", "expected"), [(Start.FIRST, ["old", "new"]), (Start.LAST, ["new"])])
+def test_new_group_begins_where_it_is_told(memory: MemoryTransport, start: Start, expected: list[str]) -> None:
+    memory.send("orders", {0: texts("old")})
+    handled = Handled()
+    with consuming(memory, handled, start=start):
+        memory.send("orders", {0: texts("new")})
+        eventually(lambda: handled.bodies == expected)
+
+
+def test_new_group_begins_at_a_time(memory: MemoryTransport) -> None:
+    memory.send("orders", {0: texts("old")})
+    between = time.time()
+    eventually(lambda: time.time() > between)
+    moment = datetime.fromtimestamp(time.time(), UTC)
+    memory.send("orders", {0: texts("new")})
+    handled = Handled()
+    with consuming(memory, handled, start=moment):
+        eventually(lambda: handled.bodies == ["new"])
+
+
+def test_queue_that_is_added_is_consumed_from_its_first_message_on(memory: MemoryTransport) -> None:
+    handled = Handled()
+    with consuming(memory, handled, start=Start.LAST):
+        memory.add_queues("orders", 3, unordered=True)
+        memory.send("orders", {2: texts("in the new one")})
+        eventually(lambda: handled.bodies == ["in the new one"])
+
+
+def test_known_group_goes_on_where_it_was_whatever_the_start(memory: MemoryTransport) -> None:
+    memory.send("orders", {0: texts("a", "b", "c")})
+    lease = memory.acquire("billing", "orders", 0, "before", 60)
+    memory.commit("billing", "orders", {0: Commit(lease.epoch, 1)})
+    memory.release("billing", "orders", "before", {0: lease.epoch})
+    handled = Handled()
+    with consuming(memory, handled, start=Start.LAST):
+        eventually(lambda: handled.bodies == ["b", "c"])
+
+
+def test_two_consumers_share_the_queues_and_hand_them_over_without_overlap(memory: MemoryTransport) -> None:
+    handled = Handled()
+    stopping = threading.Event()
+
+    def send() -> None:
+        number = 0
+        while not stopping.wait(0.001):
+            memory.send("orders", {0: texts(number), 1: texts(number)})
+            number += 1
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        with consuming(memory, handled):
+            eventually(lambda: len(handled.messages) > 20)
+            with consuming(memory, handled) as second:
+                eventually(lambda: len(owners(memory)) == 2)
+                assert second.name in owners(memory)
+                before = len(handled.messages)
+                eventually(lambda: len(handled.messages) > before + 50)
+            eventually(lambda: len(owners(memory)) == 1)
+            before = len(handled.messages)
+            eventually(lambda: len(handled.messages) > before + 50)
+            stopping.set()
+            sender.join(10)
+            eventually(lambda: committed(memory) == memory.end_offsets("orders"))
+    finally:
+        stopping.set()
+        sender.join(10)
+    assert handled.overlaps == []
+    for queue, end in memory.end_offsets("orders").items():
+        # In order, none twice: every hand-over was drained and committed.
+        assert [m.offset for m in handled.messages if m.queue == queue] == list(range(end))
+
+
+def owners(memory: MemoryTransport) -> set[str]:
+    claims = memory.groups("orders")["billing"].claims.values()
+    return {claim.owner for claim in claims if claim.owner and claim.seconds > 0}
+
+
+def test_stop_drains_commits_and_gives_the_queues_back(memory: MemoryTransport) -> None:
+    handled = Handled()
+    handled.gate.clear()
+    memory.send("orders", {0: texts(*range(30)), 1: texts(*range(30))})
+    with consuming(memory, handled, limits=FAST) as consumer:
+        eventually(lambda: handled.busy == 2)
+        stopped: list[bool] = []
+        stopper = threading.Thread(target=lambda: stopped.append(consumer.stop(10)))
+        stopper.start()
+        handled.gate.set()
+        stopper.join(10)
+        assert stopped == [True]
+        assert consumer.join(1)
+    pulled = {queue: sum(m.queue == queue for m in handled.messages) for queue in (0, 1)}
+    assert committed(memory) == pulled
+    assert owners(memory) == set()
+    assert memory.groups("orders")["billing"].members == {}
+
+
+def test_stop_leaves_what_takes_too_long_and_its_queue_to_the_lease(memory: MemoryTransport) -> None:
+    handled = Handled()
+    memory.send("orders", {0: texts("endless", "behind it"), 1: texts("done")})
+    gate = threading.Event()
+
+    def handle(message: Message) -> None:
+        handled(message)
+        if message.body == b"endless":
+            assert gate.wait(20)
+
+    consumer = Consumer(memory, group="billing", topics=["orders"], handle=handle, limits=FAST)
+    consumer.start()
+    try:
+        eventually(lambda: sorted(handled.bodies) == ["done", "endless"])
+        stopper = threading.Thread(target=consumer.stop, args=(0.1,))
+        stopper.start()
+        eventually(lambda: consumer._worklist.closed)
+        assert handled.bodies.count("behind it") == 0
+        gate.set()
+        stopper.join(10)
+        assert not consumer.stop(0)
+    finally:
+        gate.set()
+        consumer.stop(5)
+    assert committed(memory) == {0: 1, 1: 1}
+    assert owners(memory) == set()
+
+
+class Unreachable(MemoryTransport):
+    """Every call of some methods fails while ``away``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away: set[str] = set()
+        self.failed = 0
+
+    def __getattribute__(self, name: str) -> object:
+        if not name.startswith("_") and name not in ("away", "failed") and name in self.away:
+            self.failed += 1
+            raise TransportUnavailable(f"{name} is away")
+        return super().__getattribute__(name)
+
+
+def test_transport_that_is_away_is_waited_for() -> None:
+    transport = Unreachable()
+    transport.create_topic("orders", 2)
+    transport.send("orders", {0: texts("a")})
+    handled = Handled()
+    transport.away = {"pull", "join", "acquire", "commit", "renew", "queue_count", "end_offsets"}
+    with consuming(transport, handled):
+        eventually(lambda: transport.failed > 3)
+        transport.away = set()
+        eventually(lambda: handled.bodies == ["a"])
+        transport.away = {"pull", "commit"}
+        failed = transport.failed
+        eventually(lambda: transport.failed > failed + 3)
+        transport.away = set()
+        transport.send("orders", {0: texts("b")})
+        eventually(lambda: handled.bodies == ["a", "b"])
+        eventually(lambda: transport.committed("billing", "orders")[0] == 2)
+
+
+def test_unknown_topic_is_raised_or_created(memory: MemoryTransport) -> None:
+    with pytest.raises(UnknownTopic, match="payments"):
+        Consumer(memory, group="billing", topics=["payments"], handle=print).start()
+    handled = Handled()
+    with consuming(memory, handled, topics=["payments"], queues=3):
+        assert memory.queue_count("payments") == 3
+        memory.send("payments", {2: texts("x")})
+        eventually(lambda: handled.bodies == ["x"])
+
+
+def test_handler_that_ends_its_thread_ends_the_consumer_loudly(memory: MemoryTransport) -> None:
+    def handle(message: Message) -> None:
+        raise SystemExit("enough")
+
+    memory.send("orders", {0: texts("a", "b")})
+    consumer = Consumer(memory, group="billing", topics=["orders"], handle=handle, limits=FAST)
+    with pytest.raises(SystemExit, match="enough"):
+        consumer.run()
+    assert committed(memory) == {0: 0, 1: 0}  # it comes again
+
+
+def test_error_that_is_not_retriable_ends_the_consumer(memory: MemoryTransport) -> None:
+    with consuming(memory, Handled()) as consumer:
+        memory._coordinator.topics.clear()  # as if somebody else had emptied the server
+        with pytest.raises(UnknownTopic):
+            consumer.join(10)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"topics": []}, ValueError),
+        ({"topics": "orders"}, ValueError),
+        ({"threads": 0}, ValueError),
+        ({"mode": Mode.BROADCASTING}, ValueError),
+        ({"start": datetime(2030, 1, 1)}, ValueError),  # noqa: DTZ001
+        ({"group": "a group"}, QueueError),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    memory: MemoryTransport, options: dict[str, object], error: type[Exception]
+) -> None:
+    given = {"group": "billing", "topics": ["orders"], "handle": print, **options}
+    with pytest.raises(error):
+        Consumer(memory, **given)  # type: ignore[arg-type]
+
+
+def test_limits_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_held must be above 0, got 0"):
+        Limits(max_held=0)
