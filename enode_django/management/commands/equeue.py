@@ -47,12 +47,10 @@ class Command(BaseCommand):
                 actions.choices[name].add_argument("--yes", action="store_true", help="do not ask")
 
     def handle(self, *, action: str, **options: Any) -> None:
-        if action == "requeue" and not options["offsets"] and not options["all"]:
-            raise CommandError(
-                "name the offsets of dead letters, or say --all; manage.py equeue dead-letters shows them"
-            )
+        if action == "requeue" and bool(options["offsets"]) == options["all"]:
+            raise CommandError("name offsets, as manage.py equeue dead-letters shows them, or say --all")
         if action in ASKS and not options["yes"]:
-            self._ask(ASKS[action].format(**options))
+            self._ask(action, options)
         with _errors_shown(), closing(make_transport()) as transport:
             rows = ACTIONS[action](transport, options)
             if options["json"]:

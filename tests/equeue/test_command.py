@@ -1,0 +1,206 @@
+"""``manage.py equeue``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enode_django.equeue.messages import Commit
+from enode_django.equeue.subscribing import RetryPolicy
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.management.tables import preview
+from tests.equeue.consuming import Handled, consuming, eventually, texts
+
+_memory: MemoryTransport | None = None
+
+
+def shared_memory(location: str) -> MemoryTransport:
+    assert _memory is not None
+    return _memory
+
+
+@pytest.fixture
+def queue(memory: MemoryTransport) -> Iterator[MemoryTransport]:
+    """What the settings of the test name."""
+    global _memory
+    _memory = memory
+    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.shared_memory"}, "QUEUES_PER_TOPIC": 3}):
+        yield memory
+    _memory = None
+
+
+def equeue(*arguments: str) -> str:
+    out = StringIO()
+    call_command("equeue", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def rows(*arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in equeue(*arguments, "--json").splitlines()]
+
+
+def test_topics_are_created_and_shown(queue: MemoryTransport) -> None:
+    queue.send("orders", {1: texts("a", "b")})
+    assert equeue("topics").splitlines() == [
+        "topic   queue  first  end  messages  producers see it  consumers see it",
+        "orders  0      0      0    0         yes               yes",
+        "orders  1      0      2    2         yes               yes",
+    ]
+    assert [row["queue"] for row in rows("create", "payments")] == [0, 1, 2]
+    assert [row["topic"] for row in rows("topics", "payments")] == ["payments"] * 3
+    with pytest.raises(CommandError, match="exists, with 2 queues"):
+        equeue("create", "orders", "--queues", "5")
+    with pytest.raises(CommandError, match="cannot name a topic"):
+        equeue("create", "or ders")
+    with pytest.raises(CommandError, match="create it with create_topic"):
+        equeue("topics", "others")
+
+
+def test_queues_are_added_and_hidden_only_when_no_key_can_overtake(queue: MemoryTransport) -> None:
+    queue.send("orders", {1: texts("a")})
+    with pytest.raises(CommandError, match=r"has 1 messages .* --unordered"):
+        equeue("add-queues", "orders", "4")
+    assert len(rows("add-queues", "orders", "4", "--unordered")) == 4
+    with pytest.raises(CommandError, match="--unordered"):
+        equeue("hide", "orders", "3")
+    hidden = rows("hide", "orders", "3", "--unordered")[3]
+    assert (hidden["producers_see_it"], hidden["consumers_see_it"]) == (False, False)
+    half = rows("show", "orders", "3", "--only", "consumers")[3]
+    assert (half["producers_see_it"], half["consumers_see_it"]) == (False, True)
+    with pytest.raises(CommandError, match="no queue 9"):
+        equeue("hide", "orders", "9", "--only", "consumers")
+
+
+def test_groups_and_offsets_are_shown(queue: MemoryTransport) -> None:
+    assert equeue("groups").strip() == "no groups"
+    queue.send("orders", {0: texts("a", "b")})
+    queue.join("billing", "orders", "one", 60)
+    lease = queue.acquire("billing", "orders", 0, "one", 60)
+    queue.commit("billing", "orders", {0: Commit(lease.epoch, 1)})
+    (group,) = rows("groups")
+    assert group == {
+        **{"topic": "orders", "group": "billing", "generation": 1},
+        **{"members": ["one"], "backlog": 1, "counts": True},
+    }
+    first, second = rows("offsets", "billing")
+    assert 0 < first.pop("seconds_left") <= 60
+    assert first == {
+        **{"topic": "orders", "queue": 0, "committed": 1, "end": 2},
+        **{"backlog": 1, "owner": "one", "shall_own": "one"},
+    }
+    assert (second["committed"], second["owner"]) == (None, None)
+    assert equeue("offsets", "billing").splitlines()[2].split() == ["orders", "1", "0", "0", "one"]
+    assert "has nothing" in equeue("offsets", "another")
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], str]) -> None:
+    monkeypatch.setattr("builtins.input", answer)
+
+
+def test_offsets_are_set_when_somebody_says_yes(queue: MemoryTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.send("orders", {0: texts("a", "b")})
+    queue.acquire("billing", "orders", 0, "one", 60)
+    answering(monkeypatch, lambda question: "no" if "billing goes on from last in orders" in question else "")
+    with pytest.raises(CommandError, match="nothing was changed"):
+        equeue("set-offset", "billing", "orders", "last")
+    assert queue.committed("billing", "orders")[0] == 0
+    answering(monkeypatch, lambda question: "yes")
+    equeue("set-offset", "billing", "orders", "1", "--queue", "0")
+    assert queue.committed("billing", "orders")[0] == 1
+    assert rows("set-offset", "billing", "orders", "last", "--yes") == [
+        {"topic": "orders", "queue": 0, "before": 1, "after": 2},
+        {"topic": "orders", "queue": 1, "before": None, "after": 0},
+    ]
+    equeue("set-offset", "billing", "orders", "2020-01-31T12:00", "--yes")
+    assert queue.committed("billing", "orders")[0] == 0
+    with pytest.raises(CommandError, match="no group 'biling'"):
+        equeue("set-offset", "biling", "orders", "last", "--yes")
+    with pytest.raises(CommandError, match="'soon' is no offset, no time"):
+        equeue("set-offset", "billing", "orders", "soon", "--yes")
+
+
+def test_who_cannot_be_asked_is_told(queue: MemoryTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO())
+    with pytest.raises(CommandError, match="say --yes"):
+        equeue("delete-group", "billing")
+
+
+def test_group_is_deleted(queue: MemoryTransport) -> None:
+    queue.join("billing", "orders", "one", 60)
+    with pytest.raises(CommandError, match="has members: one"):
+        equeue("delete-group", "billing", "--yes")
+    assert rows("delete-group", "billing", "--yes", "--living") == [{"topic": "orders", "group": "billing"}]
+    assert equeue("delete-group", "billing", "--yes").strip() == "no topic has that group"
+
+
+def test_messages_are_shown(queue: MemoryTransport) -> None:
+    queue.send("orders", {0: [b"first", b"\xff\x00", "caf\u00e9".encode()]})
+    assert equeue("peek", "orders", "0", "--offset", "1").splitlines() == [
+        "queue  offset  size  body",
+        r"0      1       2     \xff\x00",
+        "0      2       5     café",
+    ]
+    assert rows("peek", "orders", "0", "--limit", "2") == [
+        {"queue": 0, "offset": 1, "size": 2, "body_base64": "/wA="},
+        {"queue": 0, "offset": 2, "size": 5, "body": "café"},
+    ]
+    assert equeue("peek", "orders", "1").strip() == "no messages there"
+    with pytest.raises(CommandError, match="no queue 2"):
+        equeue("peek", "orders", "2")
+
+
+class UntilCtrlC(StringIO):
+    """Ctrl-C is pressed when two lines are out."""
+
+    def flush(self) -> None:
+        if self.getvalue().count("\n") == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("options", "second"), [([], "0  1  1  b"), (["--json"], '"body": "b"')])
+def test_tail_shows_messages_until_ctrl_c(queue: MemoryTransport, options: list[str], second: str) -> None:
+    queue.send("orders", {0: texts("a", "b")})
+    out = UntilCtrlC()
+    call_command("equeue", "tail", "orders", "--from-first", *options, stdout=out)
+    assert second in out.getvalue().splitlines()[1]
+
+
+def test_dead_letters_are_shown_and_sent_anew(queue: MemoryTransport) -> None:
+    assert equeue("dead-letters").strip() == "no dead letters"
+    queue.send("orders", {0: texts("good", "bad")})
+    before = datetime.now(UTC)
+    with consuming(queue, Handled(bad=-1), retry=RetryPolicy(delays=())):
+        eventually(lambda: queue.committed("billing", "orders")[0] == 2)
+    assert rows("dead-letters") == [{"group": "billing", "dead_letters": 1}]
+    (letter,) = rows("dead-letters", "billing")
+    assert before <= datetime.fromisoformat(letter.pop("failed_at")) <= datetime.now(UTC)
+    assert letter == {
+        **{"offset": 0, "topic": "orders", "queue": 0, "message": 1, "attempts": 1},
+        **{"error": "ValueError: cannot handle b'bad'", "body": "bad"},
+    }
+    assert "ValueError: cannot handle b'bad'  bad" in equeue("dead-letters", "billing")
+    for wrong in ([], ["0", "--all"]):
+        with pytest.raises(CommandError, match="name offsets"):
+            equeue("requeue", "billing", *wrong)
+    with pytest.raises(CommandError, match="no dead letter at 5"):
+        equeue("requeue", "billing", "5")
+    assert rows("requeue", "billing", "0") == [{"group": "billing", "sent_anew": 0}]
+    assert equeue("requeue", "billing", "--all").strip() == "nothing to send anew"
+    with pytest.raises(CommandError, match=r"dead\.another"):
+        equeue("dead-letters", "another")
+
+
+@given(st.binary(max_size=300), st.integers(1, 80))
+def test_preview_is_printable_and_short(body: bytes, width: int) -> None:
+    shown = preview(body, width)
+    assert shown.isprintable()
+    assert len(shown) <= width
