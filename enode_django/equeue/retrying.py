@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple
 
 import msgpack
@@ -108,7 +109,7 @@ def decode(body: bytes) -> Failed | Settled:
             _text(topic), _integer(queue), _integer(offset), bytes(memoryview(content)), _integer(attempt)
         )
         if kind == _FAILED:
-            return Failed(message, _text(error), float(failed_at), float(due), bool(for_all))
+            return Failed(message, _text(error), _seconds(failed_at), _seconds(due), bool(for_all))
     except Exception as error:
         raise MalformedMessage(f"no message that a consumer has set aside: {shown(body)}") from error
     raise MalformedMessage(f"a message that a consumer of another version has set aside, of kind {shown(kind)}")
@@ -118,6 +119,12 @@ def _integer(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(value)
     return value
+
+
+def _seconds(value: Any) -> float:
+    if not isfinite(value):
+        raise ValueError(value)
+    return float(value)
 
 
 def _text(value: Any) -> str:

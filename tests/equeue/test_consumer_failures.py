@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -10,7 +9,7 @@ import pytest
 
 from enode_django.equeue.dead_letters import dead_letters, requeue
 from enode_django.equeue.messages import Commit, Start
-from enode_django.equeue.retrying import Failed
+from enode_django.equeue.retrying import Failed, encode_failed
 from enode_django.equeue.subscribing import Message, Order, RetryPolicy
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError, QueueFull, QueueHeld
@@ -260,22 +259,29 @@ def test_two_do_not_requeue_at_once(memory: MemoryTransport, letters: list[int])
     assert len(bodies_left(memory)) == 5
 
 
-def test_letter_that_comes_while_others_are_requeued_is_kept(memory: MemoryTransport, letters: list[int]) -> None:
-    stopping = threading.Event()
-    (letter,) = memory.pull("dead.billing", {0: 0}, limit=1, wait=0)[0].bodies
-    late: list[int] = []
+class LetterComesLate(MemoryTransport):
+    """Whenever somebody asks for the end of the dead letters or commits, another one has just come."""
 
-    def send() -> None:
-        while not stopping.wait(0.0005):
-            late.append(memory.send("dead.billing", {0: [letter]})[0])
+    coming: bytes | None = None
 
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        sent = [offset for _ in range(20) for offset in requeue(memory, "billing")]
-        eventually(lambda: len(late) > 20)
-    finally:
-        stopping.set()
-        sender.join(10)
-    sent += requeue(memory, "billing")
-    assert sorted(sent) == sorted([*letters, *late])
+    def come(self, topic: str) -> None:
+        if topic == "dead.billing" and self.coming is not None:
+            self.send(topic, {0: [self.coming]})
+
+    def end_offsets(self, topic: str) -> Mapping[int, int]:
+        self.come(topic)
+        return super().end_offsets(topic)
+
+    def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> frozenset[int]:
+        self.come(topic)
+        return frozenset(super().commit(group, topic, commits))
+
+
+def test_letter_that_comes_while_others_are_requeued_is_kept() -> None:
+    transport = LetterComesLate()
+    transport.create_topic("dead.billing", 1)
+    transport.coming = encode_failed(Failed(Message("orders", 0, 0, b"late", attempt=1), "", 0.0, 0.0))
+    transport.send("dead.billing", {0: [transport.coming]})
+    assert requeue(transport, "billing") == [0]
+    transport.coming = None
+    assert len(list(dead_letters(transport, "billing"))) == 2
