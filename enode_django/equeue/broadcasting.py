@@ -107,9 +107,14 @@ class BroadcastQueues:
         return sum(window.unfinished for window in list(self._windows.values()))
 
     def join(self) -> None:
-        if not self._has_left:
-            states = self._transport.queues(self._topic)
-            self._shown = frozenset(queue for queue, state in states.items() if state.to_consumers)
+        if self._has_left:
+            return
+        reached = {queue: window.next_offset for queue, window in list(self._windows.items())}
+        states = self._transport.queues(self._topic)
+        for queue, offset in reached.items():
+            if offset > states[queue].end:  # a broker's machine has lost its power, and the newest messages
+                self._windows[queue].close()
+        self._shown = frozenset(queue for queue, state in states.items() if state.to_consumers)
 
     def leave(self) -> None:
         self._has_left = True
@@ -121,12 +126,17 @@ class BroadcastQueues:
         pass
 
     def acquire_missing(self) -> list[Acquired]:
-        missing = sorted(self._shown - self._windows.keys()) if not self._has_left else []
-        if not missing:
+        if self._has_left or not self._shown:
             return []
         if self._offsets is None:
-            known = self._file.open()
-            self._offsets = {} if known is None else known
+            self._offsets = self._file.open() or {}
+        for queue, window in list(self._windows.items()):
+            if window.closed:
+                self._offsets[queue] = window.committable
+                del self._windows[queue]
+        missing = sorted(self._shown - self._windows.keys())
+        if not missing:
+            return []
         ends = self._transport.end_offsets(self._topic)
         acquired = [Acquired(self._window(queue, ends[queue], self._offsets), None, {}) for queue in missing]
         for window, _, _ in acquired:
@@ -139,7 +149,7 @@ class BroadcastQueues:
         # A queue that was added while nobody looked is consumed from its first message on.
         offset = offsets.get(queue, 0 if offsets else self._start(queue))
         if offset > end:
-            logger.warning("%s/%d ends at %d, before offset %d of the file", self._topic, queue, end, offset)
+            logger.warning("%s/%d ends at %d, before offset %d", self._topic, queue, end, offset)
             offset = end
         return OffsetWindow(self._topic, queue, epoch=0, committed=offset, deadline=inf)
 

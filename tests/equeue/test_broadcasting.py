@@ -73,6 +73,20 @@ def test_offset_after_the_end_is_brought_back(memory: MemoryTransport, tmp_path:
         eventually(lambda: handled.bodies == ["a"])
 
 
+def test_queue_that_has_lost_its_newest_messages_is_consumed_from_its_end(
+    memory: MemoryTransport, tmp_path: Path
+) -> None:
+    handled = Handled()
+    memory.send("orders", {0: texts("a", "lost", "lost")})
+    with consuming(memory, handled, directory=tmp_path, **ALL):
+        eventually(lambda: handled.bodies == ["a", "lost", "lost"])
+        with memory._changed:
+            del memory._queues["orders"][0].bodies[1:]
+        eventually(lambda: offsets(tmp_path)["0"] == 1)
+        memory.send("orders", {0: texts("b")})
+        eventually(lambda: handled.bodies == ["a", "lost", "lost", "b"])
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"offsets": {"x": 1}}', '{"offsets": {"0": -1}}', '{"offsets": 7}'])
 def test_damaged_file_ends_the_consumer_and_is_named(memory: MemoryTransport, tmp_path: Path, text: str) -> None:
     file = tmp_path / "billing@orders.json"
