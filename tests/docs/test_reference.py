@@ -119,7 +119,17 @@ def options_of(parser: ArgumentParser) -> set[str]:
 
 @pytest.mark.parametrize(
     "command",
-    ["runprocessors", "runbroker", "parked", "buildsnapshots", "forgetsubscriber", "eventschemas", "jobs", "bankdemo"],
+    [
+        "runprocessors",
+        "runbroker",
+        "parked",
+        "buildsnapshots",
+        "forgetsubscriber",
+        "eventschemas",
+        "jobs",
+        "equeue",
+        "bankdemo",
+    ],
 )
 def test_every_option_of_a_command_is_documented_in_its_section(command: str) -> None:
     sections = (REFERENCE / "commands.md").read_text(encoding="utf-8").split("\n## ")
