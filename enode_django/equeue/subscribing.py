@@ -38,6 +38,7 @@ logger = logging.getLogger("enode_django.equeue")
 BEATS = 5
 """How often a lease is renewed before it would end."""
 TRIM_EVERY = 60.0
+WARN_EVERY = 10.0
 FOR_EVER = 1e6
 STOP_TIMEOUT = 30.0
 BEYOND_STOP = 5.0
@@ -103,6 +104,7 @@ class Consumer:
         self._error: BaseException | None = None
         self._end_by = inf
         self._is_drained = False
+        self._next_warning = 0.0
         self._pullers, self._handlers, self._keeper = (Threads(self._fail) for _ in range(3))
 
     # -- called by who owns it ------------------------------------------------------------------------------------
@@ -224,6 +226,12 @@ class Consumer:
         self._end_by = min(self._end_by, time.monotonic())
         self._ending.set()
 
+    def _warn(self, error: EnodeError) -> None:
+        """Several threads fail again and again while the transport is away; now and then is enough to know."""
+        if time.monotonic() >= self._next_warning:
+            self._next_warning = time.monotonic() + WARN_EVERY
+            logger.warning("%s of group %s goes on trying: %s", self.name, self._group, error)
+
     def _each(self, call: Callable[[Share], None]) -> None:
         for share in self._shares.values():
             self._once(partial(call, share))
@@ -235,6 +243,6 @@ class Consumer:
         except EnodeError as error:
             if not error.retriable and not self._ending.is_set():
                 raise
-            logger.warning("%s of group %s: %s", self.name, self._group, error)
+            self._warn(error)
             return False
         return True

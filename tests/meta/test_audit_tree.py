@@ -39,7 +39,7 @@ def test_only_the_tasks_need_celery() -> None:
     assert {path for path, tree in package().items() if celery & imported(tree)} == {"enode_django/tasks.py"}
 
 
-def test_one_place_makes_threads() -> None:
+def test_one_place_makes_threads_and_one_of_the_queue() -> None:
     makers = {"Thread", "Timer", "ThreadPoolExecutor", "start_new_thread"}
     assert {path for path, tree in package().items() if makers & called(tree)} == {
         "enode_django/concurrency/threads.py",
