@@ -39,7 +39,7 @@ BEATS = 5
 """How often a lease is renewed before it would end."""
 TRIM_EVERY = 60.0
 WARN_EVERY = 10.0
-FOR_EVER = 1e6
+ONE_WAIT = 3600.0
 STOP_TIMEOUT = 30.0
 BEYOND_STOP = 5.0
 """Seconds that `Consumer.stop` gives the keeper after its timeout, to commit and release."""
@@ -131,10 +131,12 @@ class Consumer:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until it has stopped; False when it has not within ``timeout`` seconds. Raises the error that has ended
         it, if one has."""
-        ended = self._keeper.ended_within(FOR_EVER if timeout is None else timeout)
-        if ended and self._error is not None:
+        while not self._keeper.ended_within(ONE_WAIT if timeout is None else timeout):
+            if timeout is not None:
+                return False
+        if self._error is not None:
             raise self._error
-        return ended
+        return True
 
     def run(self) -> None:
         """Consume until another thread, or a signal's handler, calls `stop`, or Ctrl-C is pressed. Raises as `join`."""
@@ -225,6 +227,7 @@ class Consumer:
         self._error = self._error or error
         self._end_by = min(self._end_by, time.monotonic())
         self._ending.set()
+        self._handling.close()
 
     def _warn(self, error: EnodeError) -> None:
         """Several threads fail again and again while the transport is away; now and then is enough to know."""
