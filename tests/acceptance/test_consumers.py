@@ -38,7 +38,7 @@ class Queue(NamedTuple):
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Queue]:
-    with RunningBroker(tmp_path / "broker") as running:
+    with RunningBroker(tmp_path / "broker", patience_of_leases=2.0) as running:
 
         def restart() -> None:
             running.kill()
@@ -78,9 +78,9 @@ class Consumers:
         """(queue, offset, attempt, process) of each time."""
         return [tuple(map(int, line.split())) for line in self.file.read_text().splitlines()]
 
-    @property
-    def at_work(self) -> set[int]:
-        return {pid for *_, pid in self.handled[-200:]}
+    def at_work(self, since: int = 0) -> set[int]:
+        """The processes that have handled something, from the ``since``-th time on."""
+        return {pid for *_, pid in self.handled[since:]}
 
 
 @pytest.mark.parametrize("kind", ["broker", "redis"])
@@ -102,15 +102,17 @@ def test_consumers_are_killed_and_stopped_and_no_message_is_missed(
     with ExitStack() as ending:
         consumers = Consumers(queue, tmp_path, ending)
         first, second = consumers.start(), consumers.start()
-        while not {first.pid, second.pid} <= consumers.at_work:
+        while not {first.pid, second.pid} <= consumers.at_work():
             send(20)
         first.kill()
         send(MESSAGES // 4)
         third = consumers.start()
-        while third.pid not in consumers.at_work:
+        while third.pid not in consumers.at_work():
             send(20)
         queue.restart()
-        send(MESSAGES // 4)
+        since = len(consumers.handled)
+        while not {second.pid, third.pid} <= consumers.at_work(since):
+            send(20)
         second.send_signal(signal.SIGTERM)
         assert second.wait(20) == 0
         send(max(1, MESSAGES - sent))
