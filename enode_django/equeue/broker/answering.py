@@ -54,6 +54,10 @@ class Answering:
         for address, waiting in list(self._waiting.items()):
             waiting.answer(self._inboxes.open(address, self._clock()).given())
 
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
     def forget(self) -> None:
         self._inboxes.forget(self._clock(), self._waiting)
 

@@ -135,4 +135,6 @@ class Handlers:
             "since_checkpoint": store.since_checkpoint,
             "mapped_bytes": store.mapped_bytes,
             "damaged_batches": len(store.damaged),
+            "waiting_pulls": len(self._pulling),
+            "waiting_inboxes": len(self._answering),
         }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from enode_django.equeue.broker.retention import Retention
@@ -68,13 +70,31 @@ class BrokerOptions:
         host, _ = parse_location(self.listen)
         if self.flush not in (EVERY_WRITE, INTERVAL):
             raise ConfigurationError(f"flush must be {EVERY_WRITE!r} or {INTERVAL!r}, got {self.flush!r}")
-        if self.flush_interval <= 0 or self.chunk_size < 1:
-            raise ConfigurationError("the flush interval and the chunk size must be above 0")
+        for name in _SIZES:
+            _check_number(name, getattr(self, name), int)
+        for name in _TIMES:
+            _check_number(name, getattr(self, name), int | float)
+        for name, value in zip(("age", "bytes", "messages"), self.retention, strict=False):
+            if value is not None:
+                _check_number(f"the limit of {name}", value, int | float)
+        if self.secret is not None and (not isinstance(self.secret, str) or not self.secret):
+            raise ConfigurationError("the secret must be a text that is not empty")
         if not _is_loopback(host) and (not self.secret or self.tls is None):
             raise ConfigurationError(
                 f"the broker would listen on {host!r} without a secret and TLS; give it both, or an address of this "
                 "machine only, like tcp://127.0.0.1"
             )
+
+
+_SIZES = ("chunk_size", "max_unflushed", "checkpoint_bytes")
+_TIMES = ("flush_interval", "retention_interval", "checkpoint_interval", "handshake_timeout", "frame_timeout")
+
+
+def _check_number(name: str, value: object, kind: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < math.inf:
+        raise ConfigurationError(f"{name} must be a number that is not below 0, got {value!r}")
+    if not value and name in (*_SIZES, *_TIMES):
+        raise ConfigurationError(f"{name} must be above 0")
 
 
 def parse_location(location: str) -> tuple[str, int]:
@@ -86,7 +106,7 @@ def parse_location(location: str) -> tuple[str, int]:
     try:
         parts = urlsplit(location)
         port = parts.port
-    except ValueError:
+    except (ValueError, AttributeError):
         parts, port = urlsplit(""), None
     if parts.scheme != "tcp" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
         raise ConfigurationError(f"a broker's location is like 'tcp://127.0.0.1:{DEFAULT_PORT}', got {location!r}")

@@ -55,8 +55,15 @@ class Pulling:
 
     def answer_all(self) -> None:
         """Give those that wait nothing, at once."""
-        for waiting in {each for those in self._waiting.values() for each in those}:
+        for waiting in self._those():
             waiting.call.answer([])
+
+    def __len__(self) -> int:
+        """How many pulls wait."""
+        return len(self._those())
+
+    def _those(self) -> set[_Waiting]:
+        return {each for those in self._waiting.values() for each in those}
 
     def _read(self, topic: str, offsets: Mapping[int, int], limit: int) -> list[Any]:
         """Every queue gets its share of the answer's size; which one comes first changes from pull to pull."""

@@ -86,7 +86,7 @@ class Sending:
             call.answer_when_safe(firsts)
 
     def _hold(self, call: Call, send: Send) -> Later:
-        if self._held_bytes + send.size > self._limit:
+        if self._held and self._held_bytes + send.size > self._limit:
             raise self._full()
         self._flush()
         self._held.append((call, send))

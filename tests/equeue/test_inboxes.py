@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from enode_django.equeue.broker.inboxes import FORGOTTEN_AFTER, GIVEN_AT_ONCE, MOST_ANSWERS, Inboxes
+
+
+def test_answers_are_given_again_until_they_have_arrived() -> None:
+    inboxes = Inboxes(100)
+    inbox = inboxes.open("a", 0.0)
+    for body in (b"1", b"2"):
+        inboxes.reply("a", body)
+    following, bodies = inbox.given()
+    assert (following, bodies) == (102, [b"1", b"2"])
+    inboxes.reply("a", b"3")
+    assert inbox.given() == (103, [b"1", b"2", b"3"])
+    inbox.arrived(following)
+    assert inbox.given() == (103, [b"3"])
+    inbox.arrived(0)  # what a client says that knows another run of the broker
+    assert inbox.given() == (103, [b"3"])
+
+
+def test_answer_to_nobody_is_dropped() -> None:
+    inboxes = Inboxes(0)
+    assert inboxes.reply("a", b"x") is None
+    inboxes.open("a", 0.0)
+    inboxes.close("a")
+    inboxes.close("a")
+    assert inboxes.reply("a", b"x") is None
+
+
+def test_an_inbox_that_nobody_empties_keeps_the_newest_answers() -> None:
+    inboxes = Inboxes(0)
+    inbox = inboxes.open("a", 0.0)
+    for number in range(MOST_ANSWERS + 10):
+        inboxes.reply("a", b"%d" % number)
+    following, bodies = inbox.given()
+    assert bodies[0] == b"10"
+    assert (len(bodies), following) == (GIVEN_AT_ONCE, GIVEN_AT_ONCE + 10)
+    assert inbox.size == sum(map(len, inbox.bodies))
+
+
+def test_silent_inboxes_are_forgotten() -> None:
+    inboxes = Inboxes(0)
+    for address in ("silent", "waiting"):
+        inboxes.open(address, 0.0)
+    inboxes.open("busy", FORGOTTEN_AFTER)
+    inboxes.forget(FORGOTTEN_AFTER + 1, {"waiting"})
+    assert inboxes.reply("silent", b"x") is None
+    assert inboxes.reply("waiting", b"x") is not None
+    assert inboxes.reply("busy", b"x") is not None

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from enode_django import checks
+from enode_django.broker_settings import broker_options
+from enode_django.conf import BROKER_DEFAULTS, conf
+from enode_django.equeue.broker.options import BrokerOptions, Tls
+from enode_django.equeue.broker.retention import Retention
+from enode_django.equeue.transports.broker import BrokerTransport
+from enode_django.exceptions import ConfigurationError
+from tests.equeue.brokers import DEADLINE, RunningBroker
+from tests.meta.tree import ROOT
+
+
+def test_command_says_where_it_listens_and_ends_cleanly(tmp_path: Path) -> None:
+    command = [sys.executable, "manage.py", "runbroker", "--listen", "tcp://127.0.0.1:0", "--directory", str(tmp_path)]
+    broker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ)
+    assert broker.stdout is not None
+    with broker.stdout:
+        found = re.search(r"tcp://127\.0\.0\.1:\d+", broker.stdout.readline())
+        assert found is not None
+        transport = BrokerTransport(found[0])
+        assert transport.create_topic("t", 2) == 2
+        transport.close()
+        broker.send_signal(signal.SIGTERM)
+        assert broker.wait(DEADLINE) == 0
+    assert (tmp_path / "checkpoint").is_file()
+
+
+def test_directory_and_address_in_use_are_told(broker: RunningBroker, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="is used by process"):
+        call_command("runbroker", listen="tcp://127.0.0.1:0", directory=broker.directory)
+    with pytest.raises(CommandError, match=f"cannot listen on {broker.location}"):
+        call_command("runbroker", listen=broker.location, directory=tmp_path)
+
+
+def test_address_for_others_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="without a secret and TLS"):
+        call_command("runbroker", listen="tcp://0.0.0.0:0", directory=tmp_path)
+
+
+@override_settings(ENODE={}, BASE_DIR=Path("base"))
+def test_defaults_of_the_settings_are_those_of_the_broker() -> None:
+    options = broker_options(conf())
+    assert options == BrokerOptions(
+        directory=Path("base/broker"), retention=Retention(max_age=BROKER_DEFAULTS["RETENTION_AGE"])
+    )
+
+
+@override_settings(
+    ENODE={
+        "BROKER": {
+            **{"LISTEN": "tcp://0.0.0.0:1", "DIRECTORY": "elsewhere", "SECRET": "s", "FLUSH": "every_write"},
+            **{"TLS_CERTIFICATE": "c", "TLS_KEY": "k", "TLS_CLIENT_CA": "a", "RETENTION_AGE": None},
+            **{"RETENTION_BYTES": 5, "RETENTION_MESSAGES": 6, "RETENTION_ALL": True, "DELETE_UNCONSUMED": True},
+        }
+    }
+)
+def test_settings_reach_the_broker() -> None:
+    options = broker_options(conf(), directory=Path("here"))
+    assert (options.directory, options.listen, options.flush) == (Path("here"), "tcp://0.0.0.0:1", "every_write")
+    assert options.tls == Tls(certificate="c", key="k", client_ca="a")
+    assert options.retention == Retention(None, 5, 6, True, True)
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [
+        {"LISTEN": "redis://localhost"},
+        {"LISTEN": "tcp://0.0.0.0"},
+        {"FLUSH": "sometimes"},
+        {"FLUSH_INTERVAL": "soon"},
+        {"FLUSH_INTERVAL": 0},
+        {"CHUNK_SIZE": 0},
+        {"CHUNK_SIZE": 1.5},
+        {"TLS_CERTIFICATE": "c"},
+        {"SECRET": 5},
+        {"RETENTION_AGE": "3 days"},
+        {"RETENTION_BYTES": -1},
+        {"MAX_UNFLUSHED": None},
+        {"DIRECTORY": None},
+    ],
+)
+def test_what_no_broker_can_use_is_found_by_the_check(broker: dict[str, object]) -> None:
+    with override_settings(ENODE={"BROKER": broker}):
+        (message,) = checks.check_settings(None)
+        assert message.id == "enode_django.E026"
+        with pytest.raises(ConfigurationError):
+            broker_options(conf())
+
+
+@override_settings(ENODE={"BROKER": {"LISTENS": 1}})
+def test_unknown_key_is_refused_by_the_check() -> None:
+    (message,) = checks.check_settings(None)
+    assert message.id == "enode_django.E002"
