@@ -138,6 +138,9 @@ class MessageStore:
         self._log.skip_to(checkpoint.position)
         self._time = max(checkpoint.time, recovered.time)
         self._checkpointed = checkpoint.position
+        if known is not None and rebuilt:
+            # The disk lost what that checkpoint counts. It must not be believed again once something new stands there.
+            self.checkpoint(known.state)
         for chunk in self._log.chunks[-self._preload :] if self._preload else ():
             chunk.preload()
         return Opened(recovered.batches, recovered.end - start, cut, rebuilt and recovered.batches > 0)

@@ -1,0 +1,82 @@
+"""What the tests of the broker's storage share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from enode_django.equeue.broker.batches import NewBatch
+from enode_django.equeue.broker.recovery import Sent
+from enode_django.equeue.broker.store import MessageStore, Opened
+from enode_django.equeue.records import decode_records, encode_records
+
+Messages = list[tuple[int, bytes]]
+
+
+@dataclass
+class Heard:
+    """What a store told when it was opened."""
+
+    states: list[bytes] = field(default_factory=list)
+    controls: list[bytes] = field(default_factory=list)
+    sends: list[Sent] = field(default_factory=list)
+    order: list[str] = field(default_factory=list)
+    opened: Opened | None = None
+
+    def restore(self, state: bytes) -> None:
+        self.states.append(state)
+        self.order.append("restore")
+
+    def replay(self, record: bytes, position: int) -> None:
+        self.controls.append(record)
+        self.order.append("replay")
+
+    def sent(self, sent: Sent) -> None:
+        self.sends.append(sent)
+        self.order.append("sent")
+
+
+def opened(directory: Path, **options: Any) -> tuple[MessageStore, Heard]:
+    """Without a ring, unless told: then every read goes through index and files."""
+    heard = Heard()
+    store = MessageStore(directory, **{"chunk_size": 4096, "ring_batches": 0, **options})
+    heard.opened = store.open(restore=heard.restore, replay=heard.replay, sent=heard.sent)
+    return store, heard
+
+
+def batch(queue: int, *records: bytes) -> NewBatch:
+    return NewBatch(queue, len(records), encode_records(records))
+
+
+def send(store: MessageStore, queue: int, *records: bytes, topic: str = "orders") -> int:
+    return store.append(topic, [batch(queue, *records)])[queue]
+
+
+def messages(store: MessageStore, topic: str, queue: int, *, at: int = 0, ask: int = 7) -> Messages:
+    """All that is left of a queue from an offset on, read a few at a time as a consumer does."""
+    found: Messages = []
+    while True:
+        batches = store.read(topic, queue, at, ask, 1000)
+        if not batches:
+            return found
+        for read in batches:
+            records = decode_records(read.body)
+            assert len(records) == read.count
+            found += [pair for pair in enumerate(records, read.first_offset) if pair[0] >= at]
+        at = batches[-1].first_offset + batches[-1].count
+
+
+def bodies(found: Messages) -> list[bytes]:
+    return [body for _, body in found]
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0xFF
+    path.write_bytes(data)
+
+
+def chunks(directory: Path) -> Sequence[Path]:
+    return sorted((directory / "messages").glob("*.chunk"))

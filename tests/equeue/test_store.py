@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enode_django.equeue.broker.batches import NewBatch
+from enode_django.equeue.broker.store import MessageStore
+from enode_django.equeue.records import encode_records
+from enode_django.exceptions import DirectoryInUse, MalformedRecords, QueueError
+from tests.equeue.storing import batch, bodies, chunks, flip, messages, opened, send
+
+PRODUCER = b"a producer of 16"
+
+
+def test_offsets_are_contiguous_per_queue_and_messages_come_back(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    assert send(store, 0, b"a", b"b") == 0
+    assert send(store, 1, b"x") == 0
+    assert send(store, 0, b"c") == 2
+    assert messages(store, "orders", 0) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert messages(store, "orders", 1) == [(0, b"x")]
+    assert store.bounds("orders", 0) == (0, 3)
+    store.abandon()
+
+
+def test_a_send_answers_the_first_offset_of_each_queue(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    send(store, 3, b"before")
+    assert store.append("orders", [batch(3, b"a", b"b"), batch(5, b"x"), batch(3, b"c")]) == {3: 1, 5: 0}
+    assert bodies(messages(store, "orders", 3)) == [b"before", b"a", b"b", b"c"]
+    assert store.append("orders", []) == {}
+    store.abandon()
+
+
+def test_a_queue_without_messages_is_empty(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    assert store.bounds("orders", 7) == (0, 0)
+    assert store.read("orders", 7, 0, 10, 1000) == []
+    assert store.offset_at("orders", 7, 0) == 0
+    store.abandon()
+
+
+@pytest.mark.parametrize("ring_batches", [0, 100])
+def test_reads_are_whole_batches_up_to_a_limit(tmp_path: Path, ring_batches: int) -> None:
+    store, _ = opened(tmp_path, ring_batches=ring_batches, chunk_size=300)
+    for number in range(10):
+        send(store, 0, *[b"%d" % number * 10] * 3)
+    size = len(encode_records([b"0" * 10] * 3))
+
+    def firsts(offset: int, limit: int, max_bytes: int) -> list[int]:
+        return [read.first_offset for read in store.read("orders", 0, offset, limit, max_bytes)]
+
+    assert firsts(0, 1, 10_000) == [0]
+    assert firsts(4, 2, 10_000) == [3]
+    assert firsts(4, 3, 10_000) == [3, 6]
+    assert firsts(0, 1000, size * 2) == [0, 3]
+    assert firsts(0, 1000, size * 3 - 1) == [0, 3]
+    assert firsts(5, 1000, 1) == [3]
+    assert firsts(29, 1000, 10_000) == [27]
+    assert firsts(30, 1000, 10_000) == []
+    assert firsts(99, 1000, 10_000) == []
+    store.abandon()
+
+
+def test_a_body_that_is_not_what_it_says_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    damaged = bytearray(encode_records([b"a"]))
+    damaged[-1] ^= 1
+    for wrong in (NewBatch(0, 1, damaged), NewBatch(0, 2, encode_records([b"a"])), NewBatch(0, 0, b"")):
+        with pytest.raises(MalformedRecords):
+            store.append("orders", [batch(1, b"fine"), wrong])
+    with pytest.raises(QueueError, match="topic"):
+        send(store, 0, b"a", topic="x" * 300)
+    assert store.position == 0
+    assert store.bounds("orders", 1) == (0, 0)
+    store.abandon()
+
+
+@pytest.mark.parametrize("topic", ["..", ".", "größe", "a%2Eb", "a.b", "*"])
+def test_a_topic_of_any_name_has_its_own_files(tmp_path: Path, topic: str) -> None:
+    store, _ = opened(tmp_path / "store")
+    send(store, 0, b"other", topic="a-b")
+    send(store, 0, b"mine", topic=topic)
+    store.close(b"")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    store, _ = opened(tmp_path / "store")
+    assert bodies(messages(store, topic, 0)) == [b"mine"]
+    store.abandon()
+
+
+def test_what_is_larger_than_a_file_gets_one_of_its_own(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    send(store, 0, b"small")
+    send(store, 0, b"x" * 10_000)
+    send(store, 0, b"small again")
+    assert [len(body) for body in bodies(messages(store, "orders", 0))] == [5, 10_000, 11]
+    assert len(chunks(tmp_path)) == 3
+    store.close(b"")
+    assert sum(path.stat().st_size for path in chunks(tmp_path)) == store.position
+
+
+def test_offset_at_finds_the_first_batch_of_a_time(tmp_path: Path) -> None:
+    now = [1000.0]
+    store, _ = opened(tmp_path, clock=lambda: now[0])
+    for second in (1000, 1010, 1005, 1020):  # a clock that goes back does not take the batches' time back
+        now[0] = second
+        send(store, 0, b"a", b"b")
+    assert [store.offset_at("orders", 0, at) for at in (0, 1000, 1000.5, 1010, 1011, 1020, 1020.1)] == [
+        0,
+        0,
+        2,
+        2,
+        6,
+        6,
+        8,
+    ]
+    assert [read.time for read in store.read("orders", 0, 0, 8, 10_000)] == [1000.0, 1010.0, 1010.0, 1020.0]
+    store.abandon()
+
+
+def test_flush_says_what_is_safe(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    for number in range(50):
+        send(store, 0, b"%d" % number * 100)
+    assert store.flushed == 0
+    assert store.unflushed_bytes == store.position
+    assert store.flush() == store.position == store.flushed
+    assert store.unflushed_bytes == 0
+    store.abandon()
+
+
+def test_after_a_clean_stop_nothing_is_read_again(tmp_path: Path) -> None:
+    store, heard = opened(tmp_path)
+    assert heard.order == []
+    for number in range(100):
+        send(store, number % 3, b"%d" % number)
+        store.append_control(b"control %d" % number)
+    store.close(b"what the state was")
+    store, heard = opened(tmp_path)
+    assert heard.states == [b"what the state was"]
+    assert heard.order == ["restore"]
+    assert heard.opened == (0, 0, 0, False)
+    assert bodies(messages(store, "orders", 1)) == [b"%d" % number for number in range(1, 100, 3)]
+    assert send(store, 1, b"next") == 33
+    store.abandon()
+
+
+def test_after_a_crash_only_what_follows_the_checkpoint_is_read_again(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    for number in range(200):
+        send(store, 0, b"%d" % number)
+    store.append_control(b"old")
+    store.checkpoint(b"state")
+    before = store.position
+    store.append_control(b"new")
+    store.append("orders", [batch(0, b"a"), batch(1, b"b")], producer=PRODUCER, sequence=7)
+    store.append_control(b"newer")
+    written = store.position - before
+    assert store.since_checkpoint == written
+    store.abandon()
+    store, heard = opened(tmp_path)
+    assert heard.order == ["restore", "replay", "sent", "replay"]
+    assert (heard.states, heard.controls) == ([b"state"], [b"new", b"newer"])
+    assert heard.sends[0][:4] == ("orders", PRODUCER, 7, {0: 200, 1: 0})
+    assert heard.opened is not None
+    assert (heard.opened.scanned_batches, heard.opened.scanned_bytes) == (4, written)
+    assert store.bounds("orders", 0) == (0, 201)
+    assert store.flushed == store.position
+    store.abandon()
+
+
+def test_opening_again_and_again_after_crashes_changes_nothing(tmp_path: Path) -> None:
+    expected = []
+    for number in range(5):
+        store, heard = opened(tmp_path)
+        assert heard.controls == [b"%d" % n for n in range(3 if number > 2 else 0, number)]
+        assert bodies(messages(store, "orders", 0)) == expected
+        store.append_control(b"%d" % number)
+        expected.append(b"%d" % number)
+        send(store, 0, expected[-1])
+        if number == 2:
+            store.append_control(b"gone into the state")
+            store.checkpoint(b"")
+        store.abandon()
+
+
+def test_a_checkpoint_is_written_while_the_store_goes_on(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    send(store, 0, b"before")
+    pending = store.begin_checkpoint(b"state")
+    send(store, 0, b"after")
+    pending.write()
+    send(store, 1, b"after that")
+    store.finish_checkpoint(pending)
+    send(store, 0, b"at last")
+    store.abandon()
+    store, heard = opened(tmp_path)
+    assert heard.opened is not None
+    assert heard.opened.scanned_batches == 3
+    assert bodies(messages(store, "orders", 0)) == [b"before", b"after", b"at last"]
+    assert bodies(messages(store, "orders", 1)) == [b"after that"]
+    store.abandon()
+
+
+def test_a_checkpoint_that_was_not_finished_leaves_the_one_before(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    send(store, 0, b"a")
+    store.checkpoint(b"first")
+    send(store, 0, b"b")
+    for write in store.begin_checkpoint(b"second").writes:  # … and the crash comes before the file that counts them
+        write.write()
+    store.abandon()
+    store, heard = opened(tmp_path)
+    assert heard.states == [b"first"]
+    assert bodies(messages(store, "orders", 0)) == [b"a", b"b"]
+    send(store, 0, b"c")
+    store.close(b"third")
+    store, heard = opened(tmp_path)
+    assert bodies(messages(store, "orders", 0)) == [b"a", b"b", b"c"]
+    store.abandon()
+
+
+def test_without_a_usable_checkpoint_everything_is_read_from_the_messages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, _ = opened(tmp_path)
+    for number in range(30):
+        send(store, number % 2, b"%d" % number)
+        store.append_control(b"control %d" % number)
+    store.close(b"state")
+    flip(tmp_path / "checkpoint", 20)
+    store, heard = opened(tmp_path)
+    assert "checkpoint" in caplog.text
+    assert heard.states == []
+    assert heard.controls == [b"control %d" % number for number in range(30)]
+    assert heard.opened is not None
+    assert heard.opened.rebuilt
+    assert bodies(messages(store, "orders", 1)) == [b"%d" % number for number in range(1, 30, 2)]
+    store.abandon()
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "flipped"])
+def test_a_lost_index_is_read_from_the_messages(tmp_path: Path, damage: str) -> None:
+    store, _ = opened(tmp_path)
+    for number in range(60):
+        send(store, number % 3, b"%d" % number)
+    store.close(b"")
+    index = next(tmp_path.glob("queues/orders/1/*.index"))
+    if damage == "missing":
+        index.unlink()
+    elif damage == "short":
+        os.truncate(index, 50)
+    else:
+        flip(index, 70)
+    store, _ = opened(tmp_path)
+    assert bodies(messages(store, "orders", 1)) == [b"%d" % number for number in range(1, 60, 3)]
+    assert send(store, 1, b"next") == 20
+    store.close(b"")
+    store, _ = opened(tmp_path)
+    assert bodies(messages(store, "orders", 1))[-2:] == [b"58", b"next"]
+    assert not store.damaged
+    store.abandon()
+
+
+def test_long_queues_have_several_index_files(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path, chunk_size=1 << 20)
+    for number in range(20_000):
+        store.append("orders", [batch(0, b"%d" % number)])
+        if number == 10_000:
+            store.checkpoint(b"")
+    store.close(b"")
+    assert len(list(tmp_path.glob("queues/orders/0/*.index"))) == 3
+    store, _ = opened(tmp_path, chunk_size=1 << 20)
+    for offset in (0, 8191, 8192, 10_000, 16_383, 16_384, 19_999):
+        assert messages(store, "orders", 0, at=offset)[:1] == [(offset, b"%d" % offset)]
+    assert len(messages(store, "orders", 0, at=100, ask=5000)) == 19_900
+    store.abandon()
+
+
+def test_a_second_broker_is_told_who_holds_the_directory(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from enode_django.equeue.broker.store import MessageStore\n"
+        "MessageStore(Path(sys.argv[1]))"
+    )
+    second = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    assert second.returncode
+    assert "DirectoryInUse" in second.stderr
+    assert f"process {os.getpid()} on " in second.stderr
+    with pytest.raises(DirectoryInUse):
+        MessageStore(tmp_path)
+    store.close(b"")
+    opened(tmp_path)[0].abandon()

@@ -1,0 +1,188 @@
+"""The store against a list, over any series of sends, checkpoints, crashes and clean stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from enode_django.equeue.broker.batches import NewBatch
+from enode_django.equeue.broker.store import MessageStore
+from enode_django.equeue.records import encode_records
+from tests.equeue.storing import Heard, bodies, messages, opened
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where a directory costs nothing to flush."""
+
+QUEUES = [("orders", 0), ("orders", 1), ("events", 0)]
+
+SENDS = st.tuples(
+    st.just("send"),
+    st.sampled_from(["orders", "events"]),
+    st.lists(
+        st.tuples(st.integers(0, 1), st.lists(st.binary(max_size=60), min_size=1, max_size=4)), min_size=1, max_size=4
+    ),
+)
+STEPS = st.lists(
+    st.one_of(
+        SENDS,
+        SENDS,
+        SENDS,
+        st.tuples(st.just("control"), st.binary(max_size=30)),
+        st.tuples(st.sampled_from(["flush", "checkpoint", "crash", "stop"])),
+    ),
+    max_size=40,
+)
+
+
+class Model:
+    """What has to be in the store: per queue its messages, and the control records since the last checkpoint."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[str, int], list[bytes]] = {}
+        self.controls: list[bytes] = []
+        self.since: list[bytes] = []
+        self.sends: list[tuple[int, dict[int, int]]] = []
+        self.state = b""
+
+    def send(self, store: MessageStore, topic: str, parts: list[tuple[int, list[bytes]]]) -> None:
+        batches = [NewBatch(queue, len(records), encode_records(records)) for queue, records in parts]
+        expected: dict[int, int] = {}
+        for queue, records in parts:
+            held = self.queues.setdefault((topic, queue), [])
+            expected.setdefault(queue, len(held))
+            held.extend(records)
+        assert store.append(topic, batches, producer=b"p" * 16, sequence=len(self.sends)) == expected
+        self.sends.append((len(self.sends), expected))
+
+    def check(self, store: MessageStore) -> None:
+        for topic, queue in [*QUEUES, ("events", 1)]:
+            held = self.queues.get((topic, queue), [])
+            assert store.bounds(topic, queue) == (0, len(held))
+            assert messages(store, topic, queue) == list(enumerate(held))
+        assert not store.damaged
+
+    def check_opened(self, heard: Heard, first_send: int) -> None:
+        assert heard.controls == self.since
+        assert [(sent.sequence, sent.offsets) for sent in heard.sends] == self.sends[first_send:]
+        assert heard.opened is not None
+        assert heard.states == ([self.state] if self.state else [])
+
+
+@settings(max_examples=60, deadline=None, phases=set(Phase) - {Phase.explain})
+@given(STEPS, st.sampled_from([256, 1024, 100_000]), st.sampled_from([0, 3, 1000]), st.sampled_from([0, 600, None]))
+def test_store_holds_what_a_list_would(steps: list[Any], chunk_size: int, ring: int, high: int | None) -> None:
+    options = {"chunk_size": chunk_size, "ring_batches": ring, "low_watermark": 0, "high_watermark": high}
+    with TemporaryDirectory(dir=MEMORY) as name:
+        directory, model, known = Path(name), Model(), 0
+        store, _ = opened(directory, **options)
+        for step in steps:
+            match step:
+                case ("send", topic, parts):
+                    model.send(store, topic, parts)
+                case ("control", record):
+                    store.append_control(record)
+                    model.since.append(record)
+                case ("flush",):
+                    assert store.flush() == store.position
+                case ("crash",):
+                    store.abandon()
+                    store, heard = opened(directory, **options)
+                    model.check_opened(heard, known)
+                case (kind,):
+                    model.state, model.since, known = b"state %d" % len(model.sends), [], len(model.sends)
+                    if kind == "stop":
+                        store.close(model.state)
+                        store, heard = opened(directory, **options)
+                        model.check_opened(heard, known)
+                        assert heard.opened == (0, 0, 0, False)
+                    else:
+                        store.checkpoint(model.state)
+        model.check(store)
+        store.abandon()
+
+
+@settings(max_examples=100, deadline=None, phases=set(Phase) - {Phase.explain})
+@given(
+    st.lists(SENDS, min_size=1, max_size=15),
+    st.integers(0, 14),
+    st.sampled_from([256, 1024, 100_000]),
+    st.sampled_from(["cut", "zeros", "noise"]),
+    st.data(),
+)
+def test_whatever_a_crash_leaves_of_the_end_a_prefix_of_whole_sends_is_there(
+    sends: list[Any], checkpoint_after: int, chunk_size: int, damage: str, data: st.DataObject
+) -> None:
+    with TemporaryDirectory(dir=MEMORY) as name:
+        directory, model = Path(name), Model()
+        store, _ = opened(directory, chunk_size=chunk_size)
+        ends, safe = [], 0
+        for number, (_, topic, parts) in enumerate(sends):
+            model.send(store, topic, parts)
+            ends.append(store.position)
+            if number == checkpoint_after:
+                store.checkpoint(b"state")
+                safe = store.position
+        end = store.position
+        store.abandon()
+        # The file system may lose what was flushed; what it shows of it changed is found when it is read, not here.
+        torn = data.draw(st.integers(0 if damage == "cut" else safe, end))
+        _spoil(directory, torn, damage, data)
+        store, _ = opened(directory, chunk_size=chunk_size)
+        left = sum(1 for at in ends if at <= torn)
+        expected: dict[tuple[str, int], list[bytes]] = {}
+        for _, topic, parts in sends[:left]:
+            for queue, records in parts:
+                expected.setdefault((topic, queue), []).extend(records)
+        for topic, queue in [*QUEUES, ("events", 1)]:
+            held = expected.get((topic, queue), [])
+            assert messages(store, topic, queue) == list(enumerate(held))
+            assert store.bounds(topic, queue) == (0, len(held))
+        assert not store.damaged
+        for number in range(20):
+            model_end = len(expected.get(("orders", 0), [])) + number
+            body = encode_records([b"after"])
+            assert store.append("orders", [NewBatch(0, 1, body)]) == {0: model_end}
+        store.abandon()
+        store, _ = opened(directory, chunk_size=chunk_size)
+        assert bodies(messages(store, "orders", 0)) == [*expected.get(("orders", 0), []), *[b"after"] * 20]
+        store.abandon()
+
+
+def _spoil(directory: Path, torn: int, damage: str, data: st.DataObject) -> None:
+    """Change every byte from a position on."""
+    for path in sorted((directory / "messages").glob("*.chunk")):
+        content, start = path.read_bytes(), int(path.stem)
+        kept = content[: max(torn - start, 0)]
+        rest = len(content) - len(kept)
+        if damage == "cut" and not kept:
+            path.unlink()
+        elif damage == "cut" and rest:
+            path.write_bytes(kept)
+        elif rest:
+            noise = data.draw(st.binary(min_size=1, max_size=50))
+            path.write_bytes(kept + (bytes(rest) if damage == "zeros" else (noise * rest)[:rest]))
+
+
+@settings(max_examples=60, deadline=None, phases=set(Phase) - {Phase.explain})
+@given(st.lists(st.one_of(st.binary(max_size=300), st.just(b"EQB1"), st.just(bytes(64))), max_size=20), st.booleans())
+def test_random_bytes_in_place_of_messages_never_keep_the_store_from_opening(
+    parts: list[bytes], valid_before: bool
+) -> None:
+    with TemporaryDirectory(dir=MEMORY) as name:
+        directory = Path(name)
+        store, _ = opened(directory)
+        if valid_before:
+            store.append("orders", [NewBatch(0, 1, encode_records([b"first"]))])
+        store.abandon()
+        path = directory / "messages" / f"{0:020}.chunk"
+        with open(path, "r+b" if valid_before else "wb") as file:
+            file.seek(store.position)
+            file.write(b"".join(parts))
+        store, _ = opened(directory)
+        assert bodies(messages(store, "orders", 0)) == [b"first"] * valid_before
+        assert store.append("orders", [NewBatch(0, 1, encode_records([b"x"]))]) == {0: int(valid_before)}
+        store.abandon()
