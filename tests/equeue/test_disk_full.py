@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.equeue.storing import chunks, messages, opened, send
+
+ROOT = Path(__file__).parents[2]
+
+
+def fill(directory: Path, chunk_size: int, *, limit: int = -1, before: Sequence[str] = ()) -> list[Any]:
+    ran = subprocess.run(
+        [*before, sys.executable, "-m", "tests.equeue.filling", str(directory), str(chunk_size), str(limit)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert ran.returncode == 0, ran.stderr
+    told: list[Any] = json.loads(ran.stdout.splitlines()[-1])
+    return told
+
+
+def check(told: list[Any]) -> int:
+    sent, refused, readable, _, again, after, damaged = told
+    assert sent > 5
+    assert all("make room on the disk and send again" in message for message in refused)
+    assert readable
+    assert again == sent
+    assert after == "refused"
+    assert not damaged
+    return int(sent)
+
+
+@pytest.mark.parametrize("chunk_size", [100_000, 40_000, 20_000])
+def test_a_write_that_ends_halfway_leaves_nothing(tmp_path: Path, chunk_size: int) -> None:
+    """In the middle of a file that was reserved before (100,000), or where no new file can be reserved."""
+    limit = 31_000 if chunk_size > 31_000 else chunk_size - 1
+    sent = check(fill(tmp_path, chunk_size, limit=limit))
+    store, _ = opened(tmp_path, chunk_size=chunk_size)
+    assert send(store, 0, b"room again") == sent
+    assert len(messages(store, "orders", 0)) == sent + 1
+    store.close(b"")
+
+
+def test_a_full_file_system_refuses_sends_and_stays_whole(tmp_path: Path) -> None:
+    mount = f"mount -t tmpfs -o size=300k none {tmp_path} && "
+    probe = subprocess.run(["unshare", "-rm", "sh", "-c", mount + "true"], capture_output=True)
+    if probe.returncode:
+        pytest.skip("no file system of our own can be mounted here")
+    keep = tmp_path.with_name("kept")
+    command = mount + f'"$@"; code=$?; cp -r {tmp_path} {keep}; exit $code'
+    sent = check(fill(tmp_path, 40_000, before=["unshare", "-rm", "sh", "-c", command, "sh"]))
+    store, _ = opened(keep, chunk_size=40_000)
+    assert len(messages(store, "orders", 0)) == sent
+    assert send(store, 0, b"room again") == sent
+    assert not store.damaged
+    store.close(b"")
+    shutil.rmtree(keep)
+
+
+def test_a_reservation_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    fill(tmp_path, 20_000, limit=19_999)
+    assert len(chunks(tmp_path)) == 1

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from enode_django.equeue.broker.retention import QueuePart, Retention
+from enode_django.equeue.broker.store import MessageStore
+from tests.equeue.storing import chunks, messages, opened, send
+
+BODY = b"x" * 900
+
+
+def everything(topic: str, queue: int) -> int:
+    return 1 << 60
+
+
+def no_group(topic: str, queue: int) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("retention", "due"),
+    [
+        (Retention(), False),
+        (Retention(max_age=10), True),
+        (Retention(max_age=11), False),
+        (Retention(max_bytes=99), True),
+        (Retention(max_bytes=100), False),
+        (Retention(max_messages=4), True),
+        (Retention(max_messages=5), False),
+        (Retention(max_age=10, max_bytes=100), True),
+        (Retention(max_age=10, max_bytes=100, all_limits=True), False),
+        (Retention(max_age=10, max_bytes=99, all_limits=True), True),
+        (Retention(all_limits=True), False),
+    ],
+)
+def test_limits_say_what_is_due(retention: Retention, due: bool) -> None:
+    assert retention.is_due(age=10.5, size=100, messages=5) is due
+
+
+def test_what_a_group_needs_is_spared() -> None:
+    parts = [QueuePart("orders", 0, 10, 0.0), QueuePart("orders", 1, 5, 0.0)]
+    assert Retention().spares(parts, lambda topic, queue: (10, 4)[queue])
+    assert not Retention().spares(parts, lambda topic, queue: (10, 5)[queue])
+    assert Retention().spares(parts, no_group)
+    assert not Retention(delete_unconsumed=True).spares(parts, no_group)
+
+
+def filled(directory: Path, *, count: int = 40) -> tuple[MessageStore, list[float]]:
+    """One message a second in files of four, in two queues by turns."""
+    now = [1000.0]
+    store, _ = opened(directory, clock=lambda: now[0])
+    for number in range(count):
+        send(store, number % 2, b"%03d" % number + BODY)
+        now[0] += 1
+    store.checkpoint(b"")
+    return store, now
+
+
+def left(store: MessageStore) -> list[int]:
+    found = messages(store, "orders", 0) + messages(store, "orders", 1)
+    return sorted(int(body[:3]) for _, body in found)
+
+
+def test_files_above_an_age_are_deleted(tmp_path: Path) -> None:
+    store, now = filled(tmp_path)
+    assert now[0] == 1040
+    assert store.delete(Retention(max_age=20), everything) == 5  # the newest in them were taken at 1003 … 1019
+    assert left(store) == list(range(20, 40))
+    assert store.bounds("orders", 0) == (10, 20)
+    assert store.bounds("orders", 1) == (10, 20)
+    assert store.delete(Retention(max_age=20), everything) == 0
+    store.abandon()
+
+
+def test_files_above_a_size_or_a_count_are_deleted(tmp_path: Path) -> None:
+    store, _ = filled(tmp_path)
+    size = store.size
+    assert store.delete(Retention(max_bytes=size), everything) == 0
+    assert store.delete(Retention(max_bytes=size - 1), everything) == 1
+    assert store.size < size
+    assert store.delete(Retention(max_messages=30), everything) == 2
+    assert left(store) == list(range(12, 40))
+    store.abandon()
+
+
+def test_all_limits_together_delete_less(tmp_path: Path) -> None:
+    store, _ = filled(tmp_path)
+    assert store.delete(Retention(max_age=20, max_messages=30, all_limits=True), everything) == 3
+    assert store.delete(Retention(max_age=20, max_messages=30), everything) == 2
+    store.abandon()
+
+
+@pytest.mark.parametrize(
+    ("consumed", "deleted"),
+    [
+        (lambda topic, queue: 0, 0),
+        (lambda topic, queue: 2, 1),
+        (lambda topic, queue: 3, 1),
+        (lambda topic, queue: (20, 5)[queue], 2),
+        (everything, 9),
+        (no_group, 0),
+    ],
+)
+def test_what_a_group_has_not_consumed_stays(
+    tmp_path: Path, consumed: Callable[[str, int], int | None], deleted: int
+) -> None:
+    store, now = filled(tmp_path)
+    now[0] += 1000
+    assert store.delete(Retention(max_age=1), consumed) == deleted
+    assert left(store) == list(range(4 * deleted, 40))
+    assert store.delete(Retention(max_age=1, delete_unconsumed=True), consumed) == 9 - deleted
+    store.abandon()
+
+
+def test_the_newest_file_and_what_no_checkpoint_counts_stay(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    for number in range(40):
+        send(store, 0, b"%03d" % number + BODY)
+    store.flush()
+    rule = Retention(max_bytes=0, delete_unconsumed=True)
+    assert store.delete(rule, no_group) == 0
+    store.checkpoint(b"")
+    assert store.delete(rule, no_group) == 9
+    assert len(chunks(tmp_path)) == 1
+    assert left(store) == list(range(36, 40))
+    store.abandon()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_queue_goes_on_counting_after_all_its_messages_were_deleted(tmp_path: Path, crash: bool) -> None:
+    store, _ = opened(tmp_path)
+    for _ in range(5):
+        send(store, 0, BODY, topic="old")
+    for _ in range(20):
+        send(store, 0, BODY)
+    store.checkpoint(b"")
+    index = tmp_path / "queues" / "old" / "0"
+    assert list(index.iterdir())
+    store.delete(Retention(max_bytes=0, delete_unconsumed=True), no_group)
+    assert store.bounds("old", 0) == (5, 5)
+    assert not list(index.iterdir())
+    if crash:
+        store.abandon()
+    else:
+        store.close(b"")
+    store, _ = opened(tmp_path)
+    assert store.bounds("old", 0) == (5, 5)
+    assert store.offset_at("old", 0, 0) == 5
+    assert send(store, 0, b"next", topic="old") == 5
+    assert messages(store, "old", 0) == [(5, b"next")]
+    first, end = store.bounds("orders", 0)
+    assert 0 < first < end == 20
+    assert store.offset_at("orders", 0, 0) == first
+    assert messages(store, "orders", 0)[0][0] == first
+    assert not store.damaged
+    store.abandon()
+
+
+def test_a_damaged_index_of_a_queue_whose_beginning_was_deleted_is_read_from_what_is_left(tmp_path: Path) -> None:
+    store, _ = filled(tmp_path)
+    store.delete(Retention(max_messages=30), everything)
+    store.close(b"")
+    for index in tmp_path.glob("queues/orders/*/*.index"):
+        index.write_bytes(b"")
+    store, _ = opened(tmp_path)
+    assert left(store) == list(range(12, 40))
+    assert store.bounds("orders", 0) == (6, 20)
+    assert send(store, 0, b"040") == 20
+    store.close(b"")
+    store, _ = opened(tmp_path)
+    assert left(store) == list(range(12, 41))
+    store.abandon()

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from enode_django.equeue.broker.mapping import IDLE_SECONDS, MappedMemory
+from tests.equeue.storing import messages, opened, send
+
+BODY = b"x" * 900
+CHUNK = 4096
+
+
+def test_limits_follow_the_machine_unless_told() -> None:
+    memory = MappedMemory()
+    assert 0 < memory.low < memory.high
+    assert abs(memory.high * 40 / 75 - memory.low) < 2
+
+
+def test_above_the_high_watermark_nothing_more_is_mapped_and_reading_goes_on(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path, low_watermark=0, high_watermark=3 * CHUNK, preload=0)
+    for number in range(40):
+        send(store, 0, b"%d" % number + BODY)
+    assert [int(body[:-900]) for _, body in messages(store, "orders", 0)] == list(range(40))
+    assert 2 * CHUNK <= store.mapped_bytes <= 3 * CHUNK
+    store.abandon()
+    assert store.mapped_bytes == 0
+
+
+def test_above_the_low_watermark_what_nobody_reads_is_unmapped(tmp_path: Path) -> None:
+    now = [100.0]
+    store, _ = opened(tmp_path, low_watermark=2 * CHUNK, high_watermark=1 << 30, monotonic=lambda: now[0])
+    for number in range(40):
+        send(store, 0, b"%d" % number + BODY)
+    store.flush()
+    messages(store, "orders", 0)
+    everything = store.mapped_bytes
+    assert everything > 8 * CHUNK
+    store.unmap_idle()
+    assert store.mapped_bytes == everything
+    now[0] += IDLE_SECONDS
+    messages(store, "orders", 0, at=30)
+    store.unmap_idle()
+    read_since = store.mapped_bytes
+    assert 2 * CHUNK < read_since < everything
+    now[0] += IDLE_SECONDS
+    store.unmap_idle()
+    assert store.mapped_bytes <= 2 * CHUNK
+    assert len(messages(store, "orders", 0)) == 40
+    store.abandon()
+
+
+def test_files_with_unsafe_messages_stay_open_for_the_flush(tmp_path: Path) -> None:
+    now = [100.0]
+    store, _ = opened(tmp_path, low_watermark=0, high_watermark=1 << 30, monotonic=lambda: now[0])
+    for number in range(20):
+        send(store, 0, b"%d" % number + BODY)
+    messages(store, "orders", 0)
+    mapped = store.mapped_bytes
+    now[0] += IDLE_SECONDS
+    store.unmap_idle()
+    assert store.mapped_bytes == mapped
+    store.flush()
+    store.unmap_idle()
+    assert store.mapped_bytes == 0
+    store.abandon()
+
+
+def test_the_newest_files_are_mapped_at_the_start(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    for number in range(40):
+        send(store, 0, b"%d" % number + BODY)
+    store.close(b"")
+    for preload, least in ((0, 0), (1, 1), (3, 2 * CHUNK)):
+        store, _ = opened(tmp_path, preload=preload)
+        assert least <= store.mapped_bytes <= preload * CHUNK
+        store.abandon()
+
+
+def test_a_ring_answers_without_a_file(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path, ring_batches=100, preload=0)
+    for number in range(20):
+        send(store, 0, b"%d" % number + BODY)
+    for chunk in tmp_path.glob("messages/*.chunk"):
+        chunk.unlink()
+    assert len(messages(store, "orders", 0)) == 20
+    assert store.mapped_bytes == 0
+    assert not store.damaged
+    store.abandon()
+
+
+def test_a_file_is_never_mapped_further_than_it_goes(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path, chunk_size=1 << 20)
+    send(store, 0, b"before")
+    messages(store, "orders", 0)
+    store.abandon()
+    store, _ = opened(tmp_path, chunk_size=1 << 20)  # the reserved space was cut: the file is short now
+    for _ in range(5):
+        send(store, 0, b"x" * mmap.PAGESIZE)
+        assert messages(store, "orders", 0)[0] == (0, b"before")
+    assert len(messages(store, "orders", 0)) == 6
+    store.abandon()
