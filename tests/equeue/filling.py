@@ -17,7 +17,8 @@ BODY = b"x" * 2000
 def main(directory: Path, chunk_size: int, limit: int) -> None:
     store, _ = opened(directory, chunk_size=chunk_size)
     send(store, 0, b"%06d" % 0 + BODY)
-    refused, sent = [], 1
+    refused: list[str] = []
+    sent = 1
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     while len(refused) < 3:
         try:

@@ -3,11 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from enode_django.equeue.broker.batches import NewBatch
+from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import encode_records
 from enode_django.exceptions import DirectoryInUse, MalformedRecords, QueueError
@@ -75,6 +78,8 @@ def test_a_body_that_is_not_what_it_says_is_refused_and_nothing_is_stored(tmp_pa
             store.append("orders", [batch(1, b"fine"), wrong])
     with pytest.raises(QueueError, match="topic"):
         send(store, 0, b"a", topic="x" * 300)
+    with pytest.raises(QueueError, match="65535"):
+        store.append("orders", [batch(0, b"")] * 65_536)
     assert store.position == 0
     assert store.bounds("orders", 1) == (0, 0)
     store.abandon()
@@ -122,6 +127,54 @@ def test_offset_at_finds_the_first_batch_of_a_time(tmp_path: Path) -> None:
     store.abandon()
 
 
+def test_a_buffer_that_is_used_again_does_not_change_what_was_sent(tmp_path: Path) -> None:
+    for ring_batches in (0, 10):
+        store, _ = opened(tmp_path, ring_batches=ring_batches)
+        body = bytearray(encode_records([b"sent"]))
+        first = store.append("orders", [NewBatch(0, 1, memoryview(body))])[0]
+        body[:] = bytes(len(body))
+        assert messages(store, "orders", 0, at=first) == [(first, b"sent")]
+        store.abandon()
+
+
+def test_a_thread_may_flush_and_write_checkpoints_while_the_store_goes_on(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path, low_watermark=0)
+    stopped = threading.Event()
+
+    def flush_until_stopped() -> int:
+        flushes = 0
+        while not stopped.is_set():
+            safe = store.flush()
+            assert safe <= store.position
+            flushes += 1
+        return flushes
+
+    with ThreadPoolExecutor(2) as threads:
+        flushing = threads.submit(flush_until_stopped)
+        for number in range(1000):
+            send(store, number % 3, b"%d" % number * 50)
+            store.unmap_idle()
+            if number % 100 == 0:
+                store.flush()
+                pending = store.begin_checkpoint(b"")
+                writing = threads.submit(pending.write)
+                send(store, 3, b"meanwhile")
+                writing.result(timeout=30)
+                store.finish_checkpoint(pending)
+                store.delete(Retention(max_messages=300, delete_unconsumed=True), lambda topic, queue: None)
+        stopped.set()
+        assert flushing.result(timeout=30) > 0
+    store.close(b"")
+    store, _ = opened(tmp_path)
+    for queue in range(3):
+        first, end = store.bounds("orders", queue)
+        expected = [(offset, b"%d" % (offset * 3 + queue) * 50) for offset in range(first, end)]
+        assert messages(store, "orders", queue) == expected
+        assert 0 < first < end
+    assert not store.damaged
+    store.abandon()
+
+
 def test_flush_says_what_is_safe(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     for number in range(50):
@@ -143,7 +196,7 @@ def test_after_a_clean_stop_nothing_is_read_again(tmp_path: Path) -> None:
     store, heard = opened(tmp_path)
     assert heard.states == [b"what the state was"]
     assert heard.order == ["restore"]
-    assert heard.opened == (0, 0, 0, False)
+    assert heard.opened == (0, 0, False, False)
     assert bodies(messages(store, "orders", 1)) == [b"%d" % number for number in range(1, 100, 3)]
     assert send(store, 1, b"next") == 33
     store.abandon()
@@ -174,7 +227,7 @@ def test_after_a_crash_only_what_follows_the_checkpoint_is_read_again(tmp_path: 
 
 
 def test_opening_again_and_again_after_crashes_changes_nothing(tmp_path: Path) -> None:
-    expected = []
+    expected: list[bytes] = []
     for number in range(5):
         store, heard = opened(tmp_path)
         assert heard.controls == [b"%d" % n for n in range(3 if number > 2 else 0, number)]

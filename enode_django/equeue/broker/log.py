@@ -85,12 +85,11 @@ class MessageLog:
             self.flushed = max(self.flushed, position)
             return self.flushed
 
-    def cut(self, position: int) -> int:
-        """Take away everything from ``position`` on, the newest first; returns how many bytes that were.
+    def cut(self, position: int) -> None:
+        """Take away everything from ``position`` on, the newest first.
 
         For opening, before anything is appended. What is left is safe on return.
         """
-        before = self.end
         with translated("cutting the log"):
             while self.chunks and self.chunks[-1].start >= position and self.chunks[-1].start > self.start:
                 self.chunks.pop().delete()
@@ -99,7 +98,6 @@ class MessageLog:
             sync_directory(self.directory)
         self.end = self.chunks[-1].end if self.chunks else 0
         self.flush()
-        return before - self.end
 
     def skip_to(self, position: int) -> None:
         """Go on at a position behind the end, in a new file: positions that were given once are not given again."""

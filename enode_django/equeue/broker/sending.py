@@ -1,105 +1,76 @@
-"""Sends: stored once, and held back while the disk does not keep up."""
+"""From the batches of a send to the bytes that go into the log. No I/O."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from enode_django.equeue.broker.batches import NewBatch
-from enode_django.equeue.broker.calls import LATER, Call, Later
-from enode_django.equeue.broker.pulling import Pulling
-from enode_django.equeue.broker.state import BrokerState
-from enode_django.equeue.broker.store import MessageStore
-from enode_django.equeue.transports.base import check_route
-from enode_django.exceptions import EnodeError, QueueFull
+from enode_django.equeue.broker.batches import CONTROL_TOPIC, NO_PRODUCER, Header, NewBatch, encode_header
+from enode_django.equeue.records import Buffer, is_whole, record_count, seal
+from enode_django.exceptions import MalformedRecords, QueueError
+
+_MOST_PARTS = 0xFFFF
 
 
-class Send(NamedTuple):
-    topic: str
-    batches: Sequence[NewBatch]
-    route: int | None
-    producer: bytes
-    sequence: int
+class Layout(NamedTuple):
+    """What is to be written, in order; the last header's ``end`` will be the end of the log."""
+
+    headers: Sequence[Header]
+    bodies: Sequence[Buffer]
 
     @property
-    def size(self) -> int:
-        return sum(len(batch.body) for batch in self.batches)
+    def length(self) -> int:
+        return self.headers[-1].end - self.headers[0].position
+
+    def buffers(self) -> list[Buffer]:
+        found: list[Buffer] = []
+        for header, body in zip(self.headers, self.bodies, strict=True):
+            found += encode_header(header), body, bytes(header.end - header.body_position - len(body))
+        return found
 
 
-class Sending:
-    """``limit``: so many bytes may wait for the disk, and so many be held back; ``patience``: how long a send is."""
+class Stamp(NamedTuple):
+    """Where the log ends when a send comes, what of it is safe, and when it came (in milliseconds)."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        state: BrokerState,
-        pulling: Pulling,
-        *,
-        limit: int,
-        patience: float,
-        flush: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._state = state
-        self._pulling = pulling
-        self._limit = limit
-        self._patience = patience
-        self._flush = flush
-        self._held: deque[tuple[Call, Send]] = deque()
-        self._held_bytes = 0
+    position: int
+    flushed: int
+    time: int
 
-    def send(self, call: Call, send: Send) -> Mapping[int, int] | Later:
-        """Per queue the offset of its first message. Raises what `Transport.send` raises."""
-        self._state.coordinator.topic(send.topic, {batch.queue for batch in send.batches})
-        if self._held or self._store.unflushed_bytes > self._limit:
-            return self._hold(call, send)
-        return self.store(send)
 
-    def store(self, send: Send) -> Mapping[int, int]:
-        known = self._state.sends.answer(send.topic, send.producer, send.sequence)
-        if known is not None:
-            return known
-        topic = self._state.coordinator.topic(send.topic, {batch.queue for batch in send.batches})
-        check_route(send.topic, send.route, topic.version)
-        self._state.ensure_written()
-        firsts = self._store.append(send.topic, send.batches, producer=send.producer, sequence=send.sequence)
-        self._state.sends.add(send.topic, send.producer, send.sequence, firsts, time.time())
-        self._pulling.wake(send.topic, firsts)
-        return firsts
+def lay_out(
+    topic: str,
+    batches: Sequence[NewBatch],
+    end_of: Callable[[int], int],
+    stamp: Stamp,
+    producer: bytes = NO_PRODUCER,
+    sequence: int = 0,
+) -> Layout:
+    """``end_of`` a queue is the offset that its next message gets; several batches for one queue follow each other.
 
-    def retry(self) -> None:
-        """Store what is held, as far as there is room now."""
-        while self._held and self._store.unflushed_bytes <= self._limit:
-            call, send = self._held.popleft()
-            if not call.is_over:
-                self._finish(call, send)
+    Raises `MalformedRecords` for a body that is not whole or not of as many records as is said.
+    """
+    if len(batches) > _MOST_PARTS or len(producer) != len(NO_PRODUCER):
+        raise QueueError(f"a send has at most {_MOST_PARTS} batches and a producer of 16 bytes; got {producer[:20]!r}")
+    headers: list[Header] = []
+    ends: dict[int, int] = {}
+    position = stamp.position
+    for part, (queue, count, body) in enumerate((batch.queue, batch.count, batch.body) for batch in batches):
+        _check(queue, count, body)
+        first = ends[queue] if queue in ends else end_of(queue)
+        ends[queue] = first + count
+        place = (topic, queue, first, count, position, len(body), stamp.time, stamp.flushed)
+        headers.append(Header(*place, producer, sequence, part, len(batches)))
+        position = headers[-1].end
+    return Layout(headers, [batch.body for batch in batches])
 
-    def _finish(self, call: Call, send: Send) -> None:
-        try:
-            firsts = self.store(send)
-        except EnodeError as error:
-            call.fail(error)
-        else:
-            call.answer_when_safe(firsts)
 
-    def _hold(self, call: Call, send: Send) -> Later:
-        if self._held and self._held_bytes + send.size > self._limit:
-            raise self._full()
-        self._flush()
-        self._held.append((call, send))
-        self._held_bytes += send.size
-        timer = asyncio.get_running_loop().call_later(self._patience, call.fail, self._full())
-        call.on_end = lambda: self._let_go(timer, send)
-        return LATER
+def lay_out_control(record: bytes, stamp: Stamp) -> Layout:
+    body = seal(record)
+    return Layout([Header(CONTROL_TOPIC, 0, 0, 1, stamp.position, len(body), stamp.time, stamp.flushed)], [body])
 
-    def _let_go(self, timer: asyncio.TimerHandle, send: Send) -> None:
-        timer.cancel()
-        self._held_bytes -= send.size
 
-    def _full(self) -> QueueFull:
-        return QueueFull(
-            f"{self._store.unflushed_bytes} bytes wait for the broker's disk, which does not keep up; send again later"
-        )
+def _check(queue: int, count: int, body: Buffer) -> None:
+    if not is_whole(body):
+        raise MalformedRecords(f"the body for queue {queue!r} does not match its CRC; it was damaged on its way")
+    if record_count(body) != count:
+        raise MalformedRecords(f"the body for queue {queue!r} does not hold {count!r} records, as was said")

@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enode_django.equeue.broker.batches import (
-    CONTROL_TOPIC,
+    ALIGNMENT,
     NO_PRODUCER,
-    Header,
     NewBatch,
     StoredBatch,
     batch_length,
     decode_header,
-    encode_header,
 )
 from enode_django.equeue.broker.checkpoint import Checkpoint, read_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
@@ -36,8 +34,8 @@ from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.retention import Consumed, Retention
 from enode_django.equeue.broker.ring import Ring
-from enode_django.equeue.records import Buffer, is_whole, record_count, seal
-from enode_django.exceptions import MalformedRecords
+from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
+from enode_django.equeue.records import is_whole
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +50,12 @@ class Damage(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What opening had to do: how much was read again since the checkpoint, how many bytes of unfinished sends were cut
-    from the end (unused space counts as well), and whether the indexes were made anew from all messages."""
+    """What opening had to do: how much was read again since the checkpoint, whether something unfinished was cut from
+    the end (`position` is where), and whether the indexes were made anew from all messages."""
 
     scanned_batches: int
     scanned_bytes: int
-    cut_bytes: int
+    torn: bool
     rebuilt: bool
 
 
@@ -134,7 +132,8 @@ class MessageStore:
         recovered = Recovery(
             self._log, self._queues, replay=replay, replay_from=checkpoint.position, sent=sent, report=self._report
         ).run(start)
-        cut = self._log.cut(recovered.end)
+        torn = any(self._log.read(recovered.end, ALIGNMENT))
+        self._log.cut(recovered.end)
         self._log.skip_to(checkpoint.position)
         self._time = max(checkpoint.time, recovered.time)
         self._checkpointed = checkpoint.position
@@ -143,7 +142,7 @@ class MessageStore:
             self.checkpoint(known.state)
         for chunk in self._log.chunks[-self._preload :] if self._preload else ():
             chunk.preload()
-        return Opened(recovered.batches, recovered.end - start, cut, rebuilt and recovered.batches > 0)
+        return Opened(recovered.batches, recovered.end - start, torn, rebuilt and recovered.batches > 0)
 
     @property
     def position(self) -> int:
@@ -181,35 +180,24 @@ class MessageStore:
         ``producer`` has 16 bytes; the next `open` tells its sends by ``sent``. Raises, with nothing stored,
         `MalformedRecords` for a body that is not whole, `QueueFull` for want of room, `StorageFailed`.
         """
-        for batch in batches:
-            _check(batch)
-        ends: dict[int, int] = {}
+        layout = lay_out(
+            topic, batches, lambda queue: self._queues.of(topic, queue).end, self._stamp(), producer, sequence
+        )
+        if not batches:
+            return {}
+        self._log.append(layout.buffers(), layout.length)
         firsts: dict[int, int] = {}
-        headers: list[Header] = []
-        position = self._log.end
-        for batch in batches:
-            first = ends.get(batch.queue)
-            if first is None:
-                first = firsts[batch.queue] = self._queues.of(topic, batch.queue).end
-            ends[batch.queue] = first + batch.count
-            part = len(headers)
-            place = (topic, batch.queue, first, batch.count)
-            headers.append(self._header(place, position, batch.body, producer, sequence, part, len(batches)))
-            position = headers[-1].end
-        if headers:
-            self._write(headers, [batch.body for batch in batches])
-            for header, batch in zip(headers, batches, strict=True):
-                self._queues.of(topic, batch.queue).add(entry_of(header))
-                body = batch.body if isinstance(batch.body, bytes) else bytes(batch.body)
-                self._ring.add(
-                    header.position, StoredBatch(header.first_offset, header.messages, header.time / 1000, body)
-                )
+        for header, body in zip(layout.headers, layout.bodies, strict=True):
+            self._queues.of(topic, header.queue).add(entry_of(header))
+            firsts.setdefault(header.queue, header.first_offset)
+            kept = body if isinstance(body, bytes) else bytes(body)
+            self._ring.add(header.position, StoredBatch(header.first_offset, header.messages, header.time / 1000, kept))
         return firsts
 
     def append_control(self, record: bytes) -> None:
         """Store what `open` will hand to ``replay``, unless a checkpoint behind it is written before."""
-        body = seal(record)
-        self._write([self._header((CONTROL_TOPIC, 0, 0, 1), self._log.end, body, NO_PRODUCER, 0, 0, 1)], [body])
+        layout = lay_out_control(record, self._stamp())
+        self._log.append(layout.buffers(), layout.length)
 
     def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
         """Whole batches in order, beginning with the one that holds ``offset`` or the next one that is left.
@@ -290,7 +278,10 @@ class MessageStore:
         self._log.unmap_idle()
 
     def close(self, state: bytes) -> None:
-        """Flush, write a checkpoint and let go of the directory: the next `open` reads nothing again."""
+        """Flush, write a checkpoint and let go of the directory: the next `open` reads nothing again.
+
+        No other thread may be in `flush` or writing a checkpoint by then.
+        """
         try:
             self._log.close()
             self.checkpoint(state)
@@ -302,26 +293,13 @@ class MessageStore:
         self._log.release()
         self._lock.release()
 
-    def _header(
-        self,
-        place: tuple[str, int, int, int],
-        position: int,
-        body: Buffer,
-        producer: bytes,
-        sequence: int,
-        part: int,
-        parts: int,
-    ) -> Header:
+    def _stamp(self) -> Stamp:
         self._time = max(self._time, int(self._clock() * 1000))
-        return Header(*place, position, len(body), self._time, self._log.flushed, producer, sequence, part, parts)
-
-    def _write(self, headers: Sequence[Header], bodies: Sequence[Buffer]) -> None:
-        buffers: list[Buffer] = []
-        for header, body in zip(headers, bodies, strict=True):
-            buffers += encode_header(header), body, bytes(header.end - header.body_position - len(body))
-        self._log.append(buffers, headers[-1].end - headers[0].position)
+        return Stamp(self._log.end, self._log.flushed, self._time)
 
     def _stored(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
+        if entry.position in self.damaged:
+            return None
         data = self._log.read(entry.position, batch_length(topic, entry.length))
         header = decode_header(data, entry.position)
         if header is None or header.topic != topic or header.queue != queue or entry_of(header) != entry:
@@ -352,10 +330,3 @@ class MessageStore:
         return retention.is_due(age=self._clock() - newest, size=self.size, messages=messages) and not retention.spares(
             parts, consumed
         )
-
-
-def _check(batch: NewBatch) -> None:
-    if not is_whole(batch.body):
-        raise MalformedRecords(f"the body for queue {batch.queue!r} does not match its CRC; it was damaged on its way")
-    if record_count(batch.body) != batch.count:
-        raise MalformedRecords(f"the body for queue {batch.queue!r} does not hold {batch.count!r} records, as was said")

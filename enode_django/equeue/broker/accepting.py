@@ -1,0 +1,105 @@
+"""Sends: stored once, and held back while the disk does not keep up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from enode_django.equeue.broker.batches import NewBatch
+from enode_django.equeue.broker.calls import LATER, Call, Later
+from enode_django.equeue.broker.pulling import Pulling
+from enode_django.equeue.broker.state import BrokerState
+from enode_django.equeue.broker.store import MessageStore
+from enode_django.equeue.transports.base import check_route
+from enode_django.exceptions import EnodeError, QueueFull
+
+
+class Send(NamedTuple):
+    topic: str
+    batches: Sequence[NewBatch]
+    route: int | None
+    producer: bytes
+    sequence: int
+
+    @property
+    def size(self) -> int:
+        return sum(len(batch.body) for batch in self.batches)
+
+
+class Sending:
+    """``limit``: so many bytes may wait for the disk, and so many be held back; ``patience``: how long a send is."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        state: BrokerState,
+        pulling: Pulling,
+        *,
+        limit: int,
+        patience: float,
+        flush: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._pulling = pulling
+        self._limit = limit
+        self._patience = patience
+        self._flush = flush
+        self._held: deque[tuple[Call, Send]] = deque()
+        self._held_bytes = 0
+
+    def send(self, call: Call, send: Send) -> Mapping[int, int] | Later:
+        """Per queue the offset of its first message. Raises what `Transport.send` raises."""
+        self._state.coordinator.topic(send.topic, {batch.queue for batch in send.batches})
+        if self._held or self._store.unflushed_bytes > self._limit:
+            return self._hold(call, send)
+        return self.store(send)
+
+    def store(self, send: Send) -> Mapping[int, int]:
+        known = self._state.sends.answer(send.topic, send.producer, send.sequence)
+        if known is not None:
+            return known
+        topic = self._state.coordinator.topic(send.topic, {batch.queue for batch in send.batches})
+        check_route(send.topic, send.route, topic.version)
+        self._state.ensure_written()
+        firsts = self._store.append(send.topic, send.batches, producer=send.producer, sequence=send.sequence)
+        self._state.sends.add(send.topic, send.producer, send.sequence, firsts, time.time())
+        self._pulling.wake(send.topic, firsts)
+        return firsts
+
+    def retry(self) -> None:
+        """Store what is held, as far as there is room now."""
+        while self._held and self._store.unflushed_bytes <= self._limit:
+            call, send = self._held.popleft()
+            if not call.is_over:
+                self._finish(call, send)
+
+    def _finish(self, call: Call, send: Send) -> None:
+        try:
+            firsts = self.store(send)
+        except EnodeError as error:
+            call.fail(error)
+        else:
+            call.answer_when_safe(firsts)
+
+    def _hold(self, call: Call, send: Send) -> Later:
+        if self._held and self._held_bytes + send.size > self._limit:
+            raise self._full()
+        self._flush()
+        self._held.append((call, send))
+        self._held_bytes += send.size
+        timer = asyncio.get_running_loop().call_later(self._patience, call.fail, self._full())
+        call.on_end = lambda: self._let_go(timer, send)
+        return LATER
+
+    def _let_go(self, timer: asyncio.TimerHandle, send: Send) -> None:
+        timer.cancel()
+        self._held_bytes -= send.size
+
+    def _full(self) -> QueueFull:
+        return QueueFull(
+            f"{self._store.unflushed_bytes} bytes wait for the broker's disk, which does not keep up; send again later"
+        )
