@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from enode_django.equeue.broker.batches import NewBatch
+from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import encode_records
@@ -223,6 +224,34 @@ def test_after_a_crash_only_what_follows_the_checkpoint_is_read_again(tmp_path: 
     assert (heard.opened.scanned_batches, heard.opened.scanned_bytes) == (4, written)
     assert store.bounds("orders", 0) == (0, 201)
     assert store.flushed == store.position
+    store.abandon()
+
+
+def test_start_up_reads_in_proportion_to_what_was_written_since_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what stands before it, nor the space that is reserved behind."""
+    store, _ = opened(tmp_path, chunk_size=32 << 20)
+    for _ in range(100):
+        send(store, 0, bytes(100_000))
+    store.checkpoint(b"")
+    for _ in range(3):
+        send(store, 0, bytes(100_000))
+    store.read("orders", 0, 102, 1, 1)
+    store.abandon()
+    read_bytes = []
+    read = Chunk.read
+
+    def counted(chunk: Chunk, position: int, length: int) -> bytes:
+        data = read(chunk, position, length)
+        read_bytes.append(len(data))
+        return data
+
+    monkeypatch.setattr(Chunk, "read", counted)
+    store, heard = opened(tmp_path, chunk_size=32 << 20)
+    assert heard.opened is not None
+    assert 300_000 < heard.opened.scanned_bytes < 301_000
+    assert 300_000 < sum(read_bytes) < 3_000_000
     store.abandon()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from enode_django.equeue.broker.files import write_all
@@ -107,21 +107,24 @@ class Chunk:
         if self._map is not None:
             self._map.madvise(mmap.MADV_WILLNEED)
 
-    def data_from(self, position: int) -> Iterator[tuple[int, int]]:
+    def data_from(self, position: int) -> list[tuple[int, int]]:
         """From where to where there is anything but space that was never written, from ``position`` on.
 
-        On a file system that cannot tell, everything is.
+        On a file system that cannot tell, everything is. Ask once: reading makes the kernel read ahead, and what it has
+        read of such space counts as written.
         """
+        found = []
         while position < self.end:
             try:
                 first = os.lseek(self.fileno(), position - self.start, os.SEEK_DATA)
                 last = os.lseek(self.fileno(), first, os.SEEK_HOLE)
             except OSError as error:
                 if error.errno != errno.ENXIO:  # which means nothing but unwritten space up to the end
-                    yield position, self.end
-                return
-            yield self.start + first, min(self.start + last, self.end)
+                    found.append((position, self.end))
+                break
+            found.append((self.start + first, min(self.start + last, self.end)))
             position = self.start + last
+        return found
 
     def truncate(self, position: int) -> None:
         """Give back the space from ``position`` on; what stood there is gone."""
