@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil
 import redis
-from enode_django.equeue.transports.broker import BrokerTransport
 
 from benchmarks import loads
 from benchmarks.figures import Figure, median
@@ -23,6 +22,7 @@ from benchmarks.rabbitmq import rabbitmq_rates
 from benchmarks.throughput import pipeline_seconds
 from benchmarks.workspace import Services
 from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.broker import BrokerTransport
 from sample_project.embedded import Broker
 
 BATCH = 500

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from enode_django.equeue.transports.broker import BrokerTransport
-
 from enode_django.exceptions import TransportUnavailable
 from sample_project.embedded_process import START_SECONDS, Server, ServerUnavailable
 

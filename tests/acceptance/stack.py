@@ -15,12 +15,12 @@ from typing import Any
 
 import psycopg
 import redis
-from enode_django.equeue.transports.broker import BrokerTransport
 
 from enode_django.commanding.bus import QueueCommandBus
 from enode_django.conf import BROKER
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.messages import decode_published
 from enode_django.eventing.publisher import dead_letter_topic

@@ -29,7 +29,7 @@ class Send(NamedTuple):
         return sum(len(batch.body) for batch in self.batches)
 
 
-class Sending:
+class Accepting:
     """``limit``: so many bytes may wait for the disk, and so many be held back; ``patience``: how long a send is."""
 
     def __init__(

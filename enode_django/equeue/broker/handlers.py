@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
-from enode_django.equeue.broker.sending import Send, Sending
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Route
@@ -25,7 +25,7 @@ class Handlers:
         store: MessageStore,
         state: BrokerState,
         pulling: Pulling,
-        sending: Sending,
+        accepting: Accepting,
         answering: Answering,
         *,
         when_safe: WhenSafe | None,
@@ -34,7 +34,7 @@ class Handlers:
         self._store = store
         self._state = state
         self._pulling = pulling
-        self._sending = sending
+        self._accepting = accepting
         self._answering = answering
         self._when_safe = when_safe
         self._trim = trim
@@ -95,7 +95,7 @@ class Handlers:
     # -- messages -------------------------------------------------------------------------------------------------
 
     def send(self, call: Call, *values: Any) -> Mapping[int, int] | Later:
-        return self._sending.send(call, Send(*values))
+        return self._accepting.send(call, Send(*values))
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> list[Any] | Later:
         if limit < 1:

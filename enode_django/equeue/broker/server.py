@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.flushing import Action, Flusher
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.broker.options import EVERY_WRITE, BrokerOptions, location_of, parse_location
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.retention import Retention
-from enode_django.equeue.broker.sending import Sending
 from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
@@ -78,9 +78,9 @@ class Broker:
 
     def _build(self) -> None:
         options = self._options
-        self._flusher = Flusher(self._store, on_flushed=lambda: self._sending.retry(), on_failure=self._fail)
+        self._flusher = Flusher(self._store, on_flushed=lambda: self._accepting.retry(), on_failure=self._fail)
         self._pulling = Pulling(self._store)
-        self._sending = Sending(
+        self._accepting = Accepting(
             self._store,
             self._state,
             self._pulling,
@@ -93,7 +93,7 @@ class Broker:
             self._store,
             self._state,
             self._pulling,
-            self._sending,
+            self._accepting,
             self._answering,
             when_safe=self._when_safe if options.flush == EVERY_WRITE else None,
             trim=self._trim,

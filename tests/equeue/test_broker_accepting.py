@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.calls import Call, Later
 from enode_django.equeue.broker.pulling import Pulling
-from enode_django.equeue.broker.sending import Send, Sending
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import encode_records
@@ -41,14 +41,14 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
     store.abandon()
 
 
-def sending(store: MessageStore, *, limit: int, patience: float) -> tuple[Sending, list[str]]:
+def sending(store: MessageStore, *, limit: int, patience: float) -> tuple[Accepting, list[str]]:
     state = BrokerState(store, patience=0.0)
     state.open()
     state.create_topic("t", 1)
     store.flush()
     asked: list[str] = []
     flush = lambda: asked.append("flush")  # noqa: E731
-    return Sending(store, state, Pulling(store), limit=limit, patience=patience, flush=flush), asked
+    return Accepting(store, state, Pulling(store), limit=limit, patience=patience, flush=flush), asked
 
 
 def send(number: int, route: int | None = None) -> Send:
