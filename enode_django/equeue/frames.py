@@ -19,7 +19,6 @@ MAX_ITEMS = 100_000
 
 _LENGTH = struct.Struct(">I")
 _SMALL = 64 * 1024
-_KEPT = 1024 * 1024
 
 
 def encode_frame(message: Any, limit: int = MAX_FRAME) -> tuple[bytes, bytes]:
@@ -49,10 +48,14 @@ def decode_message(payload: bytes | bytearray | memoryview, max_items: int = MAX
 
 
 class FrameDecoder:
-    """Takes bytes as they arrive: receive into `room`, then call `received`. ``limit`` may be raised later."""
+    """Takes bytes as they arrive: receive into `room`, then call `received`. ``limit`` may be raised later.
 
-    def __init__(self, limit: int = MAX_FRAME, max_items: int = MAX_ITEMS) -> None:
+    A buffer of up to ``kept`` bytes is kept for the next frame.
+    """
+
+    def __init__(self, limit: int = MAX_FRAME, *, max_items: int = MAX_ITEMS, kept: int = 1024 * 1024) -> None:
         self.limit = limit
+        self._kept = kept
         self._max_items = max_items
         self._buffer = bytearray(_SMALL)
         self._filled = 0
@@ -89,7 +92,7 @@ class FrameDecoder:
         what has come."""
         rest = self._filled - start
         size = len(self._buffer)
-        if rest == size or (not rest and size > _KEPT):
+        if rest == size or (not rest and size > self._kept):
             size = max(_SMALL, min(needed, 2 * rest))
             buffer = bytearray(size)
             buffer[:rest] = memoryview(self._buffer)[start : self._filled]

@@ -75,6 +75,7 @@ class Accepting:
         while self._held and self._store.unflushed_bytes <= self._limit:
             call, send = self._held.popleft()
             if not call.is_over:
+                self._let_go(call)
                 self._finish(call, send)
 
     def _finish(self, call: Call, send: Send) -> None:
@@ -92,12 +93,20 @@ class Accepting:
         self._held.append((call, send))
         self._held_bytes += send.size
         timer = asyncio.get_running_loop().call_later(self._patience, call.fail, self._full())
-        call.on_end = lambda: self._let_go(timer, send)
+
+        def let_go() -> None:
+            timer.cancel()
+            self._held_bytes -= send.size
+
+        call.on_end = let_go
         return LATER
 
-    def _let_go(self, timer: asyncio.TimerHandle, send: Send) -> None:
-        timer.cancel()
-        self._held_bytes -= send.size
+    @staticmethod
+    def _let_go(call: Call) -> None:
+        """It is not refused for lateness any more, however long the disk takes now."""
+        assert call.on_end is not None
+        call.on_end()
+        call.on_end = None
 
     def _full(self) -> QueueFull:
         return QueueFull(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import resource
 import signal
 import time
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 LONGEST_STOP = 10.0
 _TICK = 1.0
+_GOODBYE = 1.0
 
 
 def run(options: BrokerOptions, on_ready: Callable[[str], object] = lambda location: None) -> int:
@@ -56,6 +58,7 @@ class Broker:
         self._failure: BaseException | None = None
         self._deleting: asyncio.Task[None] | None = None
         self._checkpointed = time.monotonic()
+        self._deleted = -math.inf
 
     async def serve(self, on_ready: Callable[[str], object]) -> int:
         try:
@@ -101,9 +104,13 @@ class Broker:
 
     async def _listen(self) -> asyncio.Server:
         host, port = parse_location(self._options.listen)
-        tls = self._options.tls.context() if self._options.tls is not None else None
+        tls: dict[str, Any] = {}
+        if self._options.tls is not None:
+            tls["ssl"] = self._options.tls.context()
+            tls["ssl_handshake_timeout"] = self._options.handshake_timeout
+            tls["ssl_shutdown_timeout"] = _GOODBYE
         try:
-            return await asyncio.get_running_loop().create_server(self._session, host, port, ssl=tls, backlog=1024)
+            return await asyncio.get_running_loop().create_server(self._session, host, port, backlog=1024, **tls)
         except OSError as error:
             raise ConfigurationError(
                 f"the broker cannot listen on {self._options.listen}: {error}; is another one running there?"
@@ -180,11 +187,16 @@ class Broker:
         if self._options.retention == Retention() or self._store.size <= self._options.chunk_size:
             return
         await self._checkpoint()
+        self._deleted = time.monotonic()
         deleted = self._store.delete(self._options.retention, self._state.consumed)
         if deleted:
             logger.info("deleted %d files of messages", deleted)
 
     def _trim(self, done: Callable[[], None]) -> None:
+        """For clients, who may ask often: what a moment ago could not be deleted cannot be now."""
+        if time.monotonic() - self._deleted < _TICK:
+            done()
+            return
         if self._deleting is None or self._deleting.done():
             self._deleting = asyncio.create_task(self._delete())
         self._deleting.add_done_callback(lambda _: done())

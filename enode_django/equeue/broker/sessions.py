@@ -138,7 +138,7 @@ class Session(asyncio.BufferedProtocol):
             self._transport.write(head + payload)
         else:
             self._transport.write(head)
-            self._transport.write(payload)
+            self._transport.write(memoryview(payload))  # of which asyncio copies only what the socket does not take
 
     # -- the handshake --------------------------------------------------------------------------------------------
 

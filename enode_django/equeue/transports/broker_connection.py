@@ -19,7 +19,9 @@ from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
 from enode_django.equeue.wire import HELLO, MAGIC, NONCE_BYTES, PROVE, VERSION, error_of, is_proof, proof
 from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFrame, TransportUnavailable
 
+MOST_IDLE = 16
 _JOINED = 16 * 1024
+_KEPT = 4 * 1024 * 1024
 
 
 class ConnectionLost(Exception):
@@ -48,7 +50,7 @@ class Connection:
 
     def __init__(self, address: Address, timeout: float) -> None:
         """Raises `ConnectionLost`, and `ConfigurationError` when the broker does not let us in."""
-        self._decoder = FrameDecoder(MAX_FRAME, max_items=MAX_FRAME)
+        self._decoder = FrameDecoder(MAX_FRAME, max_items=MAX_FRAME, kept=_KEPT)
         self._numbers = count(1)
         deadline = time.monotonic() + timeout
         self._socket = _connected(address, timeout)
@@ -177,7 +179,10 @@ class Pool:
         return connection
 
     def _put(self, connection: Connection) -> None:
-        self._idle.append(connection)
+        if len(self._idle) >= MOST_IDLE:
+            connection.close()
+        else:
+            self._idle.append(connection)
         if self.is_closed:
             self.close()
 
