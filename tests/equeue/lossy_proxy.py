@@ -22,6 +22,7 @@ class LossyProxy:
         self._left: dict[str, int | None] = {"up": None, "down": None}
         self._lock = threading.Lock()
         self.cuts = 0
+        self.passed = {"up": 0, "down": 0}
 
     def cut(self, direction: str, after: int) -> None:
         """``up``: from clients to the server. Counts from now on, over all connections."""
@@ -57,6 +58,7 @@ class LossyProxy:
 
     def _passing(self, direction: str, count: int) -> int:
         with self._lock:
+            self.passed[direction] += count
             left = self._left[direction]
             if left is None:
                 return count

@@ -38,7 +38,7 @@ def fed(decoder: FrameDecoder, data: bytes) -> list[Any]:
     return messages
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(MESSAGES, max_size=3), st.data())
 def test_messages_come_out_as_they_went_in_however_the_bytes_are_cut(messages: list[Any], data: st.DataObject) -> None:
     stream = b"".join(b"".join(encode_frame(message)) for message in messages)
@@ -56,6 +56,7 @@ def test_large_frames_among_small_ones() -> None:
     assert fed(FrameDecoder(), stream) == messages
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused_or_understood(data: bytes) -> None:
     with suppress(MalformedFrame):

@@ -293,11 +293,11 @@ def _decoded(batches: Sequence[tuple[int, bytes]]) -> list[tuple[int, list[bytes
     return [(first, decode_records(body)) for first, body in batches]
 
 
-def _steps(commits: Mapping[int, Commit]) -> Iterator[dict[int, Commit]]:
+def _steps(commits: Mapping[int, Commit], at_once: int = RECEIPTS_AT_ONCE) -> Iterator[dict[int, Commit]]:
     """The same commits, with so few receipts at once that a frame takes them; each step moves just past its own."""
     rest = dict(commits)
     while rest:
-        step, room = {}, RECEIPTS_AT_ONCE
+        step, room = {}, at_once
         for queue, commit in list(rest.items()):
             now, later = commit.receipts[:room], commit.receipts[room:]
             room -= len(now)

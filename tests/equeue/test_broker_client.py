@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enode_django.equeue.messages import Commit, Receipt
+from enode_django.equeue.records import decode_records
+from enode_django.equeue.transports.broker import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    REPLIES_AT_ONCE,
+    BrokerTransport,
+    _batches,
+    _replies,
+    _steps,
+)
+from enode_django.equeue.transports.broker_rests import KEPT_BYTES, Rests
+from enode_django.exceptions import TransportUnavailable
+from enode_django.testing.transport_lease_contract import messages
+from tests.equeue.brokers import DEADLINE, RunningBroker
+from tests.equeue.lossy_proxy import LossyProxy
+
+
+@pytest.fixture
+def topic(transport: BrokerTransport) -> str:
+    name = f"topic-{uuid.uuid4().hex}"
+    transport.create_topic(name, 2)
+    return name
+
+
+# What came beyond what was asked for
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), max_size=6), st.integers(0, 12), st.integers(1, 7))
+def test_cut_batches_come_back_as_the_same_messages(parts: list[tuple[int, int]], offset: int, limit: int) -> None:
+    stored: dict[int, bytes] = {}
+    batches: list[tuple[int, list[bytes]]] = []
+    at = 0
+    for lost, count in parts:  # messages between two batches may have been deleted, or be damaged
+        at += lost
+        bodies = [b"%d" % number for number in range(at, at + count)]
+        stored |= dict(enumerate(bodies, at))
+        batches.append((at, bodies))
+        at += count
+    batches = [batch for batch in batches if batch[0] + len(batch[1]) > offset]
+    rests, found = Rests(), {}
+    batch = rests.cut("t", 0, offset, limit, batches)
+    while batch is not None and batch.bodies:
+        assert len(batch.bodies) <= limit
+        found |= dict(zip(batch.offsets, batch.bodies, strict=True))
+        batch = rests.take("t", 0, batch.offsets[-1] + 1, limit)
+    assert found == {number: body for number, body in stored.items() if number >= offset}
+    assert rests._size == 0
+
+
+def test_rests_of_an_earlier_run_are_forgotten() -> None:
+    rests = Rests()
+    rests.of_run(1)
+    rests.cut("t", 0, 0, 1, [(0, [b"a", b"b"])])
+    rests.of_run(2)
+    assert rests.take("t", 0, 1, 1) is None
+
+
+def test_rests_take_no_more_than_their_share_of_memory() -> None:
+    rests = Rests()
+    body = b"x" * (KEPT_BYTES // 4)
+    for queue in range(6):
+        rests.cut("t", queue, 0, 1, [(0, [b"first", body])])
+    kept = [queue for queue in range(6) if rests.take("t", queue, 1, 1)]
+    assert kept == [2, 3, 4, 5]
+
+
+def test_small_pulls_do_not_fetch_a_batch_again_and_again(
+    broker: RunningBroker, transport: BrokerTransport, topic: str
+) -> None:
+    bodies = [os.urandom(1_000) for _ in range(BATCH_MESSAGES)]
+    transport.send(topic, {0: bodies})
+    with LossyProxy(broker.location) as proxy:
+        pulling = BrokerTransport(proxy.location)
+        found: list[bytes] = []
+        while len(found) < len(bodies):
+            (batch,) = pulling.pull(topic, {0: len(found)}, limit=7, wait=0)
+            found += batch.bodies
+        assert found == bodies
+        assert proxy.passed["down"] < 2 * 1_000 * len(bodies)
+        pulling.close()
+
+
+def test_rest_of_one_queue_does_not_keep_the_others_from_being_pulled(transport: BrokerTransport, topic: str) -> None:
+    transport.send(topic, {0: [b"a"] * 3})
+    transport.pull(topic, {0: 0, 1: 0}, limit=2, wait=0)
+    transport.send(topic, {1: [b"b"]})
+    assert {batch.queue for batch in transport.pull(topic, {0: 2, 1: 0}, limit=2, wait=0)} == {0, 1}
+
+
+# Cutting what is sent
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.integers(0, 3), max_size=6))
+def test_batches_are_bounded_and_hold_all(sizes: list[int]) -> None:
+    bodies = [b"x" * (size * BATCH_BYTES // 2) for size in sizes]
+    found: list[bytes] = []
+    for _, count, body in _batches({0: bodies}):
+        records = decode_records(body)
+        assert len(records) == count == 1 or sum(map(len, records)) <= BATCH_BYTES
+        found += records
+    assert found == bodies
+
+
+def test_batches_have_a_limited_number_of_messages() -> None:
+    assert [count for _, count, _ in _batches({3: [b""] * (2 * BATCH_MESSAGES + 1)})] == [BATCH_MESSAGES] * 2 + [1]
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.integers(0, 3), st.integers(0, 25), max_size=3))
+def test_commits_of_many_receipts_are_made_in_steps(counts: dict[int, int]) -> None:
+    commits = {
+        queue: Commit(1, count + 5, [Receipt(at, b"") for at in range(count)], 9) for queue, count in counts.items()
+    }
+    receipts: dict[int, list[Receipt]] = {queue: [] for queue in counts}
+    offsets: dict[int, int] = {}
+    for step in _steps(commits, 7):
+        assert sum(len(commit.receipts) for commit in step.values()) <= 7
+        for queue, commit in step.items():
+            receipts[queue] += commit.receipts
+            assert commit.offset > offsets.get(queue, 0)
+            assert all(receipt.offset < commit.offset for receipt in commit.receipts)
+            offsets[queue] = commit.offset
+    assert receipts == {queue: list(commit.receipts) for queue, commit in commits.items()}
+    assert offsets == {queue: commit.offset for queue, commit in commits.items()}
+
+
+def test_replies_are_sent_in_parts() -> None:
+    replies = [("a", b"%d" % number) for number in range(2 * REPLIES_AT_ONCE + 1)]
+    parts = list(_replies(replies))
+    assert [len(part) for part in parts] == [REPLIES_AT_ONCE, REPLIES_AT_ONCE, 1]
+    assert [reply for part in parts for reply in part] == replies
+    assert list(_replies([])) == []
+
+
+# Threads and processes
+
+
+def test_forked_child_has_connections_and_sends_of_its_own(transport: BrokerTransport, topic: str) -> None:
+    transport.send(topic, {0: [b"parent 0"]})
+    child = os.fork()
+    if not child:  # pragma: no cover
+        try:
+            for number in range(20):
+                transport.send(topic, {0: [b"child %d" % number]})
+            os._exit(0)
+        finally:
+            os._exit(1)
+    for number in range(1, 20):
+        transport.send(topic, {0: [b"parent %d" % number]})
+    assert os.waitpid(child, 0)[1] == 0
+    stored = [body for _, body in messages(transport, topic, 0)]
+    for name in (b"parent", b"child"):
+        assert [body for body in stored if body.startswith(name)] == [b"%s %d" % (name, n) for n in range(20)]
+
+
+def test_closing_ends_a_call_of_another_thread(broker: RunningBroker, topic: str) -> None:
+    waiting, watching = broker.transport(), broker.transport()
+
+    def pull() -> None:
+        with pytest.raises(TransportUnavailable):
+            waiting.pull(topic, {0: 0}, limit=1, wait=10 * DEADLINE)
+
+    with ThreadPoolExecutor(1) as pool:
+        pulling = pool.submit(pull)
+        deadline = time.monotonic() + DEADLINE
+        while watching.status()["waiting_pulls"] != 1:
+            assert time.monotonic() < deadline
+        waiting.close()
+        pulling.result(DEADLINE)
+    while watching.status()["waiting_pulls"]:
+        assert time.monotonic() < deadline
+    watching.close()
+
+
+def test_many_threads_share_a_transport(transport: BrokerTransport, topic: str) -> None:
+    barrier = threading.Barrier(20)
+
+    def send(number: int) -> Sequence[int]:
+        barrier.wait()
+        return [transport.send(topic, {1: [b"x"]})[1] for _ in range(20)]
+
+    with ThreadPoolExecutor(20) as pool:
+        offsets = [offset for found in pool.map(send, range(20)) for offset in found]
+    assert sorted(offsets) == list(range(400))
