@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.equeue.storing import chunks, messages, opened, send
+from enode_django.exceptions import QueueFull
+from tests.equeue.storing import batch, bodies, chunks, messages, opened, send
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +49,28 @@ def test_a_write_that_ends_halfway_leaves_nothing(tmp_path: Path, chunk_size: in
     assert send(store, 0, b"room again") == sent
     assert len(messages(store, "orders", 0)) == sent + 1
     store.close(b"")
+
+
+def test_what_a_refused_send_has_written_is_not_found_behind_a_later_one(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path, chunk_size=100_000)
+    send(store, 0, b"before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
+    try:
+        with pytest.raises(QueueFull):
+            store.append("orders", [batch(queue, b"refused" * 200) for queue in range(50)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert store.bounds("orders", 5) == (0, 0)
+    send(store, 0, b"after")
+    store.abandon()
+    store, heard = opened(tmp_path, chunk_size=100_000)
+    assert bodies(messages(store, "orders", 0)) == [b"before", b"after"]
+    assert all(store.bounds("orders", queue) == (0, 0) for queue in range(1, 50))
+    assert heard.opened is not None
+    assert not heard.opened.torn
+    assert not store.damaged
+    store.abandon()
 
 
 def test_a_full_file_system_refuses_sends_and_stays_whole(tmp_path: Path) -> None:
