@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from enode_django.equeue.broker import index
 from enode_django.equeue.broker.batches import ALIGNMENT, NewBatch
 from enode_django.equeue.broker.recovery import find_entries
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import encode_records
-from tests.equeue.storing import Heard, bodies, messages, opened
+from tests.equeue.storing import Heard, bodies, messages, opened, send
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where a directory costs nothing to flush."""
@@ -33,10 +36,18 @@ STEPS = st.lists(
         SENDS,
         SENDS,
         st.tuples(st.just("control"), st.binary(max_size=30)),
-        st.tuples(st.sampled_from(["flush", "checkpoint", "crash", "stop"])),
+        st.tuples(st.sampled_from(["flush", "checkpoint", "crash", "stop", "read"])),
     ),
     max_size=40,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_segments() -> Iterator[None]:
+    """Index files of three entries, so that a few messages fill several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "SEGMENT_ENTRIES", 3)
+        yield
 
 
 class Model:
@@ -64,9 +75,9 @@ class Model:
             held = self.queues.get((topic, queue), [])
             assert store.bounds(topic, queue) == (0, len(held))
             assert messages(store, topic, queue) == list(enumerate(held))
-            index = store._queues.get(topic, queue)
+            found = store._queues.get(topic, queue)
             in_log = list(find_entries(store._log, topic, queue, 0, store.position))
-            assert (list(index.at_offset(0)) if index is not None else []) == in_log
+            assert (list(found.at_offset(0)) if found is not None else []) == in_log
         assert not store.damaged
 
     def check_opened(self, heard: Heard, first_send: int) -> None:
@@ -92,6 +103,8 @@ def test_store_holds_what_a_list_would(steps: list[Any], chunk_size: int, ring: 
                     model.since.append(record)
                 case ("flush",):
                     assert store.flush() == store.position
+                case ("read",):
+                    model.check(store)
                 case ("crash",):
                     store.abandon()
                     store, heard = opened(directory, **options)
@@ -107,6 +120,19 @@ def test_store_holds_what_a_list_would(steps: list[Any], chunk_size: int, ring: 
                         store.checkpoint(model.state)
         model.check(store)
         store.abandon()
+
+
+def test_an_index_file_that_was_read_and_then_grew_is_read_again(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    send(store, 0, b"0")
+    store.close(b"")
+    store, _ = opened(tmp_path)
+    assert len(messages(store, "orders", 0)) == 1
+    for number in range(1, 10):
+        send(store, 0, b"%d" % number)
+    store.checkpoint(b"")
+    assert messages(store, "orders", 0) == [(number, b"%d" % number) for number in range(10)]
+    store.abandon()
 
 
 @settings(max_examples=100, deadline=None, phases=set(Phase) - {Phase.explain})

@@ -65,7 +65,7 @@ class Queues:
         self._directory = directory
         self._find = find
         self._queues: dict[tuple[str, int], QueueIndex] = {}
-        self._cache: OrderedDict[Segment, array[int]] = OrderedDict()
+        self._cache: OrderedDict[tuple[Segment, int], array[int]] = OrderedDict()
 
     def get(self, topic: str, queue: int) -> QueueIndex | None:
         return self._queues.get((topic, queue))
@@ -118,7 +118,7 @@ class Queues:
         """Delete the files that hold nothing but batches below a position in the log."""
         for (topic, queue), index in self._queues.items():
             for segment in index.drop_below(position):
-                self._cache.pop(segment, None)
+                self._cache.pop((segment, segment.saved), None)
                 self._path(topic, queue, segment).unlink(missing_ok=True)
 
     def delete_unknown(self) -> None:
@@ -139,10 +139,11 @@ class Queues:
         return index
 
     def _loaded(self, topic: str, queue: int, segment: Segment) -> array[int]:
-        words = self._cache.pop(segment, None)
+        key = (segment, segment.saved)  # what was read is of no use when the file has grown
+        words = self._cache.pop(key, None)
         if words is None:
             words = self._read(topic, queue, segment)
-        self._cache[segment] = words
+        self._cache[key] = words
         if len(self._cache) > _CACHED_SEGMENTS:
             self._cache.popitem(last=False)
         return words
