@@ -332,6 +332,7 @@ def test_a_lost_index_is_read_from_the_messages(tmp_path: Path, damage: str) -> 
         send(store, number % 3, b"%d" % number)
     store.close(b"")
     index = next(tmp_path.glob("queues/orders/1/*.index"))
+    content = index.read_bytes()
     if damage == "missing":
         index.unlink()
     elif damage == "short":
@@ -340,6 +341,9 @@ def test_a_lost_index_is_read_from_the_messages(tmp_path: Path, damage: str) -> 
         flip(index, 70)
     store, _ = opened(tmp_path)
     assert bodies(messages(store, "orders", 1)) == [b"%d" % number for number in range(1, 60, 3)]
+    store.close(b"")
+    assert index.read_bytes() == content
+    store, _ = opened(tmp_path)
     assert send(store, 1, b"next") == 20
     store.close(b"")
     store, _ = opened(tmp_path)

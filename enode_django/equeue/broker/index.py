@@ -46,9 +46,13 @@ class Segment:
         self.check = check
         self.words: array[int] | None = None if count else array("Q")
 
+    def restart(self, words: array[int]) -> None:
+        """Take other words than the file has, which is to be written anew."""
+        self.words, self.count, self.saved, self.check = words, len(words) // _WORDS, 0, 0
+
 
 LoadWords = Callable[[Segment], "array[int]"]
-"""Reads the file of a segment whose words are not in memory; they may be fewer than it counts, if some are lost."""
+"""Reads the file of a segment whose words are not in memory; from a damaged one, what is left restarts it."""
 
 
 class QueueIndex:
@@ -126,8 +130,6 @@ class QueueIndex:
         segment = self.segments[-1]
         if segment.words is None:
             segment.words = array("Q", self._load(segment))
-            if len(segment.words) != segment.count * _WORDS:  # some are lost: the file is written anew
-                segment.count, segment.saved, segment.check = len(segment.words) // _WORDS, 0, 0
         return segment
 
     def _words(self, segment: Segment) -> array[int]:

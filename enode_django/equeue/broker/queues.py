@@ -160,6 +160,7 @@ class Queues:
         for entry in self._find(topic, queue, first, segment.last_position):
             if entry.first_offset >= segment.start:
                 words.extend(entry.words)
+        segment.restart(words)
         return words
 
     def _position_before(self, topic: str, queue: int, segment: Segment) -> int:
