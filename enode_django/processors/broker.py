@@ -43,7 +43,7 @@ class BrokerProcess:
         theirs.close()
 
     def wait_ready(self) -> str:
-        """Its location. Raises `ConfigurationError` if it ends instead, `TransportUnavailable` if it takes very long."""
+        """Its location. Raises `ConfigurationError` if it ends instead, `TransportUnavailable` if it takes long."""
         if not self._connection.poll(START_SECONDS):
             raise TransportUnavailable(f"the broker did not start within {START_SECONDS:g} s; see its log")
         try:
