@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-SERVICES := $(BIN)/python -m sample_project.embedded --
+EMBEDDED := $(BIN)/python -m sample_project.embedded
 # 3.11 and 3.12 first: for them every requirement comes as a wheel, so that no compiler is needed.
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
@@ -14,7 +14,7 @@ JAVA_MAJOR := sed -n 's/.* version "\([0-9]*\).*/\1/p'
 .PHONY: demo test lint format bench java pins clean
 
 demo: $(INSTALLED)
-	@$(SERVICES) sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
+	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
 
 test: lint java
 	$(BIN)/python -m pytest $(ARGS)
@@ -30,7 +30,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 bench: $(INSTALLED)
-	@$(SERVICES) $(BIN)/python -m benchmarks $(ARGS)
+	@$(EMBEDDED) -- $(BIN)/python -m benchmarks $(ARGS)
 
 # Without it the tests of Spark are skipped, unless services are required.
 java:

@@ -78,9 +78,10 @@ class WorklistMachine(RuleBasedStateMachine):
     @rule(queue=st.integers(0, 2))
     def withdraw(self, queue: int) -> None:
         window = self.windows[queue]
+        waiting = [task for task in self.open if task.window is window and self.waits(task)]
         self.worklist.withdraw(window)
         self.withdrawn.add(window)
-        for task in [task for task in self.open if task.window is window and self.waits(task)]:
+        for task in waiting:
             self.open.remove(task)
             self.left[window] += 1
 
