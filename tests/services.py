@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 from django.conf import settings
 
-from sample_project.embedded import Postgres, Redis, Server, ServerUnavailable, embedded_services
+from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable, embedded_services
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -80,6 +80,12 @@ def _private(server: AnyServer) -> Iterator[AnyServer]:
 def private_postgres() -> Iterator[Postgres]:
     """A server of the test's own, to stop, kill, pause and restart."""
     yield from _private(Postgres(UNSYNCED))
+
+
+@pytest.fixture
+def private_broker() -> Iterator[Broker]:
+    """One of the test's own, to stop, kill, pause and restart."""
+    yield from _private(Broker)
 
 
 @pytest.fixture

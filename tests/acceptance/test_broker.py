@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import signal
 
 import pytest
 
+from tests.acceptance.processors import Processors
 from tests.acceptance.stack import BrokerStack
 from tests.acceptance.waiting import last_for
 
@@ -42,3 +46,42 @@ def test_a_broker_may_stand_still_and_restart(broker_stack: BrokerStack, seed: i
         load.wait_for_rounds(50)
     assert len(processors.workers()) == 2, "no worker died of it"
     stack.check()
+
+
+@pytest.fixture
+def hosting(broker_stack: BrokerStack) -> BrokerStack:
+    """With no broker but the one that processors bring."""
+    broker_stack.broker.stop()
+    return broker_stack
+
+
+def start_hosting(stack: BrokerStack) -> Processors:
+    broker = {"LISTEN": stack.broker.url, "DIRECTORY": str(stack.broker.directory / "queue")}
+    return stack.start_ready(2, "--with-broker", BROKER=broker, GRACE=2.0)
+
+
+def test_processors_bring_a_broker_that_is_started_again_and_ends_last(hosting: BrokerStack, seed: int) -> None:
+    processors = start_hosting(hosting)
+    with hosting.load(seed) as load:
+        (pid,) = re.findall(r"the broker listens on .*, process (\d+)", processors.log)
+        os.kill(int(pid), signal.SIGKILL)
+        processors.wait_for("the broker died, exit status -9; starting another")
+        load.wait_for_rounds(50)
+    processors.signal_group(signal.SIGINT)  # as Ctrl-C does
+    assert processors.wait_end() == 0, "workers could commit and release to the end"
+    assert processors.members() == []
+    hosting.broker.start()
+    hosting.check()
+
+
+def test_the_broker_outlives_a_supervisor_that_is_killed_until_its_workers_have_drained(
+    hosting: BrokerStack, seed: int
+) -> None:
+    processors = start_hosting(hosting)
+    with hosting.load(seed):
+        pass
+    processors.signal(signal.SIGKILL)
+    processors.wait_gone()
+    assert processors.log.index("the supervisor is gone; the broker ends in") > 0
+    hosting.broker.start()
+    hosting.check()

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from sample_project.embedded import Postgres, Redis
+from sample_project.embedded import Postgres
+from sample_project.embedded_process import free_port
 from tests.docs.blocks import Block, Command, blocks, commands
 from tests.meta.tree import ROOT
 
@@ -28,7 +29,7 @@ SECONDS = 60
 class Reader:
     """Somebody at a terminal who does what the page says."""
 
-    def __init__(self, directory: Path, postgres: Postgres, redis: Redis, *, embedded: bool) -> None:
+    def __init__(self, directory: Path, postgres: Postgres, *, embedded: bool) -> None:
         self.directory = directory
         self.database_url = postgres.url
         self.embedded = embedded
@@ -48,7 +49,6 @@ class Reader:
             inherited
             | ({"DATABASE_URL": postgres.url} if embedded else own)
             | {
-                "REDIS_URL": redis.url,
                 "PYTHONPATH": str(ROOT),
                 "PYTHONUNBUFFERED": "1",
             }
@@ -68,10 +68,16 @@ class Reader:
         assert path != self.directory, f"line {block.line}: a python block must say which file it belongs to"
         if appended:
             assert path.exists(), f"line {block.line}: there is no {appended} to append to"
-            path.write_text(f"{path.read_text()}\n{block.text}")
+            path.write_text(f"{path.read_text()}\n{block.text}{self._own_port if path.name == 'settings.py' else ''}")
         else:
             assert path.parent.is_dir(), f"line {block.line}: there is no directory for {name}"
             path.write_text(block.text)
+
+    @property
+    def _own_port(self) -> str:
+        """What the page need not say: tests that run beside this one must not meet its broker."""
+        place = f"tcp://127.0.0.1:{free_port()}"
+        return f"\nENODE = {{'QUEUE': {{'LOCATION': {place!r}}}, 'BROKER': {{'LISTEN': {place!r}}}}}\n"
 
     def _run(self, command: Command) -> None:
         words = shlex.split(command.line)
@@ -143,10 +149,10 @@ def matches(expected: str, line: str) -> bool:
 
 
 @pytest.fixture
-def make_reader(tmp_path: Path, private_postgres: Postgres, private_redis: Redis) -> Iterator[Callable[..., Reader]]:
+def make_reader(tmp_path: Path, private_postgres: Postgres) -> Iterator[Callable[..., Reader]]:
     with contextlib.ExitStack() as closing:
         yield lambda **kind: closing.enter_context(
-            contextlib.closing(Reader(tmp_path, private_postgres, private_redis, **kind))
+            contextlib.closing(Reader(tmp_path, private_postgres, **kind))
         )
 
 

@@ -40,7 +40,7 @@ from sample_project.bank.domain import Deposit, TransferStatus, Withdraw, Withdr
 from sample_project.bank.models import AccountSummary, LedgerEntry
 from sample_project.bank.process_managers import TransferProcess
 from sample_project.bank.projections import AccountSummaries, Ledger
-from sample_project.embedded import Redis
+from sample_project.embedded import Broker
 
 WORKLOAD = Workload(run="r", accounts=10, commands=2_000, producers=3, transfers=101)
 
@@ -231,10 +231,10 @@ def test_options_that_make_no_sense_are_refused(options: Sequence[str], said: st
 
 
 @pytest.fixture
-def services(postgres_url: str, private_redis: Redis) -> Iterator[Mapping[str, str]]:
-    """An empty database and an empty Redis."""
+def services(postgres_url: str, private_broker: Broker) -> Iterator[Mapping[str, str]]:
+    """An empty database and an empty queue."""
     with new_database(postgres_url) as url:
-        yield {**os.environ, "DATABASE_URL": url, "REDIS_URL": private_redis.url}
+        yield {**os.environ, "DATABASE_URL": url, "QUEUE_URL": private_broker.url}
 
 
 @contextlib.contextmanager

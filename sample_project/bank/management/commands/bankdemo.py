@@ -52,7 +52,7 @@ class Command(BaseCommand):
         except OperationalError as error:
             raise CommandError(f"PostgreSQL cannot be reached; see DATABASE_URL: {error}") from error
         except TransportUnavailable as error:
-            raise CommandError(f"Redis cannot be reached; see REDIS_URL: {error}") from error
+            raise CommandError(f"the queue cannot be reached; see QUEUE_URL: {error}") from error
 
     def _run(
         self,
