@@ -112,7 +112,7 @@ class Workspace:
 
     def owners(self, topic: str = COMMANDS, group: str = GROUP) -> list[str | None]:
         """Who holds each queue of a topic."""
-        known = self.transport.groups(topic).get(group)
+        known = self.transport.groups(topic).get(group) if topic in self.transport.topics() else None
         claims = known.claims if known is not None else {}
         return [claims[queue].owner if queue in claims else None for queue in range(QUEUES)]
 
