@@ -267,3 +267,18 @@ def test_flood_is_held_back_and_what_is_refused_is_not_stored(tmp_path: Path) ->
 def test_location_that_is_none_is_refused(location: str) -> None:
     with pytest.raises(ConfigurationError, match="like 'tcp://"):
         BrokerTransport(location)
+
+
+def test_huge_messages_of_several_queues_come_one_after_the_other(transport: BrokerTransport, topic: str) -> None:
+    """Together they would be more than a frame takes."""
+    transport.send(topic, {0: [b"small"]})
+    body = bytes(35 << 20)
+    for queue in (0, 1):
+        transport.send(topic, {queue: [body]})
+    offsets = {0: 0, 1: 0}
+    sizes: dict[int, list[int]] = {0: [], 1: []}
+    while offsets != {0: 2, 1: 1}:
+        for batch in transport.pull(topic, offsets, limit=10, wait=0):
+            sizes[batch.queue] += map(len, batch.bodies)
+            offsets[batch.queue] = batch.offsets[-1] + 1
+    assert sizes == {0: [5, len(body)], 1: [len(body)]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -31,7 +32,6 @@ class Pulling:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._waiting: dict[tuple[str, int], set[_Waiting]] = {}
-        self._turn = 0
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> list[Any] | Later:
         """Per queue its number and its batches, each as first offset and body. The queues have been checked."""
@@ -66,25 +66,22 @@ class Pulling:
         return {each for those in self._waiting.values() for each in those}
 
     def _read(self, topic: str, offsets: Mapping[int, int], limit: int) -> list[Any]:
-        """Every queue gets its share of the answer's size; which one comes first changes from pull to pull."""
+        """Every queue gets its share of the answer's size. What does not fit behind others waits for an answer in which
+        chance puts its queue first."""
         if not offsets:
             return []
         share = max(GIVEN_BYTES // len(offsets), LEAST_BYTES)
         found: list[Any] = []
         left = GIVEN_BYTES
-        for queue in self._in_turn(list(offsets)):
+        for queue in _from_anywhere(list(offsets)):
             batches = self._store.read(topic, queue, offsets[queue], limit, min(share, left))
-            if batches:
-                left -= sum(len(batch.body) for batch in batches)
+            size = sum(len(batch.body) for batch in batches)
+            if batches and (not found or size <= left):
+                left -= size
                 found.append((queue, [(batch.first_offset, batch.body) for batch in batches]))
                 if left <= 0:
                     break
         return found
-
-    def _in_turn(self, queues: list[int]) -> list[int]:
-        self._turn += 1
-        first = self._turn % len(queues)
-        return queues[first:] + queues[:first]
 
     def _forget(self, waiting: _Waiting) -> None:
         if waiting.timer is not None:
@@ -95,3 +92,8 @@ class Pulling:
                 those.discard(waiting)
                 if not those:
                     del self._waiting[waiting.topic, queue]
+
+
+def _from_anywhere(queues: list[int]) -> list[int]:
+    first = random.randrange(len(queues))
+    return queues[first:] + queues[:first]

@@ -48,7 +48,7 @@ class Session(asyncio.BufferedProtocol):
         self._calls: set[Call] = set()
         self._may_write = True
         self._reads = True
-        self._since = asyncio.get_running_loop().time()
+        self._begun = self._since = asyncio.get_running_loop().time()
         self._transport: asyncio.Transport | None = None
 
     # -- asyncio --------------------------------------------------------------------------------------------------
@@ -185,10 +185,9 @@ class Session(asyncio.BufferedProtocol):
 
     def check_silence(self, now: float, *, handshake: float, frame: float) -> None:
         """Close a connection that has not introduced itself in time, or stopped within a frame."""
-        silence = now - self._since
-        if not self._is_open and silence > handshake:
+        if not self._is_open and now - self._begun > handshake:
             self._refuse(MalformedFrame(f"no hello came within {handshake} seconds"))
-        elif self._decoder.is_partial and self._reads and silence > frame:
+        elif self._decoder.is_partial and self._reads and now - self._since > frame:
             self._refuse(MalformedFrame(f"half a frame came, and nothing more for {frame} seconds"))
 
     @property
