@@ -117,9 +117,7 @@ class Broker:
             ) from error
 
     def _session(self) -> Session:
-        session = Session(self._handlers, self._options.secret, self._state.run, self._sessions.discard)
-        self._sessions.add(session)
-        return session
+        return Session(self._handlers, self._options.secret, self._state.run, self._sessions)
 
     # -- the disk -------------------------------------------------------------------------------------------------
 

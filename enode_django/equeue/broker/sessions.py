@@ -7,7 +7,6 @@ import logging
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable
 from typing import Any, cast
 
 from enode_django.equeue.broker.calls import Call
@@ -34,13 +33,16 @@ _JOINED = 16 * 1024
 
 
 class Session(asyncio.BufferedProtocol):
-    """Requests are begun in their order; a connection that does not read its answers is not read from either."""
+    """Requests are begun in their order; a connection that does not read its answers is not read from either.
 
-    def __init__(self, handlers: Handlers, secret: str | None, run: int, forget: Callable[[Session], object]) -> None:
+    It is in ``sessions`` while it is connected (with TLS, from the end of its handshake on).
+    """
+
+    def __init__(self, handlers: Handlers, secret: str | None, run: int, sessions: set[Session]) -> None:
         self._handlers = handlers
         self._secret = secret
         self._run = run
-        self._forget = forget
+        self._sessions = sessions
         self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
         self._nonces: tuple[bytes, bytes] | None = None
         self._is_open = False
@@ -55,6 +57,7 @@ class Session(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._sessions.add(self)
         connection = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -80,7 +83,7 @@ class Session(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        self._forget(self)
+        self._sessions.discard(self)
         self._requests.clear()
         calls, self._calls = self._calls, set()
         for call in calls:

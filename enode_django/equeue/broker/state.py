@@ -185,7 +185,7 @@ class BrokerState:
         return record.group if record is not None else Group()
 
     def ensure_written(self) -> None:
-        """Before messages are stored that build on what is known: let all of it be written down."""
+        """Let all that is known be written down, before anything is stored or said that builds on it."""
         self._catch_up()
 
     def _catch_up(self) -> None:
