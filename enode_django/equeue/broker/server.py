@@ -57,6 +57,7 @@ class Broker:
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._deleting: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
         self._checkpointed = time.monotonic()
         self._deleted = -math.inf
 
@@ -141,7 +142,8 @@ class Broker:
             return
         written = False
         try:
-            await asyncio.get_running_loop().run_in_executor(None, pending.write)
+            self._writing = asyncio.get_running_loop().run_in_executor(None, pending.write)
+            await asyncio.shield(self._writing)
             written = True
         except QueueError as error:
             logger.error("no checkpoint could be written: %s", error)
@@ -211,7 +213,7 @@ class Broker:
         if self._failure is not None:
             for session in list(self._sessions):
                 session.close()
-            await asyncio.sleep(0)
+            await self._wait_for_disk()
             self._store.abandon()
             return 1
         with contextlib.suppress(TimeoutError):
@@ -219,10 +221,15 @@ class Broker:
                 await self._drain()
         for session in list(self._sessions):
             session.abort()
-        if self._deleting is not None:
-            await asyncio.wait([self._deleting])
+        await self._wait_for_disk()
         self._store.close(self._state.plain())
         return 0
+
+    async def _wait_for_disk(self) -> None:
+        """Until no other thread writes a checkpoint: it is older than the last one, and must not come after it."""
+        for work in (self._deleting, self._writing):
+            if work is not None:
+                await asyncio.wait([work])
 
     async def _drain(self) -> None:
         """Answer what is under way. Nothing new is begun: a client that goes on sending finds the connection closed."""
