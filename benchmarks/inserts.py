@@ -45,14 +45,14 @@ def main(count: int) -> None:
 
     django.setup()
     from benchmarks.streams import history
-    from enode_django.commanding.loading import stamp_of
+    from enode_django.commanding.loading import StoredStamp
     from enode_django.serialization.codec import decode_events
     from sample_project.bank.domain import Deposited
     from sample_project.bank.models import LedgerEntry
     from sample_project.bank.projections import Ledger
 
     records = history(max(1, count // 20), count).deposited
-    events = [event for record in records for event in decode_events(record.events, stamp_of(record))]
+    events = [event for record in records for event in decode_events(record.events, StoredStamp(record))]
     LedgerEntry.objects.exists()  # the connection is there
     ledger = Ledger()
     print("ready", flush=True)

@@ -29,14 +29,10 @@ from enode_django.snapshots.store import SnapshotStore
 
 def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
     """The stamped events of a stored stream; raises as `enode_django.serialization.codec.decode_events`."""
-    return decode_events(record.events, stamp_of(record))
+    return decode_events(record.events, StoredStamp(record))
 
 
-def stamp_of(record: StreamRecord) -> EventStamp:
-    return _StoredStamp(record)
-
-
-class _StoredStamp(EventStamp):
+class StoredStamp(EventStamp):
     """Takes what it says out of the record when somebody asks for the first time: a replay rarely does."""
 
     __slots__ = ("_record",)
@@ -300,7 +296,7 @@ def _replay_after(aggregate: AggregateRoot | None, records: Iterable[StreamRecor
             replay_record(aggregate, record)
             continue
         try:
-            replay(decode(record.events, _StoredStamp(record)), record.version or 0)
+            replay(decode(record.events, StoredStamp(record)), record.version or 0)
         except EnodeError:
             raise
         except Exception as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from enode_django.commanding.loading import stamp_of
+from enode_django.commanding.loading import StoredStamp
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
@@ -177,7 +177,8 @@ class FollowedEvents:
                 name, schema_version, fields = stored_event
                 restore, handlers = known.get((name, schema_version)) or self._look_up(name, schema_version)
                 if restore is not None:
-                    stamp = stamp or stamp_of(record)
+                    if stamp is None:
+                        stamp = StoredStamp(record)
                     followed.append((restore(fields, stamp, index), handlers))
             except EnodeError:
                 raise
@@ -222,5 +223,5 @@ def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> Followed |
     if not handlers:
         return None
     refusal = decode_refusal(stored)
-    refusal.stamp(stamp_of(record))
+    refusal.stamp(StoredStamp(record))
     return refusal, handlers

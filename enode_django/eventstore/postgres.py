@@ -23,7 +23,7 @@ from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
-from enode_django.eventstore.rows import connected, execute, execute_long, find, record_of, run
+from enode_django.eventstore.rows import connected, execute, execute_long, find, record_of, records_of, run
 from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.exceptions import ShardMapOutdated
 
@@ -101,7 +101,7 @@ class PostgresEventStore:
             parameters = (aggregate_root_id, after, until, limit)
             with self._connected() as connection:
                 rows = execute_long(connection, statements.LOAD, parameters)
-            chunk = [record_of((aggregate_root_id, *row)) for row in rows]
+            chunk = records_of((aggregate_root_id, *row) for row in rows)
             yield from chunk
             if len(chunk) < limit:
                 return
@@ -196,7 +196,7 @@ def _next_limit(chunk: Sequence[StreamRecord]) -> int:
 
 def _by_aggregate(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[StreamRecord]]:
     """Of rows that are sorted by aggregate."""
-    return {root_id: list(streams) for root_id, streams in groupby(map(record_of, rows), _aggregate_root_id)}
+    return {root_id: list(streams) for root_id, streams in groupby(records_of(rows), _aggregate_root_id)}
 
 
 def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: Claim) -> bool:

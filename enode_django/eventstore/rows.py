@@ -92,9 +92,15 @@ def record_of(row: Iterable[Any]) -> StreamRecord:
     return record._replace(created_at=record.created_at.astimezone(UTC))
 
 
+def records_of(rows: Iterable[Iterable[Any]]) -> list[StreamRecord]:
+    """As `record_of`, of the rows of one query: all have the time zone of its session."""
+    records = list(map(make_record, rows))
+    return records if records and records[0].created_at.tzinfo is UTC else list(map(record_of, records))
+
+
 def find(connection: BaseDatabaseWrapper, keys: Iterable[CommandKey]) -> dict[CommandKey, StreamRecord]:
     wanted = [key for key in keys if holds(key[0]) and holds(key[1])]
     if not wanted:
         return {}
     rows = execute(connection, statements.FIND, tuple(map(list, zip(*wanted, strict=True))))
-    return {record.command_key: record for record in map(record_of, rows)}
+    return {record.command_key: record for record in records_of(rows)}

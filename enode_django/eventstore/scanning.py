@@ -8,11 +8,10 @@ the same for ever, so all chunks below one horizon show one state of the store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, islice
-from operator import itemgetter
 from time import sleep
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,7 +25,7 @@ from enode_django.eventstore import generations, statements
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Begun, Position, sequences_before
-from enode_django.eventstore.rows import by_index, connected, execute_long
+from enode_django.eventstore.rows import by_index, connected, execute_long, records_of
 from enode_django.exceptions import StoreUnavailable
 
 Value = TypeVar("Value")
@@ -82,14 +81,32 @@ def scan(wanted: Scan, *, at_once: int = AT_ONCE, raw_times: bool = False) -> It
     return reader.streams_of_ids() if wanted.ids else reader.streams((wanted.low, 0))
 
 
+def scan_records(wanted: Scan) -> Iterator[StreamRecord]:
+    """One by one, as `scan` reads them."""
+    return chain.from_iterable(map(records_of, scan(wanted)))
+
+
 class _Reader:
     def __init__(self, wanted: Scan, at_once: int, raw_times: bool) -> None:
         self._wanted = wanted
         self._at_once = at_once
+        self._most_bytes = CHUNK_BYTES // at_once
         self._loaders = _RAW_TIMES if raw_times else {}
 
     def streams(self, after: tuple[object, object], *conditions: Condition) -> Iterator[list[Row]]:
-        yield from self._chunks(statements.SCAN_STREAMS, after, conditions, itemgetter(0, 1))
+        """Measured where rows are large: a chunk of small ones ends before the first large one."""
+        is_measured = False
+        while True:
+            statement = statements.SCAN_STREAMS if is_measured else statements.SCAN_SMALL_STREAMS
+            found = self._persistently_read(statement, after, conditions, is_measured)
+            rows = found if is_measured else _until_large(found)
+            if rows:
+                yield rows
+                after = rows[-1][:2]
+            is_cut = _bytes(rows) >= CHUNK_BYTES if is_measured else len(rows) < len(found)
+            if len(found) < self._at_once and not is_cut:
+                return
+            is_measured = is_cut or (is_measured and 2 * _bytes(rows) > len(rows) * self._most_bytes)
 
     def streams_of_ids(self) -> Iterator[list[Row]]:
         """A probe of the index for each, put together again to chunks of the usual size."""
@@ -111,8 +128,10 @@ class _Reader:
         if self._wanted.ids:
             conditions.append(("aggregate_root_id = ANY(%s)", (list(filter(holds, self._wanted.ids)),)))
         begin = self._wanted.created_from or datetime.min.replace(tzinfo=UTC)
-        for chunk in self._chunks(statements.SCAN_REFUSALS, (begin, 0), conditions, self._place_of_refusal):
-            yield [row[:-1] for row in chunk]
+        after: tuple[object, object] = (begin, 0)
+        while rows := self._persistently_read(statements.SCAN_REFUSALS, after, conditions):
+            yield [row[:-1] for row in rows]
+            after = self._place_of_refusal(rows[-1])
 
     def _place_of_refusal(self, row: Row) -> tuple[object, object]:
         made = row[_CREATED_AT]
@@ -121,31 +140,29 @@ class _Reader:
     def _is_within(self, id: str) -> bool:
         return holds(id) and id >= self._wanted.low and (self._wanted.high is None or id < self._wanted.high)
 
-    def _chunks(
-        self,
-        statement: str,
-        after: tuple[object, object],
-        conditions: Iterable[Condition],
-        place_of: Callable[[Row], tuple[object, object]],
-    ) -> Iterator[list[Row]]:
-        while True:
-            rows = persistently(self._wanted.alias, partial(self._read, statement, after, [*conditions]))
-            if rows:
-                yield rows
-            if len(rows) < self._at_once and _bytes(rows) < CHUNK_BYTES:
-                return
-            after = place_of(rows[-1])
+    def _persistently_read(
+        self, statement: str, after: tuple[object, object], conditions: Sequence[Condition], is_measured: bool = True
+    ) -> list[Row]:
+        return persistently(self._wanted.alias, partial(self._read, statement, after, conditions, is_measured))
 
-    def _read(self, statement: str, after: tuple[object, object], conditions: Sequence[Condition]) -> list[Row]:
+    def _read(
+        self, statement: str, after: tuple[object, object], conditions: Sequence[Condition], is_measured: bool
+    ) -> list[Row]:
         with connected(self._wanted.alias) as connection:
             state = generations.state(connection)
             if self._wanted.horizon is not None:
                 check_settled(self._wanted.alias, state.position, self._wanted.horizon)
             texts, values = zip(*conditions, *_conditions(self._wanted, state.generations), strict=True)
-            parameters = (*after, *chain.from_iterable(values), self._at_once, CHUNK_BYTES)
+            parameters = (*after, *chain.from_iterable(values), self._at_once, *([CHUNK_BYTES] if is_measured else []))
+            query = statement.replace("{conditions}", " AND ".join(texts))
             with by_index(connection, in_order=True):
-                query = statement.replace("{conditions}", " AND ".join(texts))
-                return execute_long(connection, query, parameters, self._loaders)
+                return execute_long(
+                    connection, query.replace("{most_bytes}", str(self._most_bytes)), parameters, self._loaders
+                )
+
+
+def _until_large(rows: list[Row]) -> list[Row]:
+    return rows[: next((place for place, row in enumerate(rows) if row[_EVENTS] is None), len(rows))]
 
 
 def persistently(alias: str, read: Callable[[], Value]) -> Value:

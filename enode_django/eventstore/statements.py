@@ -94,24 +94,33 @@ HEADS_BEFORE = f"""
     ) AS head
 """
 
-# What a scan looks at next, of which it takes the first rows up to a number of bytes. A length is known without reading
-# what is stored out of line.
-_SCAN = f"""
+# What a scan looks at next.
+_LOOKED_AT = f"""
+    SELECT {{columns}} FROM {TABLE} WHERE ({{order}}) > (%s, %s) AND {{conditions}} ORDER BY {{order}} LIMIT %s
+"""
+
+# The first rows of that up to a number of bytes. A length is known without reading what is stored out of line.
+_MEASURED = f"""
     SELECT {{columns}} FROM (
         SELECT {{columns}},
                sum({_BYTES}) OVER (ORDER BY {{order}} ROWS UNBOUNDED PRECEDING) - ({_BYTES}) AS bytes_before
-        FROM (
-            SELECT {{columns}} FROM {TABLE} WHERE ({{order}}) > (%s, %s) AND {{conditions}} ORDER BY {{order}} LIMIT %s
-        ) AS looked_at
+        FROM ({_LOOKED_AT}) AS looked_at
     ) AS measured
     WHERE bytes_before < %s ORDER BY {{order}}
 """
-SCAN_STREAMS = _SCAN.format(
-    columns=_RECORD, order="aggregate_root_id, version", conditions="version IS NOT NULL AND {conditions}"
-)
-SCAN_REFUSALS = _SCAN.format(
+_BY_AGGREGATE = {"order": "aggregate_root_id, version", "conditions": "version IS NOT NULL AND {conditions}"}
+SCAN_STREAMS = _MEASURED.format(columns=_RECORD, **_BY_AGGREGATE)
+SCAN_REFUSALS = _MEASURED.format(
     columns=f"{_RECORD}, sequence", order="created_at, sequence", conditions="version IS NULL AND {conditions}"
 )
+
+# Without measuring, in little more than half the time. Rows with more than so many bytes come without their contents,
+# so that all together are no more than can be taken.
+_SMALL = [
+    f"CASE WHEN {_BYTES} <= {{most_bytes}} THEN {name} END" if name in ("events", "metadata") else name
+    for name in StreamRecord._fields
+]
+SCAN_SMALL_STREAMS = _LOOKED_AT.format(columns=", ".join(_SMALL), **_BY_AGGREGATE)
 
 PAGES = f"""
     SELECT size / current_setting('block_size')::bigint, size

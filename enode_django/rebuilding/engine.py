@@ -7,8 +7,7 @@ from typing import NamedTuple, Protocol
 
 from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.eventstore.rows import record_of
-from enode_django.eventstore.scanning import Scan, scan
+from enode_django.eventstore.scanning import Scan, scan_records
 from enode_django.exceptions import ConfigurationError
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
@@ -50,7 +49,7 @@ class InProcess:
                 if not isinstance(shard, PostgresEventStore):
                     raise ConfigurationError(f"projections are rebuilt from PostgreSQL, not from {shard!r}")
                 wanted = Scan(shard.alias, horizon=plan.horizon[shard.number], types=plan.types)
-                total += replaying.replay(record_of(row) for rows in scan(wanted) for row in rows)
+                total += replaying.replay(scan_records(wanted))
                 report("replay", shard=shard.name, streams=total.streams, aggregates=total.aggregates)
         return total
 

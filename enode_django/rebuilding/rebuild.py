@@ -213,7 +213,7 @@ def _compare_with_used(target: Target, catching_up: CatchingUp) -> Comparison:
         if not comparison.undecided:
             break
         time.sleep(LOOK_AGAIN)
-    return comparison._replace(behind=_behind(target, built, used, catching_up))
+    return comparison._replace(behind=_behind(target, built, used, catching_up) if comparison.apart else ())
 
 
 def _behind(target: Target, built: Generation, used: Generation, catching_up: CatchingUp) -> list[Lag]:

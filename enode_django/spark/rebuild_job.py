@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.dividing import bounds, size
-from enode_django.eventstore.rows import record_of
-from enode_django.eventstore.scanning import Scan, scan
+from enode_django.eventstore.scanning import Scan, scan_records
 from enode_django.rebuilding.engine import Plan
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
@@ -101,8 +100,7 @@ def _replay_scans(
         for batch in batches:
             places: list[Any] = batch.column(0).to_pylist()
             for place in places:
-                records = (record_of(row) for rows in scan(scans[place]) for row in rows)
-                yield _replay(shadow, streams, records)
+                yield _replay(shadow, streams, scan_records(scans[place]))
 
 
 def _replay_streams(

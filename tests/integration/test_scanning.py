@@ -163,7 +163,7 @@ def test_a_chunk_of_large_rows_is_short(store: PostgresEventStore, monkeypatch: 
     records = [stream("a", number, events=bytes(size)) for number, size in enumerate(sizes, 1)]
     store.append(records)
     chunks = list(scan(EVERYTHING, at_once=100))
-    assert [len(chunk) for chunk in chunks] == [32, 2, 2, 1, 3]
+    assert [len(chunk) for chunk in chunks] == [30, 2, 2, 2, 1, 3]
     assert [row[1] for chunk in chunks for row in chunk] == list(range(1, 41))
 
 
@@ -179,7 +179,7 @@ def test_a_connection_lost_between_chunks_is_made_again(
 ) -> None:
     records = histories()
     store.append(records)
-    proxy.lose_at(client_sends(b"P", b"bytes_before", skip=skip))
+    proxy.lose_at(client_sends(b"P", b"enode_django_eventstream WHERE", skip=skip))
     assert read(Scan("proxied")) == in_order(records)
     assert proxy.lost.is_set()
 
@@ -224,7 +224,7 @@ def test_between_chunks_no_transaction_is_open(store: PostgresEventStore) -> Non
 
 def test_inside_an_atomic_block_nothing_is_tried_again(proxy: PostgresProxy, store: PostgresEventStore) -> None:
     store.append(histories())
-    proxy.lose_at(client_sends(b"P", b"bytes_before"))
+    proxy.lose_at(client_sends(b"P", b"enode_django_eventstream WHERE"))
     with pytest.raises(StoreUnavailable), transaction.atomic("proxied"):
         read(Scan("proxied"))
 
@@ -245,7 +245,7 @@ def test_the_index_gives_the_order_even_before_the_table_is_analyzed(
         list(scan(one, at_once=500))
     assert plans
     for plan in plans:
-        assert re.search(r"->  Limit .*\n +->  Index Scan using enode_stream_version", plan), plan
+        assert re.search(r"Limit .*\n +->  Index Scan using enode_stream_version", plan), plan
 
 
 def test_bounds_divide_the_streams_about_evenly(store: PostgresEventStore) -> None:
