@@ -17,6 +17,8 @@ from enode_django.snapshots.fingerprint import fingerprint_of
 from enode_django.snapshots.state import snapshot_of
 from enode_django.snapshots.store import Snapshot, SnapshotStore, SnapshotVersion
 
+Outcome = Snapshot | Exception | None
+"""A snapshot to be kept; what was raised; or None where there is nothing to make one of, or no way."""
 logger = logging.getLogger("enode_django.snapshots")
 
 
@@ -49,7 +51,7 @@ class SnapshotMaker:
         (last,) = self._store.load(aggregate_root_id, after=aggregate.version - 1, until=aggregate.version)
         return self._snapshot_of(aggregate, last.command_id)
 
-    def make_many(self, heads: Mapping[str, int]) -> Iterator[tuple[str, Snapshot | Exception | None]]:
+    def make_many(self, heads: Mapping[str, int]) -> Iterator[tuple[str, Outcome]]:
         """The same for several aggregates at their newest versions, which ``heads`` has, in few queries; with what was
         raised for one that cannot be loaded or kept. What waits in memory does not depend on how long histories are."""
         portions, large = self._loader.sorted_by_size(heads, heads=heads)
@@ -89,14 +91,12 @@ class _Passing:
         self.last: StreamRecord | None = None
 
     def __iter__(self) -> Iterator[StreamRecord]:
-        return self
-
-    def __next__(self) -> StreamRecord:
-        self.last = next(self._records)
-        return self.last
+        for record in self._records:
+            self.last = record
+            yield record
 
 
-def outcome_of(make: Callable[[], Snapshot | None]) -> Snapshot | Exception | None:
+def outcome_of(make: Callable[[], Snapshot | None]) -> Outcome:
     """What it returns, or raises: unless trying again is all there is to do, which is raised."""
     try:
         return make()

@@ -23,7 +23,7 @@ from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
-from enode_django.eventstore.rows import connected, execute, execute_long, find, record_of, records_of, run
+from enode_django.eventstore.rows import connected, execute, execute_long, find, records_of, run
 from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.exceptions import ShardMapOutdated
 

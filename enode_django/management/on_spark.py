@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
-from django.db import DatabaseError
 
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import EnodeError
 from enode_django.jobs import RunningJob, running_job
 from enode_django.reporting import Report
@@ -33,7 +33,7 @@ def job_on_spark(kind: str, name: str, master: str | None) -> Iterator[tuple[Spa
 
         with running_job(kind, name) as job, spark_session(master) as spark:
             yield spark, job
-    except (EnodeError, DatabaseError) as error:
+    except (EnodeError, *DATABASE_ERRORS) as error:
         raise CommandError(str(error)) from error
     except Exception as error:
         if type(error).__module__.startswith(("pyspark.", "py4j.")):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from enode_django.snapshots.fingerprint import fingerprint_of
 from enode_django.snapshots.store import Snapshot
 
 _DIGEST = 16
+_NOTHING = object()
+"""Stands for what is not set."""
 
 
 class ReadSnapshot(NamedTuple):
@@ -86,23 +89,29 @@ def differences(one: AggregateRoot, other: AggregateRoot) -> Mapping[str, tuple[
     if type(one).snapshot is not AggregateRoot.snapshot:
         plain, others = one.snapshot(), other.snapshot()
         return {} if is_same(plain, others) else {"snapshot()": (plain, others)}
-    mine, theirs = _fields(one), _fields(other)
-    return {
-        name: (mine.get(name), theirs.get(name))
-        for name in mine | theirs
-        if name not in mine or name not in theirs or not is_same(mine[name], theirs[name])
-    }
+    found = {}
+    for name in one.schema().names:
+        mine, theirs = getattr(one, name, _NOTHING), getattr(other, name, _NOTHING)
+        if mine is not theirs and not is_same(mine, theirs):
+            found[name] = (_or_none(mine), _or_none(theirs))
+    return found
 
 
-def _fields(aggregate: AggregateRoot) -> dict[str, Any]:
-    return {name: getattr(aggregate, name) for name in aggregate.schema().names if hasattr(aggregate, name)}
+def _or_none(value: Any) -> Any:
+    return None if value is _NOTHING else value
+
+
+@cache
+def _own_names() -> frozenset[str]:
+    """Of the attributes that every aggregate has."""
+    return frozenset(vars(AggregateRoot("any")))
 
 
 def _compare(aggregate: AggregateRoot, copy: AggregateRoot) -> None:
     cls = type(aggregate)
     if cls.snapshot is not AggregateRoot.snapshot:
         return  # what their hooks leave out is theirs to say
-    undeclared = sorted(vars(aggregate).keys() - cls.schema().types.keys() - vars(AggregateRoot("any")).keys())
+    undeclared = sorted(vars(aggregate).keys() - cls.schema().types.keys() - _own_names())
     for name in undeclared:
         # What the constructor makes is there again, if it is the same in every instance.
         if name not in vars(copy) or not is_same(vars(aggregate)[name], vars(copy)[name]):

@@ -12,14 +12,14 @@ import pyarrow as pa
 from enode_django.commanding.loading import History
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.snapshot_building import is_wanted
-from enode_django.eventing.snapshot_making import SnapshotMaker, outcome_of
+from enode_django.eventing.snapshot_making import Outcome, SnapshotMaker, outcome_of
 from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.scanning import persistently
 from enode_django.exceptions import ConfigurationError
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.snapshots.reading import SnapshotReader
 from enode_django.snapshots.state import ReadSnapshot
-from enode_django.snapshots.store import Snapshot, SnapshotStore
+from enode_django.snapshots.store import SnapshotStore
 from enode_django.spark.batches import records_of
 from enode_django.spark.executors import task
 from enode_django.spark.horizons import Positions, positions_of
@@ -67,7 +67,7 @@ class _Folding:
                 type_name, begin = self._due[id]
                 yield Row.of(alias, id, type_name, self._made(id, records, begin))
 
-    def _made(self, id: str, records: Iterator[StreamRecord], begin: Begin) -> Snapshot | Exception | None:
+    def _made(self, id: str, records: Iterator[StreamRecord], begin: Begin) -> Outcome:
         if isinstance(begin, Exception):
             return begin
         if begin is not None:

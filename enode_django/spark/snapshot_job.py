@@ -12,11 +12,11 @@ versions and for snapshots only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import aliases_of, declared
@@ -29,7 +29,7 @@ from enode_django.serialization import registry
 from enode_django.snapshots import policy
 from enode_django.spark.archive import archived_events
 from enode_django.spark.horizons import horizon_of, text_of
-from enode_django.spark.sink import Staged, write_rows
+from enode_django.spark.sink import Staged, write_made, write_rows
 from enode_django.spark.snapshot_folding import make_from_streams
 from enode_django.spark.snapshot_making import SCHEMA, Range, classes_of, make_in_ranges
 from enode_django.spark.targets import SNAPSHOTS
@@ -61,29 +61,32 @@ def build_snapshots(
     if make_snapshots(store) is None:
         raise ConfigurationError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
     if archive is None:
-        made = _made_from_store(spark, store, types, report)
+        written = _written_from_store(spark, store, types, report)
     else:
-        made = _made_from_archive(spark, archive, store, types, report)
-    with write_rows(made, SNAPSHOTS, [shard.name for shard in store.shards], report) as staged:
+        written = _written_from_archive(spark, archive, store, types, report)
+    with written as staged:
         return _figures(staged)
 
 
-def _made_from_store(spark: SparkSession, store: EventStore, types: Sequence[str] | None, report: Report) -> DataFrame:
+def _written_from_store(
+    spark: SparkSession, store: EventStore, types: Sequence[str] | None, report: Report
+) -> AbstractContextManager[Staged]:
     count = spark.sparkContext.defaultParallelism * RANGES_PER_CORE
-    ranges = [one for shard in store.shards for one in ranges_of(shard.name, -(-count // len(store.shards)))]
+    aliases = [shard.name for shard in store.shards]
+    ranges = [one for alias in aliases for one in ranges_of(alias, -(-count // len(aliases)))]
     report("making", ranges=len(ranges))
     make = partial(make_in_ranges, ranges=ranges, type_names=types)
-    return spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(make, SCHEMA)
+    return write_made(spark.range(0, len(ranges), 1, len(ranges)), make, SNAPSHOTS, aliases, report)
 
 
-def _made_from_archive(
+def _written_from_archive(
     spark: SparkSession, path: str, store: EventStore, types: Sequence[str] | None, report: Report
-) -> DataFrame:
+) -> AbstractContextManager[Staged]:
     horizon = horizon_of(store)
     report("reading", archive=path)
     streams = archived_events(spark, path, store, horizon, names_of(types))
     make = partial(make_from_streams, horizon=text_of(horizon), type_names=types)
-    return streams.mapInArrow(make, SCHEMA)
+    return write_rows(streams.mapInArrow(make, SCHEMA), SNAPSHOTS, [shard.name for shard in store.shards], report)
 
 
 def names_of(types: Sequence[str] | None) -> list[str]:

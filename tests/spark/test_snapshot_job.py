@@ -141,10 +141,9 @@ def test_a_job_that_fails_says_why_and_leaves_nothing(spark: SparkSession, store
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE enode_django_snapshot ADD CONSTRAINT tests_refuse CHECK (version < 50)")
     try:
-        with pytest.raises(CommandError, match="the Spark job failed") as caught:
+        with pytest.raises(CommandError, match="tests_refuse"):
             call_command("buildsnapshots", "--spark", stdout=io.StringIO())
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE enode_django_snapshot DROP CONSTRAINT tests_refuse")
-    assert "tests_refuse" in str(caught.value)
     assert (rows(), staging_tables()) == ([], 0)

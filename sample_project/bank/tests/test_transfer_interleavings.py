@@ -17,7 +17,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from enode_django import Command, DomainEvent, DomainException
-from enode_django.commanding.loading import events_of, replay_records, stamp_of
+from enode_django.commanding.loading import StoredStamp, events_of, replay_records
 from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
@@ -145,7 +145,7 @@ def messages_of(record: StreamRecord) -> Sequence[DomainEvent | DomainException]
     if not isinstance(stored, StoredRefusal):
         return events_of(record)
     refusal = decode_refusal(stored)
-    refusal.stamp(stamp_of(record))
+    refusal.stamp(StoredStamp(record))
     return [refusal]
 
 
