@@ -1,7 +1,7 @@
 """The writer `enode_rows`: rows of a DataFrame into the databases, all at once and once only.
 
-``write_rows`` is the way in, and `write_made` for what tasks make themselves. The plan names aliases and a staging table,
-and nothing of ``DATABASES``.
+``write_rows`` is the way in, and `write_made` for what tasks make themselves. The plan names aliases and a staging
+table, and nothing of ``DATABASES``.
 """
 
 from __future__ import annotations
