@@ -93,6 +93,12 @@ BARS = (
         lambda larger, smaller: larger / smaller,
         at_most=2.4,
     ),
+    Bar(
+        "snapshots on Spark, twice the streams / half",
+        ["snapshots on Spark", "snapshots on Spark, half the streams"],
+        lambda larger, smaller: larger / smaller,
+        at_most=2.4,
+    ),
     Bar("handled p50, ms", ["handled p50"], lambda p50: p50, at_most=12),
     Bar(
         "append, large table / small",

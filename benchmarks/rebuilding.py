@@ -20,7 +20,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
         Asked("benchmarks.rebuilding_process", accounts, env=environment(workspace)) as process,
     ):
         start = process.answer()["start"]
-        smaller = _round(process, half, 1)
+        smaller = _round(process, half, 1, warm_up=True)
         larger = _round(process, half, 1 if quick else ROUNDS)
     count = f"{2 * half * accounts:,} streams of {accounts:,} accounts"
     return [
@@ -42,9 +42,13 @@ def environment(workspace: Workspace) -> dict[str, str]:
     return {**workspace.environment, "BENCHMARK_SNAPSHOT_EVERY": "5"}
 
 
-def _round(process: Asked, streams: int, rounds: int) -> dict[str, Any]:
+def _round(process: Asked, streams: int, rounds: int, *, warm_up: bool = False) -> dict[str, Any]:
+    """``warm_up``: once more before, since what Java does for the first time takes it several times as long."""
     filled = process.ask(f"fill {streams}")
     print(f"  {filled['streams']:,} streams", flush=True)
+    if warm_up:
+        process.ask("rebuild")
+        process.ask("snapshots")
     found: dict[str, Any] = {name: [] for name in ("plain", "sorted", "rebuild", "replay", "snapshots")}
     for _ in range(rounds):
         rebuilt = process.ask("rebuild")

@@ -35,13 +35,13 @@ SECONDS = 90.0
 
 
 class Rebuild(Group):
-    """``manage.py rebuildprojection``, in a process group of its own, with its log."""
+    """A command of ``manage.py`` that works on Spark, in a process group of its own, with its log."""
 
     def __init__(self, environment: Mapping[str, str], log: Path, *arguments: str) -> None:
         self.log_path = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, PROJECT / "manage.py", "rebuildprojection", *arguments],
+                [sys.executable, PROJECT / "manage.py", *arguments],
                 cwd=log.parent,  # by which the guard of that directory finds them
                 env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
@@ -97,6 +97,9 @@ class RebuildStack(CeleryStack):
         return f"{self._apps} {HINDERED}"
 
     def start_rebuild(self, *arguments: str, **enode: Any) -> Rebuild:
+        return self.start_on_spark("rebuildprojection", *arguments, **enode)
+
+    def start_on_spark(self, *arguments: str, **enode: Any) -> Rebuild:
         log = self._directory / f"{self._name}-{len(self._started)}-rebuild.log"
         rebuild = Rebuild(self._environment(self.hindered, REDIS_STREAMS, enode), log, *arguments)
         self._started.append(rebuild)
@@ -111,7 +114,8 @@ class RebuildStack(CeleryStack):
     # -- holding handlers -----------------------------------------------------------------------------------------
 
     def hold(self, subscriber: str) -> None:
-        """From now on its handlers wait, having done their work, until they are released."""
+        """From now on its handlers wait, having done their work, until they are released. ``snapshots`` stands for
+        whoever makes one."""
         (self.directory / f"held-{subscriber}").unlink(missing_ok=True)
         (self.directory / f"holding-{subscriber}").touch()
 

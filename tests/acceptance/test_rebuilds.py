@@ -22,7 +22,8 @@ from sample_project.bank.domain import AccountOpened, Deposit, Deposited, OpenAc
 from sample_project.embedded import Postgres, Redis
 from tests.acceptance.load import Load
 from tests.acceptance.processors import is_running
-from tests.acceptance.rebuilds import CLUSTER, SECONDS, RebuildStack, driver_of, family, java_of, wait_gone
+from tests.acceptance.rebuilds import CLUSTER, SECONDS, Rebuild, RebuildStack, driver_of, family, java_of, wait_gone
+from tests.acceptance.snapshotting.apps import EVERY
 from tests.acceptance.waiting import wait_until
 from tests.services import services_required
 
@@ -32,6 +33,7 @@ SUMMARIES, LEDGER = "bank.AccountSummaries", "bank.Ledger"
 TABLES = {SUMMARIES: "bank_accountsummary", LEDGER: "bank_ledgerentry"}
 READING, MOVEMENTS = "tests.acceptance.reading", "reading.Movements"
 """Nothing but the checkpoints keeps its rows from being there twice."""
+SNAPSHOTTING = "tests.acceptance.snapshotting"
 UNRULY, REMARKS, PAGES = "tests.acceptance.unruly", "unruly.Remarks", "unruly.Pages"
 CALM: dict[str, Any] = {"threads": 3, "varied": True, "pause": 0.1, "rounds": 100}
 """A load that leaves Spark most of the processor."""
@@ -112,14 +114,7 @@ def test_an_executor_may_be_killed_and_postgres_restarted_in_the_middle_of_a_tra
     open_accounts(stack)
     stack.hold(MOVEMENTS)
     rebuild = stack.start_rebuild(MOVEMENTS, "--master", CLUSTER, JOBS={})
-    worker = stack.wait_held(MOVEMENTS, rebuild)
-    first = {pid for pid, name in family(rebuild.pid).items() if name == "java"}
-    executor = java_of(worker)
-    assert executor in first
-    os.kill(executor, signal.SIGKILL)
-    wait_until(lambda: not is_running(worker), "the end of what the executor has begun", SECONDS)
-    wait_until(lambda: {*map(java_of, stack.held(MOVEMENTS))} - first - {None}, "another one has taken over", SECONDS)
-
+    kill_executor_of(stack, MOVEMENTS, rebuild)
     stack.postgres.stop()
     stack.postgres.start()
     stack.release(MOVEMENTS)
@@ -127,6 +122,36 @@ def test_an_executor_may_be_killed_and_postgres_restarted_in_the_middle_of_a_tra
     assert rebuild.count("100 aggregates in .* 0 rows differ among 100 aggregates; swapped") == 1
     stack.wait_followed()
     assert stack.check_read_side()["rows of Movement"] == len(ACCOUNTS)
+
+
+def test_so_they_may_be_while_snapshots_are_made(stack: RebuildStack) -> None:
+    stack.install(SNAPSHOTTING)
+    deposits = [Deposited(amount=Decimal(1), balance=Decimal(number)) for number in range(1, EVERY + 1)]
+    for account in ACCOUNTS[:20]:
+        plant(stack, account, [AccountOpened(owner="x"), *deposits])
+    stack.hold("snapshots")
+    job = stack.start_on_spark("buildsnapshots", "--spark", "--master", CLUSTER, JOBS={})
+    kill_executor_of(stack, "snapshots", job)
+    stack.postgres.stop()
+    stack.postgres.start()
+    stack.release("snapshots")
+    assert job.wait_end(SECONDS) == 0
+    assert job.count("20 snapshots made, 0 aggregates failed") == 1
+    assert stack.query("SELECT version, count(*) FROM enode_django_snapshot GROUP BY version") == [(EVERY + 1, 20)]
+    verified = stack.python("manage.py", "buildsnapshots", "--verify", "100")
+    assert "20 snapshots are as replayed, 0 differ, 0 were made by other code" in verified
+    assert stack.query("SELECT relname FROM pg_class WHERE relname ~ '^enode_staging'") == []
+
+
+def kill_executor_of(stack: RebuildStack, held: str, by: Rebuild) -> None:
+    """That of the task which waits; another one has taken over then."""
+    worker = stack.wait_held(held, by)
+    first = {pid for pid, name in family(by.pid).items() if name == "java"}
+    executor = java_of(worker)
+    assert executor in first
+    os.kill(executor, signal.SIGKILL)
+    wait_until(lambda: not is_running(worker), "the end of what the executor has begun", SECONDS)
+    wait_until(lambda: {*map(java_of, stack.held(held))} - first - {None}, "another one has taken over", SECONDS)
 
 
 def test_a_driver_that_is_killed_takes_spark_along_and_the_next_rebuild_clears_up(stack: RebuildStack) -> None:

@@ -24,7 +24,7 @@ def projections(harness: Harness) -> Iterator[Harness]:  # noqa: F811
 
     with subscribers.only(CounterRows, Entries):
         yield harness
-    _drop_schemas()
+    drop_schemas()
 
 
 @pytest.fixture(scope="session")
@@ -55,10 +55,10 @@ def postings(harness: Harness, rebuilding_tables: None, effects: Effects) -> Ite
         model._base_manager.all().delete()
     with subscribers.only(Postings, Balances):
         yield harness
-    _drop_schemas()
+    drop_schemas()
 
 
-def _drop_schemas() -> None:
+def drop_schemas() -> None:
     for name in schemas():
         with connection.cursor() as cursor:
             cursor.execute(f'DROP SCHEMA "{name}" CASCADE')

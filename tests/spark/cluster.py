@@ -1,4 +1,4 @@
-"""Reads a sharded store with executors that are processes of their own, and says what they saw.
+"""Reads a sharded store and makes its snapshots with executors that are processes of their own; says what they saw.
 
 Started by `test_cluster`: ``python -m tests.spark.cluster MASTER`` prints JSON.
 """
@@ -48,6 +48,7 @@ def main(master: str) -> dict[str, Any]:
 
     from enode_django.snapshots.fingerprint import fingerprint_of
     from enode_django.spark.session import spark_session
+    from enode_django.spark.snapshot_job import build_snapshots
     from enode_django.spark.source import events
     from sample_project.bank.domain import accounts
 
@@ -57,9 +58,11 @@ def main(master: str) -> dict[str, Any]:
     with override_settings(ENODE=enode), spark_session(master) as spark:
         columns = "pid bigint, file string, fingerprint string, settings string"
         seen = spark.range(0, 8, numPartitions=2).mapInArrow(seen_by_executors, columns).distinct().collect()
+        snapshots = build_snapshots(spark, None, lambda stage, **figures: None)
         rows = events(spark).select("shard", "aggregate_root_id", "version").collect()
         java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     return {
+        "snapshots": snapshots,
         "rows": [list(row) for row in rows],
         "executors": [row.asDict() for row in seen],
         "file": accounts.__file__,

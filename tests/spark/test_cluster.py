@@ -18,20 +18,26 @@ from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from enode_django.exceptions import SparkUnavailable
+from enode_django.models import Snapshot
 from enode_django.spark.java import check_java
 from enode_django.testing.event_store_read_contract import history
 from tests.integration.sharded import id_in, opened, shard_databases, sharded_store
 from tests.meta.tree import ROOT
 from tests.services import services_required
+from tests.spark.accounts import ACCOUNT, account
 from tests.spark.conftest import url_of_database
 
 SECONDS = 20.0
+DUE = (101, 120)
+"""In each shard, so many versions of an account that has no snapshot yet."""
 
 
 class Run(NamedTuple):
     found: dict[str, Any]
     output: str
     directory: Path
+    snapshots: list[dict[str, int]]
+    """By shard, the versions of its aggregates' snapshots."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,10 @@ def run(
     directory = tmp_path_factory.mktemp("cluster")
     with django_db_blocker.unblock(), shard_databases() as names:
         with opened(names):
-            sharded_store().append([*history(id_in(0), 3), *history(id_in(1), 4)])
+            store = sharded_store()
+            store.append([*history(id_in(0), 3), *history(id_in(1), 4)])
+            for place, versions in enumerate(DUE):
+                store.append(account(id_in(place, "due"), range(1, versions + 1)))
         environment = {
             **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
             "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE or "sample_project.settings",
@@ -58,12 +67,22 @@ def run(
         command = [sys.executable, "-m", "tests.spark.cluster", "local-cluster[2,1,1024]"]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stderr
-        yield Run(json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr, directory)
+        with opened(names):
+            snapshots = [
+                dict(Snapshot.objects.using(alias).values_list("aggregate_root_id", "version")) for alias in names
+            ]
+        yield Run(json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr, directory, snapshots)
 
 
 def test_executors_read_all_shards(run: Run) -> None:
     wanted = [[0, id_in(0), n] for n in (1, 2, 3)] + [[1, id_in(1), n] for n in (1, 2, 3, 4)]
-    assert sorted(run.found["rows"]) == wanted
+    wanted += [[place, id_in(place, "due"), n] for place, due in enumerate(DUE) for n in range(1, due + 1)]
+    assert sorted(run.found["rows"]) == sorted(wanted)
+
+
+def test_executors_make_snapshots_in_the_shards_that_they_belong_to(run: Run) -> None:
+    assert run.found["snapshots"] == {"made": {ACCOUNT: 2}, "failed": 0, "failures": []}
+    assert run.snapshots == [{id_in(place, "due"): version} for place, version in enumerate(DUE)]
 
 
 def test_executors_run_the_code_that_was_sent_to_them_and_it_has_the_same_fingerprint(run: Run) -> None:

@@ -51,6 +51,25 @@ def test_a_missing_java_is_said_before_anything_is_started(tmp_path: Path, monke
         session._started("local[1]", tmp_path)
 
 
+def test_a_java_that_ends_before_spark_has_started_is_said(tmp_path: Path) -> None:
+    """In a process of its own: in this one Spark may run already."""
+    java_that_says(tmp_path, 'openjdk version "17.0.9" 2023-10-17')
+    code = """if True:
+        import django
+        django.setup()
+        from enode_django.exceptions import SparkUnavailable
+        from enode_django.spark.session import spark_session
+        try:
+            with spark_session("local[1]"):
+                print("started")
+        except SparkUnavailable as error:
+            print("said:", error)
+    """
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "sample_project.settings", "JAVA_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1].startswith("said: Spark does not start on 'local[1,4]'; its log says why: ")
+
+
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
 def test_what_to_install_is_said_where_a_package_is_missing(missing: str) -> None:
     code = f"""if True:

@@ -9,7 +9,8 @@ class HinderedConfig(AppConfig):
 
     def ready(self) -> None:
         from enode_django.eventing.registry import subscribers
-        from tests.acceptance.hindered.hindrances import hinder
+        from tests.acceptance.hindered.hindrances import hinder, hinder_snapshots
 
         for subscriber in subscribers.all():
             hinder(subscriber)
+        hinder_snapshots()

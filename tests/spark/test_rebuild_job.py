@@ -1,0 +1,77 @@
+"""A rebuild in Spark's own processes, from the store, and from an archive of most of it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db.models import Model
+from pyspark.sql import SparkSession
+
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.models import ParkedEvent
+from enode_django.rebuilding.rebuild import rebuild
+from enode_django.runtime import replay
+from enode_django.spark import rebuild_job
+from enode_django.spark.archive import export_events
+from enode_django.spark.rebuild_job import SparkEngine
+from sample_project.bank.models import AccountSummary, LedgerEntry
+from tests.rebuilding.conftest import drop_schemas
+from tests.spark.accounts import account
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SUMMARIES, LEDGER = "bank.AccountSummaries", "bank.Ledger"
+ACCOUNTS = [f"a{number:02}" for number in range(30)]
+MODELS: dict[str, type[Model]] = {SUMMARIES: AccountSummary, LEDGER: LedgerEntry}
+ORDERS = {SUMMARIES: ["pk"], LEDGER: ["account", "version"]}
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def store(transactional_db: None) -> Iterator[PostgresEventStore]:
+    yield PostgresEventStore()
+    drop_schemas()
+
+
+def silent(stage: str, /, **figures: object) -> None: ...
+
+
+def rows(name: str) -> Rows:
+    found = MODELS[name]._base_manager.order_by(*ORDERS[name]).values()
+    return [{column: value for column, value in row.items() if column != "id"} for row in found]
+
+
+@pytest.mark.parametrize("name", [SUMMARIES, LEDGER])
+def test_from_an_archive_and_what_came_since_come_the_rows_that_come_from_the_store(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """And they take the place of those in use."""
+    store.append([one for id in ACCOUNTS for one in account(id, range(1, 21))])
+    export_events(spark, str(tmp_path), silent)
+    store.append([one for id in ACCOUNTS[::3] for one in account(id, range(21, 26))])
+    store.append(account("new", range(1, 4)))
+    replay(name)
+    streams = 20 * len(ACCOUNTS) + 5 * len(ACCOUNTS[::3]) + 3
+
+    rebuilt = rebuild(name, SparkEngine(lambda: spark), silent)
+    assert (rebuilt.replayed.streams, rebuilt.comparison.rows, rebuilt.is_swapped) == (streams, 0, True)
+    from_store = rows(name)
+    assert len(from_store) == {SUMMARIES: len(ACCOUNTS) + 1, LEDGER: streams - len(ACCOUNTS) - 1}[name]
+
+    changed = MODELS[name]._base_manager.filter(balance=Decimal(24)).update(balance=-1)
+    assert changed == len(ACCOUNTS[::3])
+    monkeypatch.delattr(rebuild_job, "_scans")  # the store is not read for it
+    out = io.StringIO()
+    call_command("rebuildprojection", name, archive=str(tmp_path), accept_differences=True, stdout=out)
+    said = out.getvalue().splitlines()[-1]
+    assert said.startswith(f"{name}: {streams} streams of {len(ACCOUNTS) + 1} aggregates in ")
+    assert said.endswith(f" {2 * changed} rows differ among {len(ACCOUNTS) + 1} aggregates; swapped")
+    assert rows(name) == from_store
+    assert not ParkedEvent.objects.exists()
