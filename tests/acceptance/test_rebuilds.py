@@ -33,7 +33,6 @@ SUMMARIES, LEDGER = "bank.AccountSummaries", "bank.Ledger"
 TABLES = {SUMMARIES: "bank_accountsummary", LEDGER: "bank_ledgerentry"}
 READING, MOVEMENTS = "tests.acceptance.reading", "reading.Movements"
 """Nothing but the checkpoints keeps its rows from being there twice."""
-SNAPSHOTTING = "tests.acceptance.snapshotting"
 UNRULY, REMARKS, PAGES = "tests.acceptance.unruly", "unruly.Remarks", "unruly.Pages"
 CALM: dict[str, Any] = {"threads": 3, "varied": True, "pause": 0.1, "rounds": 100}
 """A load that leaves Spark most of the processor."""
@@ -125,7 +124,6 @@ def test_an_executor_may_be_killed_and_postgres_restarted_in_the_middle_of_a_tra
 
 
 def test_so_they_may_be_while_snapshots_are_made(stack: RebuildStack) -> None:
-    stack.install(SNAPSHOTTING)
     deposits = [Deposited(amount=Decimal(1), balance=Decimal(number)) for number in range(1, EVERY + 1)]
     for account in ACCOUNTS[:20]:
         plant(stack, account, [AccountOpened(owner="x"), *deposits])
