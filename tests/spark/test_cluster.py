@@ -27,6 +27,8 @@ from tests.services import services_required
 from tests.spark.accounts import ACCOUNT, account
 from tests.spark.conftest import url_of_database
 
+pytestmark = pytest.mark.timeout(240)
+
 SECONDS = 20.0
 DUE = (101, 120)
 """In each shard, so many versions of an account that has no snapshot yet."""
@@ -65,7 +67,7 @@ def run(
             "TMPDIR": str(directory),
         }
         command = [sys.executable, "-m", "tests.spark.cluster", "local-cluster[2,1,1024]"]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
         with opened(names):
             snapshots = [
