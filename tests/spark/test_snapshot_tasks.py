@@ -113,6 +113,24 @@ def test_what_is_kept_counts_and_is_begun_with(
     assert begun == {"due": 15, "foreign": 0}
 
 
+def test_where_most_is_new_the_range_is_read_and_what_is_kept_is_begun_with_all_the_same(
+    store: PostgresEventStore, snapshots: PostgresSnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for id, until in (("a", 30), ("kept", 26), ("young", 5), ("z", 40)):
+        store_history(store, id, until)
+    snapshots.save([snapshot_at(store, "kept", 15)])
+    looked_up: list[str] = []
+    make_many = SnapshotMaker.make_many
+
+    def watched(self: SnapshotMaker, heads: Any) -> Any:
+        looked_up.extend(heads)
+        return make_many(self, heads)
+
+    monkeypatch.setattr(SnapshotMaker, "make_many", watched)
+    assert made(from_ranges(edges=["", "k", "y", None])) == {"a": 30, "kept": 26, "z": 40}
+    assert looked_up == ["kept"]
+
+
 @both
 def test_what_fails_is_told_with_its_reason_and_the_others_are_made(make: Make, store: PostgresEventStore) -> None:
     store_history(store, "bad", 30, fails_at=5)
