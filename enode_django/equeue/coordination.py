@@ -179,8 +179,12 @@ class Coordinator:
     def leave(self, group: str, name: str, member: str, *, now: float) -> None:
         topic = self.topic(name)
         record = topic.groups.get(group)
-        if record is not None:
-            record.group = left(record.group, member, now=now, queues=topic.consumed)
+        if record is None:
+            return
+        record.group = left(record.group, member, now=now, queues=topic.consumed)
+        for claim in record.claims.values():
+            if claim.owner == member and not claim.epoch:
+                claim.lose()  # it was the owner before a restart, and has nothing to release
 
     def bury(self, group: str, name: str, member: str, deaths: Collection[tuple[int, int]] = (), *, now: float) -> None:
         topic = self.topic(name, [queue for queue, _ in deaths])
