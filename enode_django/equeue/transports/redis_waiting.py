@@ -7,12 +7,12 @@ the first of them has something: then the others are told to give up, and what t
 from __future__ import annotations
 
 import selectors
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from redis.exceptions import MovedError
+from redis.exceptions import ConnectionError, MovedError
 
-from enode_django.equeue.transports.redis_connection import Command, RedisConnection
+from enode_django.equeue.transports.redis_connection import LONGEST_BLOCK, Command, RedisConnection
 from enode_django.equeue.transports.redis_servers import Node
 
 GIVING_UP = 0.05
@@ -23,6 +23,12 @@ class _Waiting(NamedTuple):
     node: Node
     connection: Any
     client: int
+    socket: Any
+
+    def has_answer(self, wait: float) -> bool:
+        if self.connection._sock is not self.socket:  # redis-py would connect anew, where nothing is to come
+            raise ConnectionError("the connection was closed")
+        return bool(self.connection.can_read(wait))
 
 
 def read_first(connection: RedisConnection, reads: Mapping[str, Command]) -> list[Any]:
@@ -40,6 +46,10 @@ def read_first(connection: RedisConnection, reads: Mapping[str, Command]) -> lis
                         waiting.append(_begin(node, commands[place]))
             _wait_for_one(waiting)
             return _answers(connection, waiting)
+        except BaseException:
+            for one in waiting:
+                one.connection.disconnect()
+            raise
         finally:
             for one in waiting:
                 one.node.blocking.connection_pool.release(one.connection)
@@ -50,38 +60,32 @@ def _begin(node: Node, command: Command) -> _Waiting:
     connection = pool.get_connection()
     try:
         connection.send_packed_command(connection.pack_commands([("CLIENT", "ID"), command]))
-        return _Waiting(node, connection, connection.read_response())
+        return _Waiting(node, connection, connection.read_response(), connection._sock)
     except BaseException:
         connection.disconnect()
         pool.release(connection)
         raise
 
 
-def _wait_for_one(waiting: Iterable[_Waiting]) -> None:
-    with selectors.DefaultSelector() as selector:
+def _wait_for_one(waiting: Collection[_Waiting]) -> None:
+    if any(one.has_answer(0) for one in waiting):  # it may have been received with what came before it
+        return
+    with selectors.PollSelector() as selector:  # which, other than epoll, always hears that another thread closes
         for one in waiting:
-            if one.connection._sock is not None:  # else it was closed, and reading says so
-                selector.register(one.connection._sock, selectors.EVENT_READ)
-        selector.select()
+            selector.register(one.socket, selectors.EVENT_READ)
+        selector.select(LONGEST_BLOCK)
 
 
-def _answers(connection: RedisConnection, waiting: list[_Waiting]) -> list[Any]:
+def _answers(connection: RedisConnection, waiting: Collection[_Waiting]) -> list[Any]:
     found: list[Any] = []
-    left = list(waiting)
-    try:
-        while left:
-            one = left[0]
-            with connection.using(one.node):
-                while not one.connection.can_read(0):
-                    one.node.quick.execute_command("CLIENT UNBLOCK", one.client)
-                    if one.connection.can_read(GIVING_UP):
-                        break
-                try:
-                    found += one.connection.read_response(disable_decoding=True) or ()
-                except MovedError as error:
-                    connection.moved(one.node, error)
-            left.pop(0)
-    finally:
-        for one in left:
-            one.connection.disconnect()
+    for one in waiting:
+        with connection.using(one.node):
+            while not one.has_answer(0):
+                one.node.quick.execute_command("CLIENT UNBLOCK", one.client)
+                if one.has_answer(GIVING_UP):
+                    break
+            try:
+                found += one.connection.read_response(disable_decoding=True) or ()
+            except MovedError as error:
+                connection.moved(one.node, error)
     return found

@@ -1,0 +1,148 @@
+"""The driver on three masters that share the keys."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.exceptions import ConfigurationError, TransportUnavailable
+from enode_django.testing.transport_contract import TransportContract
+from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, eventually, messages
+from tests.equeue.redis_servers import SLOTS, RedisCluster, ask, wait_for
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    with contextlib.closing(RedisCluster(3)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def transport(cluster: RedisCluster) -> Iterator[RedisStreamsTransport]:
+    with contextlib.closing(RedisStreamsTransport(cluster.url)) as transport:
+        yield transport
+
+
+class TestRedisCluster(TransportContract):
+    @pytest.fixture
+    def transport(self, cluster: RedisCluster) -> Iterator[Transport]:
+        with contextlib.closing(RedisStreamsTransport(cluster.url)) as transport:
+            yield transport
+
+    @pytest.fixture
+    def another(self, cluster: RedisCluster) -> Iterator[Transport]:
+        with contextlib.closing(RedisStreamsTransport(cluster.url)) as transport:
+            yield transport
+
+
+def test_queues_lie_on_all_servers(cluster: RedisCluster) -> None:
+    keys = Keys("enode")
+    assert {cluster.master_of(keys.log("topic", queue)).port for queue in range(12)} == {
+        server.port for server in cluster.servers
+    }
+
+
+def test_slot_that_was_moved_is_found(cluster: RedisCluster, transport: RedisStreamsTransport) -> None:
+    topic = f"topic-{uuid.uuid4().hex}"
+    transport.create_topic(topic, 2)
+    transport.send(topic, {0: [b"x"]})  # so that it knows where all slots are
+    key = Keys("enode").log(topic, 1)
+    slot, old = ask(cluster.servers[0], "CLUSTER KEYSLOT", key), cluster.master_of(key)
+    new = next(server for server in cluster.servers if server is not old)
+    for server in (new, old, *cluster.servers):
+        ask(server, "CLUSTER SETSLOT", slot, "NODE", ask(new, "CLUSTER MYID"))
+    assert transport.send(topic, {1: [b"a", b"b"]}) == {1: 0}
+    assert transport.pull(topic, {0: 1, 1: 0}, limit=5, wait=DEADLINE)[0].bodies == [b"a", b"b"]
+
+
+def test_waiting_pull_is_answered_from_every_server(cluster: RedisCluster, transport: RedisStreamsTransport) -> None:
+    topic = f"topic-{uuid.uuid4().hex}"
+    transport.create_topic(topic, 12)
+    offsets = dict.fromkeys(range(12), 0)
+    with ThreadPoolExecutor(1) as pool:
+        for queue in range(12):
+            waiting = pool.submit(transport.pull, topic, offsets, limit=5, wait=3 * DEADLINE)
+            eventually(lambda: _waiting_clients(cluster) >= 12 or None)
+            transport.send(topic, {queue: [b"x"]})
+            (batch,) = waiting.result(DEADLINE)
+            assert (batch.queue, list(batch.bodies)) == (queue, [b"x"])
+            offsets[queue] = 1
+    assert _waiting_clients(cluster) == 0
+
+
+def test_close_ends_a_pull_that_waits_at_several_servers(
+    cluster: RedisCluster, transport: RedisStreamsTransport
+) -> None:
+    topic = f"topic-{uuid.uuid4().hex}"
+    transport.create_topic(topic, QUEUES)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(transport.pull, topic, dict.fromkeys(range(QUEUES), 0), limit=1, wait=3 * DEADLINE)
+        eventually(lambda: _waiting_clients(cluster) >= QUEUES or None)
+        transport.close()
+        with pytest.raises(TransportUnavailable):
+            waiting.result(DEADLINE)
+
+
+def test_order_of_keys_is_kept_while_queues_are_added_under_load(
+    cluster: RedisCluster, transport: RedisStreamsTransport
+) -> None:
+    """No message is lost or stored twice, though a change of route meets sends that only some queues have taken."""
+    topic = f"topic-{uuid.uuid4().hex}"
+    transport.create_topic(topic, 3)
+    done = threading.Event()
+
+    def sends(sender: int) -> list[bytes]:
+        producer, sent = Producer(transport), []
+        while not done.is_set() or len(sent) < 200:
+            bodies = [b"%d:%d" % (sender, len(sent) + number) for number in range(20)]
+            results = producer.send_batch(topic, [(str(number), body) for number, body in enumerate(bodies)])
+            sent += bodies
+            assert {result.topic for result in results} == {topic}
+        return sent
+
+    with ThreadPoolExecutor(3) as pool:
+        senders = [pool.submit(sends, sender) for sender in range(3)]
+        for count in range(4, 12):
+            assert transport.add_queues(topic, count, unordered=True) == count
+        done.set()
+        sent = [body for sender in senders for body in sender.result(DEADLINE)]
+    stored = [body for queue in range(11) for _, body in messages(transport, topic, queue)]
+    assert sorted(stored) == sorted(sent)
+    wait_for(lambda: transport.route(topic).version == 9, "each change has raised the version")
+
+
+def test_cluster_that_does_not_serve_all_slots_is_retriable(cluster: RedisCluster) -> None:
+    alone = RedisCluster.alone()
+    with contextlib.closing(alone), contextlib.closing(RedisStreamsTransport(alone.url)) as transport:
+        with pytest.raises(TransportUnavailable):
+            transport.create_topic("topic", 1)
+        ask(alone.servers[0], "CLUSTER ADDSLOTS", *range(SLOTS))
+        eventually(lambda: _created(transport))
+
+
+def test_single_location_of_a_cluster_is_a_configuration_error(cluster: RedisCluster) -> None:
+    transport = RedisStreamsTransport(cluster.servers[0].url)
+    with pytest.raises(ConfigurationError, match=r"redis\+cluster"):
+        for number in range(20):
+            transport.create_topic(f"topic-{number}", 1)
+    transport.close()
+
+
+def _created(transport: RedisStreamsTransport) -> int | None:
+    try:
+        return transport.create_topic("topic", 1)
+    except TransportUnavailable:
+        return None
+
+
+def _waiting_clients(cluster: RedisCluster) -> int:
+    return sum("b" in client["flags"] for server in cluster.servers for client in ask(server, "CLIENT LIST"))
