@@ -63,6 +63,10 @@ class Servers(ABC):
         """Whether all run and know one another, and the replica follows."""
 
     @abstractmethod
+    def change_roles(self) -> None:
+        """Let the replica be the master, and its master the replica, as an operator would."""
+
+    @abstractmethod
     def holds(self, key: str) -> bool:
         """Whether the key belongs to the master that has a replica."""
 
@@ -166,6 +170,11 @@ class RedisCluster(Servers):
             link and link.get("master_link_status", "up") == "up" for link in links
         )
 
+    def change_roles(self) -> None:
+        replica = self.replica
+        ask(replica, "CLUSTER FAILOVER")
+        wait_for(lambda: ask(replica, "ROLE")[0] == "master" and self.is_whole(), "the roles have changed")
+
     def holds(self, key: str) -> bool:
         return self.master_of(key) is self.master
 
@@ -236,6 +245,11 @@ class RedisWithSentinels(Servers):
         state = _pairs(says(sentinel, "SENTINEL MASTER", SERVICE))
         known = state.get("num-other-sentinels"), state.get("num-slaves"), state.get("flags")
         return known == ("2", "1", "master") or known == (2, 1, "master")
+
+    def change_roles(self) -> None:
+        replica = self.replica
+        ask(self.sentinels[0], "SENTINEL FAILOVER", SERVICE)
+        wait_for(lambda: ask(replica, "ROLE")[0] == "master", "the roles have changed")
 
     def holds(self, key: str) -> bool:
         return True

@@ -1,0 +1,189 @@
+"""A master is killed and its replica takes over: in a cluster, and told by Sentinels.
+
+Replication is asynchronous, so what was acknowledged just before may be lost. What is left has to be consistent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+
+from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.messages import Commit, Once
+from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.exceptions import TransportUnavailable
+from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
+from tests.equeue.redis_servers import RedisCluster, RedisWithSentinels, Servers, ask, wait_for
+
+Value = TypeVar("Value")
+QUEUES = 12
+FEW_SECONDS = 15.0
+"""More than any failover here takes, on a machine that is busy."""
+
+
+@pytest.fixture(params=["cluster", "sentinel"])
+def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    servers = RedisCluster(3, replicas=1) if request.param == "cluster" else RedisWithSentinels()
+    with contextlib.closing(servers):
+        yield servers
+
+
+@pytest.fixture
+def transport(servers: Servers) -> Iterator[RedisStreamsTransport]:
+    with contextlib.closing(RedisStreamsTransport(servers.url, timeout=2.0)) as transport:
+        transport.create_topic("topic", QUEUES)
+        yield transport
+
+
+@pytest.fixture
+def queue(servers: Servers, transport: RedisStreamsTransport) -> int:
+    """One that the master with the replica has."""
+    return next(queue for queue in range(QUEUES) if servers.holds(Keys("enode").log("topic", queue)))
+
+
+def persist(call: Callable[[], Value]) -> Value:
+    deadline = time.monotonic() + FEW_SECONDS
+    while True:
+        try:
+            return call()
+        except TransportUnavailable:
+            assert time.monotonic() < deadline, "did not go on"
+            time.sleep(0.02)
+
+
+class Load:
+    """Sends all the time, and notes what became of it."""
+
+    def __init__(self, transport: RedisStreamsTransport, queue: int) -> None:
+        self.acknowledged: list[tuple[int, bytes]] = []
+        self.unknown: set[bytes] = set()
+        self.stop = threading.Event()
+        self._transport = transport
+        self._queue = queue
+
+    def run(self) -> None:
+        number = 0
+        while not self.stop.is_set():
+            bodies = [b"%d" % (number + index) for index in range(20)]
+            number += 20
+            try:
+                first = self._transport.send("topic", {self._queue: bodies})[self._queue]
+            except TransportUnavailable:
+                self.unknown.update(bodies)
+                self.stop.wait(0.02)
+            else:
+                self.acknowledged.extend(enumerate(bodies, first))
+
+
+def test_killed_master_is_replaced_under_load(servers: Servers, transport: RedisStreamsTransport, queue: int) -> None:
+    load = Load(transport, queue)
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(load.run)
+        try:
+            eventually(lambda: len(load.acknowledged) >= 400 or None)
+            before = len(load.acknowledged)
+            servers.master.kill()
+            eventually(lambda: load.unknown or None)
+            killed_at = len(load.acknowledged)
+            eventually(lambda: len(load.acknowledged) >= killed_at + 400 or None)
+        finally:
+            load.stop.set()
+        sending.result(DEADLINE)
+    stored = messages(transport, "topic", queue)
+    assert [offset for offset, _ in stored] == list(range(len(stored))), "no gap, and none twice"
+    lost = set(load.acknowledged) - set(stored)
+    assert lost <= set(load.acknowledged[:killed_at]), "what the new master has acknowledged stays"
+    assert before > 0
+    assert {body for _, body in stored} <= {body for _, body in load.acknowledged} | load.unknown
+
+
+def test_what_is_sent_after_a_failover_reaches_consumers_from_before(
+    servers: Servers, transport: RedisStreamsTransport, queue: int
+) -> None:
+    consumer = QueueConsumer(transport, group="group", topic="topic", owner="worker", lease=60)
+    consumer.assign([queue])
+    consumer.acquire_missing()
+    transport.send("topic", {queue: [b"kept"] * 10})
+    assert finish_all(consumer) == [b"kept"] * 10
+    consumer.commit()
+    wait_for(lambda: ask(servers.master, "WAIT", 1, 100) == 1, "the replica has it all")
+    wait_for(lambda: _has_all(servers), "the replica has it all")
+    replica = servers.cut_off_replica()
+    transport.send("topic", {queue: [b"lost"] * 5})
+    assert finish_all(consumer) == [b"lost"] * 5
+    lost = transport.acquire("group", "topic", queue, "worker", 0.001)
+
+    servers.master.kill()
+    wait_for(lambda: (ask(replica, "ROLE"))[0] == "master", "the replica has taken over")
+    sent = [b"new %d" % number for number in range(20)]
+    assert persist(lambda: transport.send("topic", {queue: sent})) == {queue: 10}
+
+    other = persist(lambda: transport.acquire("other group", "topic", queue, "other", 60))
+    assert other.epoch > lost.epoch, "no epoch is given out twice, though the last ones were lost"
+    assert persist(lambda: transport.commit("group", "topic", {queue: Commit(lost.epoch, 15)})) == {queue}
+    persist(consumer.renew)
+    delivered: list[bytes] = []
+    deadline = time.monotonic() + DEADLINE
+    while len(delivered) < len(sent) and time.monotonic() < deadline:
+        delivered += persist(lambda: finish_all(consumer))
+    consumer.commit()
+    assert delivered == sent
+    assert transport.committed("group", "topic")[queue] == 30
+
+
+def test_send_that_too_few_replicas_confirm_is_unknown_and_can_be_made_again(servers: Servers, queue: int) -> None:
+    once = Once(uuid.uuid4().hex, 1)
+    with contextlib.closing(RedisStreamsTransport(servers.url, wait_replicas=1, wait_timeout=0.3)) as careful:
+        for with_replica in range(QUEUES):
+            if servers.holds(Keys("enode").log("topic", with_replica)):
+                assert persist(lambda number=with_replica: careful.send("topic", {number: [b"x"]}))
+        servers.cut_off_replica()
+        with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+            careful.send("topic", {queue: [b"y"]}, once=once)
+        assert messages(careful, "topic", queue) == [(0, b"x"), (1, b"y")]
+        epoch = careful.acquire("group", "topic", queue, "one", 60).epoch
+        with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+            careful.commit("group", "topic", {queue: Commit(epoch, 1)})
+        servers.let_replica_come_back()
+        assert persist(lambda: careful.send("topic", {queue: [b"y"]}, once=once)) == {queue: 1}
+        assert messages(careful, "topic", queue) == [(0, b"x"), (1, b"y")]
+
+
+def test_master_that_is_demoted_is_left(servers: Servers, transport: RedisStreamsTransport, queue: int) -> None:
+    transport.send("topic", {queue: [b"a"]})
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(pull_on, transport, queue, 1)
+        servers.change_roles()
+        # As long as the old master has not heard of it, it acknowledges what will be lost.
+        eventually(lambda: persist(lambda: transport.send("topic", {queue: [b"b"]})) and waiting.done() or None)
+        assert waiting.result() == b"b"
+    persist(lambda: transport.acquire("group", "topic", queue, "one", 60))
+
+
+def pull_on(transport: RedisStreamsTransport, queue: int, offset: int) -> bytes:
+    offsets = {number: 0 for number in range(QUEUES)} | {queue: offset}
+    while True:
+        for batch in persist(lambda: transport.pull("topic", offsets, limit=1, wait=1.0)):
+            return bytes(batch.bodies[0])
+
+
+def finish_all(consumer: QueueConsumer) -> list[bytes]:
+    finished = []
+    consumer.acquire_missing()
+    for pulled in consumer.pull(1_000, 0.1):
+        finished += pulled.bodies
+        pulled.window.finish_many(pulled.offsets)
+    return finished
+
+
+def _has_all(servers: Servers) -> bool:
+    replication = ask(servers.master, "INFO", "replication")
+    return bool(replication["slave0"]["offset"] == replication["master_repl_offset"])
