@@ -42,6 +42,10 @@ def says(server: Redis, *command: str | int) -> Any:
         return None
 
 
+def is_master(server: Redis) -> bool:
+    return bool((says(server, "ROLE") or [""])[0] == "master")
+
+
 def _has_bus(port: int) -> bool:
     """Whether the port that a node of a cluster listens on as well is free, and none that clients get."""
     bus = port + 10_000
@@ -173,7 +177,7 @@ class RedisCluster(Servers):
     def change_roles(self) -> None:
         replica = self.replica
         ask(replica, "CLUSTER FAILOVER")
-        wait_for(lambda: ask(replica, "ROLE")[0] == "master" and self.is_whole(), "the roles have changed")
+        wait_for(lambda: is_master(replica) and self.is_whole(), "the roles have changed")
 
     def holds(self, key: str) -> bool:
         return self.master_of(key) is self.master
@@ -249,7 +253,7 @@ class RedisWithSentinels(Servers):
     def change_roles(self) -> None:
         replica = self.replica
         ask(self.sentinels[0], "SENTINEL FAILOVER", SERVICE)
-        wait_for(lambda: ask(replica, "ROLE")[0] == "master", "the roles have changed")
+        wait_for(lambda: is_master(replica), "the roles have changed")
 
     def holds(self, key: str) -> bool:
         return True

@@ -21,7 +21,7 @@ from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
-from tests.equeue.redis_servers import RedisCluster, RedisWithSentinels, Servers, ask, wait_for
+from tests.equeue.redis_servers import RedisCluster, RedisWithSentinels, Servers, ask, is_master, wait_for
 
 Value = TypeVar("Value")
 QUEUES = 12
@@ -114,7 +114,6 @@ def test_what_is_sent_after_a_failover_reaches_consumers_from_before(
     transport.send("topic", {queue: [b"kept"] * 10})
     assert finish_all(consumer) == [b"kept"] * 10
     consumer.commit()
-    wait_for(lambda: ask(servers.master, "WAIT", 1, 100) == 1, "the replica has it all")
     wait_for(lambda: _has_all(servers), "the replica has it all")
     replica = servers.cut_off_replica()
     transport.send("topic", {queue: [b"lost"] * 5})
@@ -122,7 +121,7 @@ def test_what_is_sent_after_a_failover_reaches_consumers_from_before(
     lost = transport.acquire("group", "topic", queue, "worker", 0.001)
 
     servers.master.kill()
-    wait_for(lambda: (ask(replica, "ROLE"))[0] == "master", "the replica has taken over")
+    wait_for(lambda: is_master(replica), "the replica has taken over")
     sent = [b"new %d" % number for number in range(20)]
     assert persist(lambda: transport.send("topic", {queue: sent})) == {queue: 10}
 
@@ -163,13 +162,13 @@ def test_master_that_is_demoted_is_left(servers: Servers, transport: RedisStream
         waiting = pool.submit(pull_on, transport, queue, 1)
         servers.change_roles()
         # As long as the old master has not heard of it, it acknowledges what will be lost.
-        eventually(lambda: persist(lambda: transport.send("topic", {queue: [b"b"]})) and waiting.done() or None)
+        eventually(lambda: (persist(lambda: transport.send("topic", {queue: [b"b"]})) and waiting.done()) or None)
         assert waiting.result() == b"b"
     persist(lambda: transport.acquire("group", "topic", queue, "one", 60))
 
 
 def pull_on(transport: RedisStreamsTransport, queue: int, offset: int) -> bytes:
-    offsets = {number: 0 for number in range(QUEUES)} | {queue: offset}
+    offsets = dict.fromkeys(range(QUEUES), 0) | {queue: offset}
     while True:
         for batch in persist(lambda: transport.pull("topic", offsets, limit=1, wait=1.0)):
             return bytes(batch.bodies[0])
