@@ -1,0 +1,65 @@
+"""The master of the queue is lost, with the last messages that it had acknowledged; Sentinels name its replica."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sample_project.embedded import Postgres, ServerUnavailable
+from tests.acceptance.stack import Stack
+from tests.acceptance.waiting import wait_until
+from tests.equeue.redis_servers import RedisWithSentinels, is_master
+from tests.services import services_required
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+
+LOST = "was sent and has no end"
+"""So says the checker of a command that its sender did not wait for: all it knows is that the queue had it."""
+
+
+@pytest.fixture
+def servers() -> Iterator[RedisWithSentinels]:
+    try:
+        servers = RedisWithSentinels()
+    except ServerUnavailable as error:
+        if services_required():
+            raise
+        pytest.skip(str(error))
+    with contextlib.closing(servers):
+        yield servers
+
+
+@pytest.fixture
+def stack(faulty_postgres: Postgres, servers: RedisWithSentinels, processors_directory: Path) -> Iterator[Stack]:
+    faulty_postgres.start()
+    with Stack(faulty_postgres, servers, processors_directory) as stack:
+        yield stack
+
+
+def test_failover_of_the_queue_contradicts_no_answer_and_the_read_side_heals(
+    stack: Stack, servers: RedisWithSentinels, seed: int
+) -> None:
+    commands = stack.start_ready(1, role="command")
+    events = stack.start(1, role="event", SWEEP_INTERVAL=0.2)
+    with stack.load(seed, varied=True, pause=0.02) as load:
+        wait_until(events.following_event_workers, "an event worker that follows")
+        load.wait_for_rounds(100)
+        replica = servers.cut_off_replica()
+        before = stack.transport.end_offsets("events")
+        load.wait_for_rounds(100)
+        written = sum(stack.transport.end_offsets("events").values()) - sum(before.values())
+        servers.master.kill()
+        wait_until(lambda: is_master(replica), "the replica has taken over")
+        load.wait_for_rounds(200)
+    assert written >= 20, "too little was lost"
+    assert (len(commands.workers()), len(events.event_workers())) == (1, 1), "no worker died of it"
+    wait_until(stack.is_quiet, "all commands that are left are finished and committed", 30)
+    stack.wait_swept()
+    stack.wait_followed()
+    found = stack.violations(published=False)
+    assert [problem for problem in found if LOST not in problem] == []
+    print(f"{written} entries of events and {len(found)} commands that nobody waited for were lost")
+    assert stack.check_read_side()["transfers completed"] >= 10
