@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from enode_django.equeue.transports.redis_batches import chunks, parse_entries
+from enode_django.equeue.transports.redis_location import ClusterLocation, SentinelLocation, parse_location
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError
 
@@ -45,6 +46,15 @@ def test_chunks_hold_a_bounded_number_of_bytes() -> None:
         "redis://:secret@localhost?socket_timeout=soon",
         "redis://:secret@localhost?no_such_option=1",
         "unix://:secret@",
+        "redis+sentinel://:secret@one:26379",
+        "redis+sentinel://:secret@one,,two/service",
+        "redis+sentinel://:secret@one:port/service",
+        "redis+cluster://:secret@",
+        "redis+cluster://:secret@one:6379/3",
+        "redis+cluster://:secret@one?db=3",
+        "redis+cluster://:secret@one?no_such_option=1",
+        "redis+sentinel://:secret@one/service?no_such_option=1",
+        "redis+other://:secret@one",
     ],
 )
 def test_unusable_location_is_refused_without_telling_the_password(location: str) -> None:
@@ -52,6 +62,43 @@ def test_unusable_location_is_refused_without_telling_the_password(location: str
         RedisStreamsTransport(location)
     assert "secret" not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+def test_sentinels_and_their_own_login_are_read() -> None:
+    location = parse_location(
+        "rediss+sentinel://me:p%40ss@one:1,[::1]/main?db=3&sentinel_password=s&sentinel_username=u"
+    )
+    assert isinstance(location, SentinelLocation)
+    assert (location.sentinels, location.service) == ((("one", 1), ("::1", 26379)), "main")
+    assert location.own == {"username": "u", "password": "s"}
+    assert {name: location.options[name] for name in ("username", "password", "db")} == {
+        "username": "me",
+        "password": "p@ss",
+        "db": 3,
+    }
+    assert location.name == "main of sentinels one:1, ::1:26379"
+
+
+def test_nodes_of_a_cluster_are_read() -> None:
+    location = parse_location("redis+cluster://:secret@one,two:7000?socket_keepalive=no")
+    assert isinstance(location, ClusterLocation)
+    assert location.nodes == (("one", 6379), ("two", 7000))
+    assert location.options == {"password": "secret", "socket_keepalive": False}
+
+
+@pytest.mark.parametrize(
+    "location", ["redis+sentinel://one/main", "rediss+sentinel://one/main", "rediss+cluster://one"]
+)
+def test_options_that_redis_py_does_not_take_are_named_for_all(location: str) -> None:
+    RedisStreamsTransport(location).close()
+    with pytest.raises(ConfigurationError, match="no_such_option"):
+        RedisStreamsTransport(location, client={"no_such_option": 1})
+
+
+@pytest.mark.parametrize("options", [{"wait_replicas": -1}, {"wait_replicas": 1, "wait_timeout": 0}])
+def test_waiting_for_replicas_takes_a_number_and_a_time(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="wait_"):
+        RedisStreamsTransport("redis://localhost", **options)
 
 
 def test_option_that_redis_py_does_not_take_is_named() -> None:

@@ -1,0 +1,234 @@
+"""Changes of a topic's queues that break off, and servers that have lost what others still know."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from enode_django.equeue.messages import Once
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports import redis_topics
+from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.exceptions import QueueBacklog, StaleRoute, TransportUnavailable
+from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
+
+QUEUES = 4
+
+
+class Crash(BaseException):
+    pass
+
+
+class CrashingTransport(RedisStreamsTransport):
+    """Loses its process in the middle of a change."""
+
+    def crash_before(self, step: str) -> None:
+        def crash(*arguments: Any, **options: Any) -> None:
+            raise Crash
+
+        setattr(self._topics, step, crash)
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"routes-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def client(redis_url: str, prefix: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+        client.delete(*client.scan_iter(f"{prefix}:*", count=1_000))
+
+
+@pytest.fixture
+def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[RedisStreamsTransport]:
+    transport = RedisStreamsTransport(redis_url, prefix=prefix)
+    transport.create_topic("topic", QUEUES)
+    yield transport
+    transport.close()
+
+
+def test_sends_wait_while_the_queues_change_and_go_on_when_they_stay(
+    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport.send("topic", {0: [b"backlog"]})
+    route = transport.route("topic").version
+    closed, look = threading.Event(), threading.Event()
+    check = transport._topics._check_no_backlog
+
+    def check_slowly(*arguments: Any) -> None:
+        closed.set()
+        assert look.wait(DEADLINE)
+        check(*arguments)
+
+    monkeypatch.setattr(transport._topics, "_check_no_backlog", check_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        changing = pool.submit(transport.add_queues, "topic", QUEUES + 1)
+        assert closed.wait(DEADLINE)
+        sending = pool.submit(transport.send, "topic", {1: [b"x"]}, route=route)
+        with pytest.raises(TimeoutError):
+            sending.result(0.1)
+        look.set()
+        with pytest.raises(QueueBacklog):
+            changing.result(DEADLINE)
+        assert sending.result(DEADLINE) == {1: 0}
+
+
+@pytest.mark.parametrize("step", ["_check_no_backlog", "_decide"])
+def test_change_whose_maker_died_is_called_off(
+    redis_url: str, prefix: str, transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(redis_topics, "CHANGE_SECONDS", 0.3)
+    route = transport.route("topic").version
+    dying = CrashingTransport(redis_url, prefix=prefix)
+    dying.crash_before(step)
+    dying.crash_before("_decide")
+    with pytest.raises(Crash):
+        dying.add_queues("topic", QUEUES + 1)
+    dying.close()
+    assert transport.send("topic", {0: [b"x"], 3: [b"y"]}, route=route) == {0: 0, 3: 0}
+    assert transport.queue_count("topic") == QUEUES
+    assert transport.add_queues("topic", QUEUES + 1, unordered=True) == QUEUES + 1
+
+
+def test_change_whose_maker_died_after_it_was_decided_stays(
+    redis_url: str, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    route = transport.route("topic").version
+    dying = CrashingTransport(redis_url, prefix=prefix)
+    tell = dying._topics._tell
+
+    def tell_no_new_route(topic: str, queues: Any, round_: int, version: int | str) -> list[Any]:
+        if version != "closed":
+            raise Crash
+        return tell(topic, queues, round_, version)
+
+    dying._topics._tell = tell_no_new_route  # type: ignore[method-assign]
+    with pytest.raises(Crash):
+        dying.add_queues("topic", QUEUES + 1)
+    dying.close()
+    with pytest.raises(StaleRoute):
+        transport.send("topic", {0: [b"x"]}, route=route)
+    newer = transport.route("topic")
+    assert newer.queues == tuple(range(QUEUES + 1))
+    assert transport.send("topic", {0: [b"y"], QUEUES: [b"z"]}, route=newer.version) == {0: 0, QUEUES: 0}
+
+
+def test_maker_of_a_change_that_was_called_off_is_told(
+    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_topics, "CHANGE_SECONDS", 0.01)
+    route = transport.route("topic").version
+    monkeypatch.setattr(
+        transport._topics,
+        "_check_no_backlog",
+        lambda known: eventually(lambda: transport.send("topic", {0: [b"x"]}, route=route)),
+    )
+    with pytest.raises(TransportUnavailable, match="called off"):
+        transport.add_queues("topic", QUEUES + 1)
+    assert transport.queue_count("topic") == QUEUES
+    assert messages(transport, "topic", 0) == [(0, b"x")]
+
+
+def test_topic_whose_server_lost_the_last_change_gets_ahead_of_its_queues(
+    client: Any, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    before = transport.route("topic").version
+    key = Keys(prefix).topic("topic")
+    saved = client.hgetall(key)
+    transport.add_queues("topic", QUEUES + 2, unordered=True)
+    lost = transport.route("topic").version
+    transport.send("topic", {queue: [b"x"] for queue in range(QUEUES + 2)}, route=lost)
+    client.delete(key)
+    client.hset(key, mapping=saved)
+    with pytest.raises(StaleRoute):  # the queues know more than the topic, so that it takes a new version
+        transport.send("topic", {0: [b"y"]}, route=before)
+    after = transport.route("topic").version
+    assert after > lost
+    assert transport.send("topic", {0: [b"y"]}, route=after) == {0: 1}
+    with pytest.raises(StaleRoute):
+        transport.send("topic", {0: [b"z"]}, route=lost)
+    assert transport.add_queues("topic", QUEUES + 2, unordered=True) == QUEUES + 2
+
+
+def test_send_that_only_some_queues_took_is_completed_by_the_new_route(
+    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(transport, selector=lambda key, queues: int(key) % queues)
+    producer.route("topic")
+    append = transport._append
+    changed = iter([True])
+
+    def change_in_between(topic: str, bodies: Any, route: int | None, once: Once | None) -> dict[int, int]:
+        first = append(topic, {queue: bodies[queue] for queue in sorted(bodies)[:2]}, route, once)
+        if next(changed, False):
+            transport.add_queues("topic", QUEUES + 1, unordered=True)
+        return first | append(topic, {queue: bodies[queue] for queue in sorted(bodies)[2:]}, route, once)
+
+    monkeypatch.setattr(transport, "_append", change_in_between)
+    sent = [(str(number), b"%d" % number) for number in range(8)]
+    results = producer.send_batch("topic", sent)
+    assert [result.queue for result in results] == [0, 1, 2, 3, 0, 1, 1, 2]  # 0, 1, 4, 5 by the old route
+    for (_, body), (_, queue, offset) in zip(sent, results, strict=True):
+        assert (offset, body) in messages(transport, "topic", queue)
+    assert sum(transport.end_offsets("topic").values()) == len(sent)
+
+
+def test_send_that_broke_off_between_two_chunks_is_completed(
+    transport: RedisStreamsTransport, prefix: str, client: Any
+) -> None:
+    once = Once(uuid.uuid4().hex, 7)
+    bodies = [b"%d" % number for number in range(1_201)]
+    run_all = transport._connection.run_all
+    transport._connection.run_all = lambda calls, **_: [*run_all(calls[:2]), 0]  # type: ignore[method-assign]
+    transport.send("topic", {0: bodies}, once=once)
+    transport._connection.run_all = run_all  # type: ignore[method-assign]
+    assert transport.end_offsets("topic")[0] == 1_000
+    assert transport.send("topic", {0: bodies}, once=once) == {0: 0}
+    assert [body for _, body in messages(transport, "topic", 0)] == bodies
+    assert 0 < client.ttl(Keys(prefix).sent("topic", 0, once.producer)) <= 600
+
+
+def test_times_of_deleted_messages_are_deleted(
+    redis_url: str, prefix: str, client: Any, transport: RedisStreamsTransport
+) -> None:
+    keys = Keys(prefix)
+    for moment in range(1_200):  # as slow senders leave them
+        client.xadd(keys.times("topic", 0), {"o": moment}, id=f"{moment + 1}-0")
+    client.hset(keys.queue("topic", 0), "time", 10**15)  # so that the send leaves none
+    transport.send("topic", {0: [b"x" * 200] * 1_200})
+    cutting = RedisStreamsTransport(redis_url, prefix=prefix, max_length=100)
+    cutting.trim("topic")
+    cutting.close()
+    first = messages(transport, "topic", 0)[0][0]
+    assert first > 900
+    oldest = client.xrange(keys.times("topic", 0), count=1)[0][1]
+    assert int(oldest[b"o"]) == first
+    assert transport.offsets_at("topic", 0.0)[0] == first
+
+
+def test_unconsumed_messages_are_deleted_only_when_that_is_switched_on(
+    redis_url: str, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    transport.send("topic", {0: [b"x" * 200] * 2_000})
+    transport.acquire("group", "topic", 0, "one", 60)
+    for switched_on, left in ((False, 2_000), (True, 500)):
+        cutting = RedisStreamsTransport(redis_url, prefix=prefix, max_length=500, delete_unconsumed=switched_on)
+        cutting.trim("topic")
+        cutting.close()
+        assert left <= len(messages(transport, "topic", 0)) < left + 200
+
+
+def test_death_that_is_told_twice_counts_once(transport: RedisStreamsTransport) -> None:
+    transport.acquire("group", "topic", 0, "one", 60)
+    for _ in range(2):  # the first time the acknowledgement was lost
+        transport.bury("group", "topic", "one", [(0, 3)])
+    assert transport.acquire("group", "topic", 0, "two", 60).deaths == {3: 1}
