@@ -63,7 +63,7 @@ class RedisStates:
         found: dict[str, Snapshot] = {}
         wanted = filter(holds, aggregate_root_ids)
         while ids := list(islice(wanted, PORTION)):
-            values = self._ask(partial(self._connection.execute, "MGET", *map(self.key, ids)), within=self._slow)
+            values = self._ask(partial(self._connection.get_all, [*map(self.key, ids)]), within=self._slow)
             for id, value in zip(ids, values or (), strict=False):
                 state = self._read(id, value) if value is not None else None
                 if state is not None:

@@ -15,7 +15,7 @@ import redis
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.transports import redis_inbox
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.exceptions import ConfigurationError, QueueHeld, TransportUnavailable
+from enode_django.exceptions import ConfigurationError, QueueFull, QueueHeld, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
 from sample_project.embedded_servers import Redis
 
@@ -144,6 +144,9 @@ def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
     inbox = transport.open_inbox()
     epoch = transport.acquire("group", "topic", 0, "one", 60).epoch
     client.execute_command(*hinder)
+    if "maxmemory" in hinder:
+        with pytest.raises(QueueFull, match="no room"):
+            transport.send("topic", {0: [b"x"] * 1_000, 1: [b"x"]})
     for write in (
         lambda: transport.send("topic", {0: [b"x"]}),
         lambda: transport.send("topic", {0: [b"x"] * 1_000, 1: [b"x"]}),

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import pytest
 
@@ -15,6 +16,8 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError, TransportUnavailable
+from enode_django.snapshots.redis_states import RedisStates
+from enode_django.snapshots.store import Snapshot
 from enode_django.testing.transport_contract import TransportContract
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, eventually, messages
 from tests.equeue.redis_servers import SLOTS, RedisCluster, ask, wait_for
@@ -127,6 +130,19 @@ def test_cluster_that_does_not_serve_all_slots_is_retriable(cluster: RedisCluste
             transport.create_topic("topic", 1)
         ask(alone.servers[0], "CLUSTER ADDSLOTS", *range(SLOTS))
         eventually(lambda: _created(transport))
+
+
+def test_shared_states_lie_on_all_servers(cluster: RedisCluster) -> None:
+    states = RedisStates(cluster.url, timeout=5.0)
+    saved = [
+        Snapshot(f"id-{number}", "bank.BankAccount", number, "fingerprint", b"%d" % number, datetime.now(UTC))
+        for number in range(1, 20)
+    ]
+    states.save(saved)
+    assert states.load([state.aggregate_root_id for state in saved] + ["nobody"]) == {
+        state.aggregate_root_id: state for state in saved
+    }
+    states.close()
 
 
 def test_single_location_of_a_cluster_is_a_configuration_error(cluster: RedisCluster) -> None:

@@ -40,7 +40,7 @@ from enode_django.equeue.transports.redis_servers import (
     SingleServer,
     Timeouts,
 )
-from enode_django.exceptions import ConfigurationError, EnodeError, QueueError, TransportUnavailable
+from enode_django.exceptions import ConfigurationError, EnodeError, QueueError, QueueFull, TransportUnavailable
 
 LONGEST_BLOCK = 5.0
 """Seconds that one blocking command may block; longer waits are made of several, so that a dead server is noticed."""
@@ -120,7 +120,15 @@ class RedisConnection:
         confirmation = self._confirmation if confirmed else None
         with self.border():
             keys = [call.keys[0] for call in calls]
-            return _raised(self._everywhere(keys, calls, atomically=atomically, confirmation=confirmation))
+            results = self._everywhere(keys, calls, atomically=atomically, confirmation=confirmation)
+            if results and all(map(_has_no_room, results)):
+                raise QueueFull(f"redis at {self.name} has no room now, and stored nothing; try again later")
+            return _raised(results)
+
+    def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        if not self.is_cluster:
+            return list(self.execute("MGET", *keys))
+        return self.execute_all([("GET", key) for key in keys])  # their slots differ
 
     def read_all(self, reads: Mapping[str, Command]) -> list[Any]:
         """What XREADs that do not block find, each by its key."""
@@ -292,6 +300,10 @@ def _read_blocking(client: Any, before: Command | None, command: Command) -> Any
     pipeline.execute_command(*before)
     pipeline.execute_command(*command)
     return pipeline.execute()[1]
+
+
+def _has_no_room(answer: Any) -> bool:
+    return isinstance(answer, OutOfMemoryError) or (isinstance(answer, RedisError) and _code(answer) == "OOM")
 
 
 def _is_replicas(answer: Any) -> bool:
