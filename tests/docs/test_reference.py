@@ -28,7 +28,7 @@ NESTED = {
 }
 SPARK = {"MASTER", "CONFIG", "PY_FILES"}
 BROKER_OPTIONS = {"timeout", "secret", "tls"}
-REDIS_OPTIONS = {"prefix", "timeout", "max_length", "client"}
+REDIS_OPTIONS = {"prefix", "timeout", "max_length", "client", "delete_unconsumed", "wait_replicas", "wait_timeout"}
 
 
 def default_of(field: dataclasses.Field[object]) -> object:
