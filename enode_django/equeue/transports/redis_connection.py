@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from redis.exceptions import (
@@ -192,6 +193,8 @@ class RedisConnection:
         undone: list[int] = []
         unknown: set[Script] = set()
         for place, given, answer in zip(places, todo, answers, strict=True):
+            if not isinstance(answer, Exception):
+                continue
             if isinstance(answer, NoScriptError):
                 unknown.add(given.script)
                 undone.append(place)
@@ -247,23 +250,26 @@ def _send(node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confi
             return [node.quick.execute_command(*_words(todo[0]))]
         except ResponseError as error:
             return [error]
+    groups = [list(calls) for _, calls in groupby(todo, key=attrgetter("keys"))] if atomically else None
     pipeline = node.quick.pipeline(transaction=False)
-    sizes: list[int] = []
-    for _, group in groupby(todo, key=lambda call: call.keys if atomically else id(call)):
-        commands = [_words(given) for given in group]
-        sizes.append(len(commands))
-        for command in commands if len(commands) == 1 else [("MULTI",), *commands, ("EXEC",)]:
-            pipeline.execute_command(*command)
+    for command in map(_words, todo) if groups is None else _transactions(groups):
+        pipeline.execute_command(*command)
     if confirmation is not None:
         pipeline.execute_command("WAIT", *confirmation)
-    answers = pipeline.execute(raise_on_error=False)
+    answers = list(pipeline.execute(raise_on_error=False))
     if confirmation is not None:
         _check_replicas(answers.pop(), confirmation)
-    return _without_transactions(answers, sizes)
+    return answers if groups is None else _without_transactions(answers, list(map(len, groups)))
 
 
 def _words(given: Any) -> Command:
     return given.command() if isinstance(given, ScriptCall) else given
+
+
+def _transactions(groups: Sequence[Sequence[ScriptCall]]) -> Iterator[Command]:
+    for calls in groups:
+        commands = [call.command() for call in calls]
+        yield from commands if len(commands) == 1 else [("MULTI",), *commands, ("EXEC",)]
 
 
 def _without_transactions(answers: Sequence[Any], sizes: Sequence[int]) -> list[Any]:

@@ -11,6 +11,16 @@ class Keys:
             raise ConfigurationError(f"prefix must be a plain word without braces or spaces, got {prefix!r}")
         self._prefix = prefix
 
+        self._of_queues: dict[tuple[str, int], tuple[str, ...]] = {}
+
+    def of_queue(self, topic: str, queue: int) -> tuple[str, ...]:
+        """Its log, itself, and its times; made once, since every send needs them."""
+        known = self._of_queues.get((topic, queue))
+        if known is None:
+            known = (self.log(topic, queue), self.queue(topic, queue), self.times(topic, queue))
+            self._of_queues[topic, queue] = known
+        return known
+
     def topics(self) -> str:
         return f"{self._prefix}:topics"
 

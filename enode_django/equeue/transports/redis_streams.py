@@ -158,12 +158,9 @@ class RedisStreamsTransport:
         calls: list[ScriptCall] = []
         producer, sequence = once if once is not None else ("", "")
         for queue, added in bodies.items():
-            keys = (
-                self._keys.log(topic, queue),
-                self._keys.queue(topic, queue),
-                self._keys.times(topic, queue),
-                *((self._keys.sent(topic, queue, producer),) if producer else ()),
-            )
+            keys = self._keys.of_queue(topic, queue)
+            if producer:
+                keys = (*keys, self._keys.sent(topic, queue, producer))
             for number, chunk in enumerate(chunks(added)):
                 queues.append(queue)
                 calls.append(ScriptCall(SEND, keys, ("" if route is None else route, sequence, number, *chunk)))
@@ -326,8 +323,7 @@ class RedisStreamsTransport:
         while logs:
             deleted = self._connection.execute_all(list(logs.values()))
             logs = {q: command for (q, command), n in zip(logs.items(), deleted, strict=True) if n}
-        keys = [(self._keys.log(topic, q), self._keys.queue(topic, q), self._keys.times(topic, q)) for q in limits]
-        calls = [ScriptCall(TRIM_TIMES, of_queue, (TIMES_PER_CALL,)) for of_queue in keys]
+        calls = [ScriptCall(TRIM_TIMES, self._keys.of_queue(topic, queue), (TIMES_PER_CALL,)) for queue in limits]
         while calls:
             calls = [call for call, n in zip(calls, self._connection.run_all(calls), strict=True) if n]
 
