@@ -158,8 +158,10 @@ def test_send_that_too_few_replicas_confirm_is_unknown_and_can_be_made_again(ser
 
 def test_master_that_is_demoted_is_left(servers: Servers, transport: RedisStreamsTransport, queue: int) -> None:
     transport.send("topic", {queue: [b"a"]})
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(pull_on, transport, queue, 1)
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as closing:
+        given_up = threading.Event()
+        closing.callback(given_up.set)
+        waiting = pool.submit(pull_on, transport, queue, 1, given_up)
         servers.change_roles()
         # As long as the old master has not heard of it, it acknowledges what will be lost.
         eventually(lambda: (persist(lambda: transport.send("topic", {queue: [b"b"]})) and waiting.done()) or None)
@@ -167,11 +169,12 @@ def test_master_that_is_demoted_is_left(servers: Servers, transport: RedisStream
     persist(lambda: transport.acquire("group", "topic", queue, "one", 60))
 
 
-def pull_on(transport: RedisStreamsTransport, queue: int, offset: int) -> bytes:
+def pull_on(transport: RedisStreamsTransport, queue: int, offset: int, given_up: threading.Event) -> bytes:
     offsets = dict.fromkeys(range(QUEUES), 0) | {queue: offset}
-    while True:
+    while not given_up.is_set():
         for batch in persist(lambda: transport.pull("topic", offsets, limit=1, wait=1.0)):
             return bytes(batch.bodies[0])
+    return b""
 
 
 def finish_all(consumer: QueueConsumer) -> list[bytes]:
