@@ -85,7 +85,7 @@ def private_postgres() -> Iterator[Postgres]:
 @pytest.fixture
 def private_broker() -> Iterator[Broker]:
     """One of the test's own, to stop, kill, pause and restart."""
-    yield from _private(Broker)
+    yield from _private(Broker())
 
 
 @pytest.fixture

@@ -151,9 +151,7 @@ def matches(expected: str, line: str) -> bool:
 @pytest.fixture
 def make_reader(tmp_path: Path, private_postgres: Postgres) -> Iterator[Callable[..., Reader]]:
     with contextlib.ExitStack() as closing:
-        yield lambda **kind: closing.enter_context(
-            contextlib.closing(Reader(tmp_path, private_postgres, **kind))
-        )
+        yield lambda **kind: closing.enter_context(contextlib.closing(Reader(tmp_path, private_postgres, **kind)))
 
 
 @pytest.mark.acceptance

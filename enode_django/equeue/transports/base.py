@@ -106,7 +106,8 @@ class Transport(Protocol):
         is left out of the answer.
 
         With ``once`` the same send may be made again after `TransportUnavailable`: what was stored of it already is
-        not stored again, and the answer is the same, also if the route has changed since. The newest 100 sends of a producer are known, for ten minutes.
+        not stored again, and the answer is the same, also if the route has changed since. The newest 100 sends of a
+        producer are known, for ten minutes.
         """
 
     def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
