@@ -19,7 +19,7 @@ from enode_django import CommandResult, CommandStatus
 from enode_django.ids import new_id
 from tests.acceptance.meters.commands import Measure
 from tests.acceptance.processors import Processors
-from tests.acceptance.stack import Stack
+from tests.acceptance.stack import QUEUES, Stack
 from tests.acceptance.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
@@ -173,7 +173,7 @@ def test_old_and_new_code_at_once_falsify_nothing(meters: Stack, seed: int) -> N
     with measuring(meters, seed):
         wait_answers(meters, CommandStatus.SUCCESS)
         new = meters.start(1, role="all", apps=THIRD)
-        new.wait_for(r"is a second runprocessors running\?")
+        wait_until(lambda: len(new.owners()) == QUEUES // 2, "old and new code share the queues")
         for pid in old.members():
             os.kill(pid, signal.SIGSTOP)
         new.wait_ready()
