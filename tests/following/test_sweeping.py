@@ -120,7 +120,7 @@ def test_it_does_not_wait_for_messages_that_are_gone(harness: Harness, behaviour
     (record,) = harness.stored("c", Added(amount=1))
     sweep = Sweep(harness, subscribers.instance(Entries))
     sweep.transport.send("events", {0: [encode_published(record)]})
-    sweep.transport._topic("events").queues[0].trim(1)
+    sweep.transport._queues["events"][0].trim(1)
     assert sweep.transport.committed(sweep.name, "events")[0] < sweep.transport.end_offsets("events")[0]
     sweep.run()
     assert behaviour.calls == ["c/1/0"]

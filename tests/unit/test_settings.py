@@ -28,8 +28,8 @@ def test_settings_are_read_at_use() -> None:
 
 def test_every_key_has_a_default() -> None:
     current = Conf()
-    assert current.queue_backend.endswith("RedisStreamsTransport")
-    assert current.queue_location == "redis://127.0.0.1:6379/0"
+    assert current.queue_backend.endswith("BrokerTransport")
+    assert current.queue_location == "tcp://127.0.0.1:7625"
     assert (current.event_databases, current.max_aggregates) == (["default"], 100_000)
 
 
@@ -61,11 +61,11 @@ class Tolerant(MemoryTransport):
 
 
 def test_an_option_that_the_transport_does_not_know_is_named_with_it() -> None:
-    with override_settings(ENODE={"QUEUE": {"OPTIONS": {"prefix": "mine", "prefx": "x"}}}):
-        expected = r"'prefx', which \S+RedisStreamsTransport does not know; it knows prefix, timeout, max_length,"
+    with override_settings(ENODE={"QUEUE": {"OPTIONS": {"timeout": 1.0, "timeuot": 2.0}}}):
+        expected = r"'timeuot', which \S+BrokerTransport does not know; it knows timeout, secret, tls"
         with pytest.raises(ConfigurationError, match=expected):
             make_transport()
-        with pytest.raises(ConfigurationError, match="'prefx'"):
+        with pytest.raises(ConfigurationError, match="'timeuot'"):
             current_bus()
 
 
