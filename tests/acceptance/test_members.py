@@ -17,8 +17,9 @@ from tests.acceptance.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
 
-HOSTS = 5
-"""Beside the first one. The last have nothing to do for a while: there are four queues."""
+OTHERS = ("command", "event", "command", "event", "command")
+"""What the hosts beside the first one do."""
+GROUPS = {"command": ("commands", "processors"), "event": ("events", "bank.transfers")}
 _TAKEN = re.compile(r"DEBUG (\S+) enode_django\.equeue: (\w+)/(\d+) is ours for (\S+) from offset \d+ on, epoch (\d+)")
 
 
@@ -26,23 +27,24 @@ def test_workers_come_and_go_under_load_without_a_conflict(
     broker_stack: BrokerStack, seed: int, tmp_path: Path
 ) -> None:
     stack, random_ = broker_stack, random.Random(seed)
-    reports = [tmp_path / f"report-{number}.json" for number in range(HOSTS + 1)]
-    hosts: list[Processors] = []
+    reports = [tmp_path / f"report-{number}.json" for number in range(len(OTHERS) + 1)]
 
-    def start(report: Path) -> None:
-        hosts.append(stack.start(1, "--report", str(report), "--verbosity=3", role="all"))
-        wait_until(lambda: members(stack) == len(hosts), f"{len(hosts)} hosts are members", 60)
+    def start(role: str, report: Path) -> Processors:
+        return stack.start(1, "--report", str(report), "--verbosity=3", role=role)
 
-    start(reports[0])
-    with stack.load(seed, varied=True, pause=0.02) as load:
-        for report in reports[1:]:
-            start(report)
-            load.wait_for_rounds(random_.randint(10, 40))
+    hosts = [start("all", reports[0])]
+    wait_until(lambda: members(stack, "command") == 1, "there is a member", 60)
+    with stack.load(seed, rounds=200, varied=True, pause=0.05) as load:
+        for role, report in zip(OTHERS, reports[1:], strict=True):
+            before = members(stack, role)
+            hosts.append(start(role, report))
+            wait_until(lambda: members(stack, role) > before, "there is another member", 60)  # noqa: B023
+            load.wait_for_rounds(random_.randint(5, 20))
         first, *others = hosts
         random_.shuffle(others)
         for host in others:
             host.signal(signal.SIGTERM)
-            load.wait_for_rounds(random_.randint(10, 40))
+            load.wait_for_rounds(random_.randint(5, 20))
         for host in others:
             assert host.wait_end() == 0, "it drained"
         wait_until(lambda: holds_all(stack, first), "the first has all queues again")
@@ -76,9 +78,10 @@ def owners(stack: BrokerStack) -> set[str | None]:
     return {claim.owner for claim in groups["processors"].claims.values()} if "processors" in groups else set()
 
 
-def members(stack: BrokerStack) -> int:
-    groups = stack.transport.groups("commands")
-    return len(groups["processors"].members) if "processors" in groups else 0
+def members(stack: BrokerStack, role: str) -> int:
+    topic, group = GROUPS[role]
+    groups = stack.transport.groups(topic)
+    return len(groups[group].members) if group in groups else 0
 
 
 def holds_all(stack: BrokerStack, host: Processors) -> bool:
@@ -93,5 +96,5 @@ def conflicts(report: Path) -> int:
 def assert_one_owner_in_each_epoch(logs: Iterable[str]) -> None:
     taken: Sequence[tuple[str, ...]] = [found for log in logs for found in _TAKEN.findall(log)]
     epochs = [place for _, *place in taken]
-    assert len(epochs) > HOSTS
+    assert len(epochs) > len(OTHERS)
     assert len(set(map(tuple, epochs))) == len(epochs), "an epoch was given out twice"

@@ -170,7 +170,7 @@ def test_a_driver_that_is_killed_takes_spark_along_and_the_next_rebuild_clears_u
     stack.release(LEDGER)
 
     stack.wait_lease_ran_out()
-    assert stack.rebuild(LEDGER).wait_end() == 0
+    assert stack.rebuild(LEDGER, "--master", "none").wait_end() == 0
     assert stack.states("rebuild") == ["failed", "succeeded"]
     assert stack.in_use(TABLES[LEDGER])[0] != before[0]
     assert not {*left} & {*stack.schemas()}
@@ -189,7 +189,7 @@ def test_a_poison_event_is_parked_in_the_rebuilt_tables_as_it_is_in_those_in_use
     plant(stack, "poisoned", events)
     wait_until(lambda: parked(stack, SUMMARIES) == [("poisoned", 2)], "it is parked in the tables in use", SECONDS)
     before = stack.in_use(TABLES[SUMMARIES])
-    rebuild = stack.rebuild(SUMMARIES)
+    rebuild = stack.rebuild(SUMMARIES, "--master", "none")
     assert rebuild.wait_end() == 0
     assert rebuild.count("parked: poisoned;") == 1
     assert rebuild.count("101 aggregates in .* 1 parked; 0 rows differ among 101 aggregates; swapped") == 1

@@ -87,7 +87,7 @@ class Model:
         assert heard.states == ([self.state] if self.state else [])
 
 
-@settings(max_examples=60, deadline=None, phases=set(Phase) - {Phase.explain})
+@settings(max_examples=30, deadline=None, phases=set(Phase) - {Phase.explain})
 @given(STEPS, st.sampled_from([256, 1024, 100_000]), st.sampled_from([0, 3, 1000]), st.sampled_from([0, 600, None]))
 def test_store_holds_what_a_list_would(steps: list[Any], chunk_size: int, ring: int, high: int | None) -> None:
     options = {"chunk_size": chunk_size, "ring_batches": ring, "low_watermark": 0, "high_watermark": high}
@@ -135,7 +135,7 @@ def test_an_index_file_that_was_read_and_then_grew_is_read_again(tmp_path: Path)
     store.abandon()
 
 
-@settings(max_examples=100, deadline=None, phases=set(Phase) - {Phase.explain})
+@settings(max_examples=50, deadline=None, phases=set(Phase) - {Phase.explain})
 @given(
     st.lists(SENDS, min_size=1, max_size=15),
     st.integers(0, 14),
@@ -201,7 +201,7 @@ def _spoil(directory: Path, torn: int, damage: str, data: st.DataObject) -> int:
     return min(changed, default=1 << 60)
 
 
-@settings(max_examples=60, deadline=None, phases=set(Phase) - {Phase.explain})
+@settings(max_examples=30, deadline=None, phases=set(Phase) - {Phase.explain})
 @given(st.lists(st.one_of(st.binary(max_size=300), st.just(b"EQB1"), st.just(bytes(64))), max_size=20), st.booleans())
 def test_random_bytes_in_place_of_messages_never_keep_the_store_from_opening(
     parts: list[bytes], valid_before: bool

@@ -17,9 +17,11 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.models import ParkedEvent
 from enode_django.rebuilding.rebuild import rebuild
 from enode_django.runtime import replay
+from enode_django.serialization.codec import encode_stream
 from enode_django.spark import rebuild_job
 from enode_django.spark.archive import export_events
 from enode_django.spark.rebuild_job import SparkEngine
+from sample_project.bank.domain import Deposited
 from sample_project.bank.models import AccountSummary, LedgerEntry
 from tests.rebuilding.conftest import drop_schemas
 from tests.spark.accounts import account
@@ -75,3 +77,19 @@ def test_from_an_archive_and_what_came_since_come_the_rows_that_come_from_the_st
     assert said.endswith(f" {2 * changed} rows differ among {len(ACCOUNTS) + 1} aggregates; swapped")
     assert rows(name) == from_store
     assert not ParkedEvent.objects.exists()
+
+
+def test_a_poison_event_is_parked_in_the_rebuilt_tables(spark: SparkSession, store: PostgresEventStore) -> None:
+    large = Decimal(10) ** 30
+    (poison,) = account("poisoned", [2])
+    poison = poison._replace(events=encode_stream([Deposited(amount=large, balance=large)]))
+    store.append([*account("good", range(1, 4)), *account("poisoned", [1]), poison, *account("poisoned", [3])])
+    out = io.StringIO()
+    call_command("rebuildprojection", SUMMARIES, accept_differences=True, stdout=out)
+    assert out.getvalue().splitlines()[-1].endswith("swapped")
+    assert [(row["pk"], row["version"]) for row in rows_of_all()] == [("good", 3), ("poisoned", 1)]
+    assert list(ParkedEvent.objects.values_list("aggregate_root_id", "version").distinct()) == [("poisoned", 2)]
+
+
+def rows_of_all() -> Rows:
+    return list(AccountSummary._base_manager.order_by("pk").values("pk", "version"))
