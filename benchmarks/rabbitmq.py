@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from sample_project.embedded_process import free_port
 
 SERVER = "rabbitmq-server"
@@ -41,6 +43,7 @@ def _server() -> Iterator[int]:
     """A server of its own, on free ports of the loopback and with its data in a directory that goes with it."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="enode-rabbitmq-") as directory:
+        os.chmod(directory, 0o777)  # as root it works under an account of its own
         environment = {
             **os.environ,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
@@ -56,7 +59,11 @@ def _server() -> Iterator[int]:
         try:
             yield port
         finally:
-            process.terminate()
+            # Its script may have changed the account and begun a session.
+            family = psutil.Process(process.pid).children(recursive=True)
+            for member in family:
+                member.terminate()
+            psutil.wait_procs(family, 60)
             process.wait(60)
 
 
@@ -87,7 +94,7 @@ def _produce(connection: Any, body: bytes, batch: int, count: int, properties: A
         for _ in range(batch):
             channel.basic_publish("", QUEUE, body, properties)
         while confirmed < sent:
-            connection.process_data_events(time_limit=None)
+            connection.process_data_events(time_limit=0.001)
     return count / (time.perf_counter() - started)
 
 
