@@ -176,15 +176,17 @@ class Coordinator:
         record.group = joined(record.group, member, now=now, session=session, queues=topic.consumed)
         return record.group.membership(member)
 
-    def leave(self, group: str, name: str, member: str, *, now: float) -> None:
+    def leave(self, group: str, name: str, member: str, *, now: float) -> bool:
+        """Returns whether queues are free now that were the member's before a restart: it has nothing to release."""
         topic = self.topic(name)
         record = topic.groups.get(group)
         if record is None:
-            return
+            return False
         record.group = left(record.group, member, now=now, queues=topic.consumed)
-        for claim in record.claims.values():
-            if claim.owner == member and not claim.epoch:
-                claim.lose()  # it was the owner before a restart, and has nothing to release
+        free = [claim for claim in record.claims.values() if claim.owner == member and not claim.epoch]
+        for claim in free:
+            claim.lose()
+        return bool(free)
 
     def bury(self, group: str, name: str, member: str, deaths: Collection[tuple[int, int]] = (), *, now: float) -> None:
         topic = self.topic(name, [queue for queue, _ in deaths])
@@ -228,6 +230,10 @@ class Coordinator:
         if claim.offset is None:
             claim.offset = _start(start, bounds)
         return Lease(claim.epoch, claim.offset, bounds[1], previous, dict(claim.deaths))
+
+    def go_on_with(self, epoch: int) -> None:
+        """Let the next lease have this epoch, as it had before."""
+        self._epoch = epoch - 1
 
     def renew(
         self, group: str, name: str, owner: str, epochs: Mapping[int, int], lease: float, *, now: float

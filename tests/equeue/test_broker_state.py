@@ -90,6 +90,7 @@ CALLS = st.one_of(
     st.tuples(st.just("delete_group"), GROUPS, TOPICS),
     st.tuples(st.just("pass"), st.sampled_from([0.5, 30.0])),
     st.tuples(st.just("checkpoint")),
+    st.tuples(st.just("crash")),
 )
 FIRST = [("create_topic", "t", 3), ("create_topic", "u", 2)]
 
@@ -103,9 +104,12 @@ def test_a_crash_forgets_nothing_but_leases(calls: list[tuple[Any, ...]]) -> Non
         for name, *arguments in [*FIRST, *calls]:
             if name == "pass":
                 clock.now += arguments[0]
+            elif name == "crash":
+                opened.store.abandon()
+                opened = Opened(Path(directory), clock)
             else:
                 opened.do(name, *arguments)
-        before = opened.known()
+        before, run = opened.known(), opened.state.run
         opened.store.abandon()
         again = Opened(Path(directory), clock)
         ends = {topic[0]: again.state.bounds(topic[0]) for topic in before[0]}
@@ -117,7 +121,7 @@ def test_a_crash_forgets_nothing_but_leases(calls: list[tuple[Any, ...]]) -> Non
         known = again.known()
         assert [without_times(sends) for sends in known[1]] == [without_times(sends) for sends in before[1]]
         assert known[0] == before[0]
-        assert again.state.run == 2
+        assert again.state.run == run + 1
         again.store.abandon()
 
 
@@ -153,6 +157,53 @@ def test_epochs_of_an_earlier_run_are_stale(opened: Callable[[], Opened]) -> Non
     new = state.acquire("g", "t", 0, "one", 60.0, 0)
     assert new.epoch > old.epoch
     assert new.epoch // EPOCHS_PER_RUN == 2
+
+
+def test_who_leaves_after_a_restart_costs_others_nothing_in_the_next(opened: Callable[[], Opened]) -> None:
+    state = opened().state
+    state.create_topic("t", 2)
+    state.join("g", "t", "one", 60.0)
+    state.acquire("g", "t", 0, "one", 60.0, 0)
+    first = opened()
+    first.send("t", 0, 1)
+    first.send("t", 1, 2)
+    first.state.leave("g", "t", "one")
+    for queue in (0, 1):
+        epoch = first.state.acquire("g", "t", queue, "two", 60.0, 0).epoch
+        assert first.state.commit("g", "t", {queue: Commit(epoch, 2, [Receipt(1, b"r")], 3)}) == set()
+    again = opened().state
+    assert again.coordinator.committed("g", "t") == {0: 2, 1: 2}
+    assert again.coordinator.receipts("g", "t", 0) == [b"r"]
+
+
+def test_member_that_only_said_it_is_there_is_not_dropped_by_a_burial_in_the_log(opened: Callable[[], Opened]) -> None:
+    first = opened()
+    first.state.create_topic("t", 2)
+    clock = first.state._clock
+    assert isinstance(clock, Clock)
+    for _ in range(3):
+        first.state.join("g", "t", "one", 60.0)
+        clock.now += 50.0
+    first.state.bury("g", "t", "nobody", [])
+    generation = first.state.join("g", "t", "one", 60.0).generation
+    assert opened().state.join("g", "t", "one", 60.0).generation == generation
+
+
+def test_without_a_usable_checkpoint_commits_count_and_epochs_go_on(
+    opened: Callable[[], Opened], tmp_path: Path
+) -> None:
+    first = opened()
+    first.state.create_topic("t", 1)
+    for _ in range(2):
+        first = opened()
+        first.send("t", 0, first.state.run)
+        old = first.state.acquire("g", "t", 0, "one", 60.0, 0)
+        first.state.commit("g", "t", {0: Commit(old.epoch, old.committed + 2)})
+    (tmp_path / "checkpoint").unlink()
+    state = opened().state
+    assert state.run == 4
+    assert state.coordinator.committed("g", "t") == {0: 4}
+    assert state.acquire("g", "t", 0, "one", 60.0, 0).epoch > old.epoch
 
 
 def test_what_could_not_be_written_is_in_the_next_checkpoint(

@@ -8,6 +8,7 @@ safe, and after a crash both are from the same moment. A checkpoint holds all of
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
@@ -20,7 +21,7 @@ from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.known_sends import KnownSends
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
-from enode_django.equeue.coordination import Bounds, Coordinator
+from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
 from enode_django.equeue.membership import Group
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
 from enode_django.exceptions import QueueError, QueueFull
@@ -32,7 +33,7 @@ MOST_TOPIC = 200
 """Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
     (
-        *("create_topic", "add_queues", "show", "bury", "acquire", "release", "commit"),
+        *("create_topic", "add_queues", "show", "leave", "bury", "release"),
         *("set_offset", "retire_group", "delete_group"),
     )
 )
@@ -109,7 +110,8 @@ class BrokerState:
     def leave(self, group: str, topic: str, member: str) -> None:
         self._catch_up()
         before = self._group(group, topic)
-        self.coordinator.leave(group, topic, member, now=self._clock())
+        if self.coordinator.leave(group, topic, member, now=self._clock()):
+            self._write("leave", (group, topic, member), {"now": self._clock()})
         self._write_division(group, topic, before)
 
     def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]]) -> None:
@@ -120,8 +122,10 @@ class BrokerState:
     def acquire(self, group: str, topic: str, queue: int, owner: str, lease: float, start: int) -> Lease:
         self.coordinator.topic(topic, (queue,))
         bounds = self._store.bounds(topic, queue)
-        acquired = self._changed("acquire", group, topic, queue, owner, lease, start, bounds=bounds, now=self._clock())
-        assert isinstance(acquired, Lease)
+        self._catch_up()
+        arguments = group, topic, queue, owner, lease, start
+        acquired = self.coordinator.acquire(*arguments, bounds=bounds, now=self._clock())
+        self._write("acquire", (*arguments, bounds, acquired.epoch))
         return acquired
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
@@ -236,12 +240,24 @@ class BrokerState:
             elif name == "commit":
                 group, topic, commits = arguments
                 self.coordinator.commit(group, topic, {queue: commit_of(values) for queue, values in commits.items()})
+            elif name == "acquire":
+                self._acquired(*arguments)
             elif name in _REPLAYED:
+                if "now" in named:
+                    named["now"] = -math.inf  # which members had been silent for too long is a record of its own
                 getattr(self.coordinator, name)(*arguments, **named)
             else:
                 logger.error("the record at %d is of a later version: %s is not known", position, name)
         except QueueError as error:  # what it builds on was in a batch that is damaged
             logger.error("the record at %d cannot be used: %s", position, error)
+
+    def _acquired(
+        self, group: str, topic: str, queue: int, owner: str, lease: float, start: int, bounds: Any, epoch: int
+    ) -> None:
+        """It was acquired, whatever is known of the lease before: that one may have been changed without a record."""
+        self.run = max(self.run, epoch // EPOCHS_PER_RUN)
+        self.coordinator.go_on_with(epoch)
+        self.coordinator.acquire(group, topic, queue, owner, lease, start, bounds=bounds, now=math.inf)
 
     def _divided(self, group: str, topic: str, generation: int, sessions: Any, division: Any) -> None:
         record = self.coordinator.topic(topic).record(group)
