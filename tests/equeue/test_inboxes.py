@@ -47,3 +47,16 @@ def test_silent_inboxes_are_forgotten() -> None:
     assert inboxes.reply("silent", b"x") is None
     assert inboxes.reply("waiting", b"x") is not None
     assert inboxes.reply("busy", b"x") is not None
+
+
+def test_who_comes_back_after_being_forgotten_gets_what_is_answered_then() -> None:
+    inboxes = Inboxes(100)
+    inbox = inboxes.open("a", 0.0)
+    for _ in range(3):
+        inboxes.reply("a", b"old")
+    following, _ = inbox.given()
+    inboxes.forget(FORGOTTEN_AFTER + 1)
+    again = inboxes.open("a", FORGOTTEN_AFTER + 2, following)
+    inboxes.reply("a", b"new")
+    again.arrived(following)
+    assert again.given() == (following + 1, [b"new"])

@@ -26,7 +26,7 @@ class Answering:
 
     def receive(self, call: Call, address: str, following: int, wait: float) -> tuple[int, Sequence[bytes]] | Later:
         """The number of the next answer and those before it, from the one with the number ``following`` on."""
-        inbox = self._inboxes.open(address, self._clock())
+        inbox = self._inboxes.open(address, self._clock(), following)
         inbox.arrived(following)
         earlier = self._waiting.get(address)
         if earlier is not None:  # its client has given it up, or two receive at one inbox

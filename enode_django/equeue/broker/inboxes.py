@@ -63,11 +63,12 @@ class Inboxes:
     def __len__(self) -> int:
         return len(self._inboxes)
 
-    def open(self, address: str, now: float) -> Inbox:
-        """The inbox of this address; made when there is none (any more)."""
+    def open(self, address: str, now: float, following: int = 0) -> Inbox:
+        """The inbox of this address; made when there is none (any more), with no number below ``following``: those
+        have arrived from the one that was forgotten."""
         inbox = self._inboxes.get(address)
         if inbox is None:
-            inbox = self._inboxes[address] = Inbox(self._first_number, now)
+            inbox = self._inboxes[address] = Inbox(max(self._first_number, following), now)
         inbox.seen = now
         return inbox
 
