@@ -147,8 +147,12 @@ class Broker:
             written = True
         except QueueError as error:
             logger.error("no checkpoint could be written: %s", error)
-        finally:
-            self._state.finish_checkpoint(written)
+        except asyncio.CancelledError:  # the broker stops; it is still being written, so no other may be
+            raise
+        except BaseException:
+            self._state.finish_checkpoint(False)
+            raise
+        self._state.finish_checkpoint(written)
 
     # -- chores ---------------------------------------------------------------------------------------------------
 
@@ -238,10 +242,9 @@ class Broker:
             self._answering.answer_all()
             self._flusher.flush()
             for session in list(self._sessions):
-                if session.is_idle:
-                    session.close()
-            await self._flusher.finish()
+                session.end()
             await asyncio.sleep(0.01)
+        await self._flusher.finish()
 
 
 def _allow_many_files() -> None:

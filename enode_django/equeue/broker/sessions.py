@@ -50,6 +50,7 @@ class Session(asyncio.BufferedProtocol):
         self._calls: set[Call] = set()
         self._may_write = True
         self._reads = True
+        self._ends = False
         self._begun = self._since = asyncio.get_running_loop().time()
         self._transport: asyncio.Transport | None = None
 
@@ -92,6 +93,8 @@ class Session(asyncio.BufferedProtocol):
     # -- requests -------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        if self._ends:
+            self._requests.clear()
         while self._requests and self._may_write and len(self._calls) < MOST_UNDER_WAY and self._transport is not None:
             self._begin(self._requests.popleft())
         if self._transport is not None and self._reads is bool(self._requests):
@@ -130,7 +133,9 @@ class Session(asyncio.BufferedProtocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._requests:
+        if self._ends:
+            self.end()
+        elif self._requests:
             asyncio.get_running_loop().call_soon(self._work)
 
     def _write(self, message: Any) -> None:
@@ -193,9 +198,11 @@ class Session(asyncio.BufferedProtocol):
         elif self._decoder.is_partial and self._reads and now - self._since > frame:
             self._refuse(MalformedFrame(f"half a frame came, and nothing more for {frame} seconds"))
 
-    @property
-    def is_idle(self) -> bool:
-        return not self._calls and not self._requests
+    def end(self) -> None:
+        """Begin nothing new, and close when what is under way is answered."""
+        self._ends = True
+        if not self._calls:
+            self.close()
 
     def close(self) -> None:
         """Send what is still to be sent, and close."""

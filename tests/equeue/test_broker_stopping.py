@@ -1,0 +1,87 @@
+"""A connection of a broker that stops."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from enode_django.equeue.broker.accepting import Accepting
+from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.flushing import Action
+from enode_django.equeue.broker.handlers import Handlers
+from enode_django.equeue.broker.pulling import Pulling
+from enode_django.equeue.broker.sessions import Session
+from enode_django.equeue.broker.state import BrokerState
+from enode_django.equeue.broker.store import MessageStore
+from enode_django.equeue.frames import FrameDecoder, encode_frame
+from enode_django.equeue.wire import HELLO, MAGIC, NONCE_BYTES, VERSION
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+        self._decoder = FrameDecoder()
+        self.messages: list[Any] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closed
+        self._decoder.room()[: len(data)] = data
+        self.messages += self._decoder.received(len(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def ask(session: Session, *message: Any) -> None:
+    data = b"".join(encode_frame(message))
+    session.get_buffer(-1)[: len(data)] = data
+    session.buffer_updated(len(data))
+
+
+def test_what_waits_for_the_disk_is_answered_and_nothing_else_is_begun(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = MessageStore(tmp_path, chunk_size=1 << 20)
+        state, pulling = BrokerState(store, patience=0.0), Pulling(store)
+        state.open()
+        waiting: list[Action] = []
+        accepting = Accepting(store, state, pulling, limit=1 << 20, patience=60.0, flush=lambda: None)
+        handlers = Handlers(
+            store,
+            state,
+            pulling,
+            accepting,
+            Answering(0, lambda: 0.0),
+            when_safe=waiting.append,
+            trim=lambda done: done(),
+        )
+        wire, session = Wire(), Session(handlers, None, 1, set())
+        session.connection_made(wire)
+        ask(session, 1, HELLO, [MAGIC, VERSION, bytes(NONCE_BYTES)])
+        ask(session, 2, "create_topic", ["t", 1])
+        session.end()
+        assert not wire.closed
+        ask(session, 3, "create_topic", ["u", 1])
+        assert len(waiting) == 1
+        waiting[0](None)
+        assert wire.closed
+        assert [message[:2] for message in wire.messages] == [[1, True], [2, True]]
+        assert list(state.coordinator.topics) == ["t"]
+        store.abandon()
+
+    asyncio.run(scenario())
+
+
+def test_connection_where_nothing_waits_is_closed_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        handlers: Any = None  # it is asked for nothing
+        session = Session(handlers, None, 1, set())
+        session.connection_made(wire)
+        session.end()
+        assert wire.closed
+
+    asyncio.run(scenario())
