@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from enode_django.equeue.broker.known_sends import SENDS_KEPT
 from enode_django.equeue.messages import Commit, Once, Receipt
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import QueueFull, QueueHeld, TransportUnavailable
@@ -224,6 +225,25 @@ def test_send_that_is_made_again_after_a_crash_is_stored_once(own_broker: Runnin
     assert transport.send("t", bodies, once=once[0]) == first == {0: 0, 1: 0}
     assert transport.send("t", bodies, once=once[2]) == {0: 2_600, 1: 2}
     transport.close()
+
+
+def test_send_that_is_made_again_late_is_known_though_others_have_sent_much_since(
+    own_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LossyProxy(own_broker.location) as proxy:
+        transport = BrokerTransport(proxy.location)
+        transport.create_topic("t", 1)
+
+        def pause(seconds: float) -> None:  # before it is made again
+            for _ in range(SENDS_KEPT + 1):
+                transport.send("t", {0: [b"another thread's"]})
+
+        with monkeypatch.context() as context:
+            context.setattr("enode_django.equeue.transports.broker.time.sleep", pause)
+            proxy.cut("down", 0)
+            assert transport.send("t", {0: [b"once"]}) == {0: 0}
+        assert transport.end_offsets("t") == {0: SENDS_KEPT + 2}
+        transport.close()
 
 
 def test_answers_that_were_lost_with_a_connection_come_again(own_broker: RunningBroker) -> None:

@@ -126,17 +126,14 @@ class BrokerTransport:
         size = sum(len(body) for _, _, body in batches)
         if size > MAX_SEND:
             raise QueueError(f"a send of {size} bytes is above the limit of {MAX_SEND}; send fewer messages at once")
-        pool = self._current()
-        producer, sequence = pool.producer, 0
         if once is not None:
-            producer, sequence = uuid.UUID(once.producer).bytes, once.sequence
-        else:
-            sequence = next(pool.sequences)
-        firsts: Mapping[int, int] = self._call_again("send", topic, batches, route, producer, sequence)
-        return firsts
+            return self._send(topic, batches, route, uuid.UUID(once.producer).bytes, once.sequence)
+        with self._current().sender() as sender:
+            return self._send(topic, batches, route, sender.producer, next(sender.sequences))
 
     def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
         check_limit(limit)
+        self._current()  # not what a parent process keeps
         pulled = [batch for queue, at in offsets.items() if (batch := self._rests.take(topic, queue, at, limit))]
         known = {batch.queue for batch in pulled}
         missing = {queue: at for queue, at in offsets.items() if queue not in known}
@@ -249,6 +246,10 @@ class BrokerTransport:
             return self._current().call(name, arguments, wait=wait)
         except ConnectionLost as lost:
             raise unreachable(self.location, lost) from lost
+
+    def _send(self, *arguments: Any) -> Mapping[int, int]:
+        firsts: Mapping[int, int] = self._call_again("send", *arguments)
+        return firsts
 
     def _call_again(self, name: str, *arguments: Any) -> Any:
         """A call that may be made twice is made until it is answered or the time is over, once it may have arrived."""

@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -124,18 +124,38 @@ class Connection:
                 return messages[0]
 
 
+class Sender:
+    """Numbers sends for one thread at a time. The broker remembers the newest sends of each; so one that is made again
+    is known, however many other threads have sent since."""
+
+    def __init__(self) -> None:
+        self.producer = uuid.uuid4().bytes
+        self.sequences = count(1)
+
+
 class Pool:
     """The idle connections of one process. Safe for threads; a forked child has to make its own."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self.pid = os.getpid()
-        self.producer = uuid.uuid4().bytes
-        self.sequences = count(1)
         self.is_closed = False
         self._address = address
         self._timeout = timeout
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
+        self._senders: list[Sender] = []
+
+    @contextlib.contextmanager
+    def sender(self) -> Iterator[Sender]:
+        """One that no other thread uses meanwhile; those that were used are used again."""
+        try:
+            sender = self._senders.pop()
+        except IndexError:
+            sender = Sender()
+        try:
+            yield sender
+        finally:
+            self._senders.append(sender)
 
     def call(self, name: str, arguments: Sequence[Any], *, wait: float = 0.0) -> tuple[Any, int]:
         """The answer, and the run of the broker that gave it. ``wait``: so long the broker may take for it, on top."""
