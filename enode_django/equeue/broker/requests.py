@@ -12,6 +12,7 @@ from enode_django.exceptions import BadRequest, shown
 
 LONGEST = 10 * 365 * 86_400.0
 MOST_TEXT = 1_000
+MOST_QUEUES = 1 << 16
 
 Check: TypeAlias = Callable[[Any], Any]
 
@@ -26,6 +27,18 @@ def number(value: Any) -> int:
     if not isinstance(value, int):
         raise ValueError(f"{shown(value)} is no whole number")
     return value
+
+
+def natural(value: Any) -> int:
+    if not 0 <= number(value) < 1 << 63:
+        raise ValueError(f"{shown(value)} is no number from 0 to {(1 << 63) - 1}")
+    return number(value)
+
+
+def queue_total(value: Any) -> int:
+    if number(value) > MOST_QUEUES:
+        raise ValueError(f"{shown(value)} queues are too many for a topic; it can have {MOST_QUEUES}")
+    return number(value)
 
 
 def seconds(value: Any) -> float:
@@ -109,13 +122,13 @@ class Request(NamedTuple):
 
 REQUESTS: Mapping[str, Request] = {
     "topics": Request(()),
-    "create_topic": Request((text, number), durable=True),
+    "create_topic": Request((text, queue_total), durable=True),
     "queue_count": Request((text,)),
     "queues": Request((text,)),
     "route": Request((text,)),
-    "add_queues": Request((text, number, flag), durable=True),
+    "add_queues": Request((text, queue_total, flag), durable=True),
     "show": Request((text, number, flag, flag, flag), durable=True),
-    "send": Request((text, batches, optional(number), producer, number), durable=True),
+    "send": Request((text, batches, optional(number), producer, natural), durable=True),
     "pull": Request((text, numbers, number, seconds)),
     "end_offsets": Request((text,)),
     "offsets_at": Request((text, moment)),
@@ -135,7 +148,7 @@ REQUESTS: Mapping[str, Request] = {
     "trim": Request((text,)),
     "open_inbox": Request((text,)),
     "close_inbox": Request((text,)),
-    "receive": Request((text, number, seconds)),
+    "receive": Request((text, natural, seconds)),
     "reply": Request((replies,)),
     "status": Request(()),
 }
