@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from enode_django.exceptions import QueueFull
+from enode_django.exceptions import DirectoryInUse, QueueFull
 from tests.equeue.storing import batch, bodies, chunks, messages, opened, send
 
 ROOT = Path(__file__).parents[2]
@@ -92,3 +94,36 @@ def test_a_full_file_system_refuses_sends_and_stays_whole(tmp_path: Path) -> Non
 def test_a_reservation_that_fails_leaves_no_file(tmp_path: Path) -> None:
     fill(tmp_path, 20_000, limit=19_999)
     assert len(chunks(tmp_path)) == 1
+
+
+def test_space_that_cannot_be_given_back_costs_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on file systems where even that needs room. The next file is there by then."""
+    store, _ = opened(tmp_path, chunk_size=4_096)
+    send(store, 0, b"first" * 100)
+
+    def refused(descriptor: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "ftruncate", refused)
+        with pytest.raises(QueueFull):
+            send(store, 0, b"large" * 1_000)
+    send(store, 0, b"second")
+    store.abandon()
+    store, _ = opened(tmp_path, chunk_size=4_096)
+    assert bodies(messages(store, "orders", 0)) == [b"first" * 100, b"second"]
+    store.abandon()
+
+
+def test_a_name_in_the_lock_for_which_there_is_no_room_keeps_nobody_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "pwrite", refused)
+        store, _ = opened(tmp_path)
+    with pytest.raises(DirectoryInUse, match="another process"):
+        opened(tmp_path)
+    store.abandon()

@@ -7,7 +7,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
@@ -80,8 +80,9 @@ class DirectoryLock:
             raise DirectoryInUse(
                 f"{str(directory)!r} is used by {holder}; end that broker, or give this one a directory of its own"
             ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        with suppress(OSError):  # the name is for people; on a full disk there may be no room for it
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
     def release(self) -> None:
         os.close(self._descriptor)

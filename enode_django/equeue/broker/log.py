@@ -100,8 +100,11 @@ class MessageLog:
         self.flush()
 
     def skip_to(self, position: int) -> None:
-        """Go on at a position behind the end, in a new file: positions that were given once are not given again."""
-        self.end = max(self.end, position)
+        """Go on at a position behind the end, in a new file: positions that were given once are not given again.
+
+        For opening, after `cut`. What is skipped counts as safe, or what follows would look like a torn end.
+        """
+        self.end = self.flushed = max(self.end, position)
 
     def delete_first(self) -> None:
         """Delete the oldest file, which must be safe on the disk (`flushed`) and not the newest. Safe on return."""
@@ -140,10 +143,10 @@ class MessageLog:
                 newest.reserve(max(self._chunk_size, length))
                 return newest
         chunk = Chunk.create(self.directory, self.end, max(self._chunk_size, length), self._memory)
+        with self._lock:  # first of all: the one before ends where a file of the directory begins
+            self.chunks.append(chunk)
         if newest is not None:
             newest.truncate(newest.end)
-        with self._lock:
-            self.chunks.append(chunk)
         return chunk
 
 
