@@ -80,6 +80,25 @@ def test_disk_that_fails_is_told_to_all_who_wait(store: SlowStore) -> None:
     asyncio.run(scenario())
 
 
+def test_who_waits_is_called_though_a_checkpoint_has_made_all_safe_meanwhile(store: SlowStore) -> None:
+    async def scenario() -> None:
+        called: list[BaseException | None] = []
+        flushed: list[None] = []
+        flusher = Flusher(store, on_flushed=lambda: flushed.append(None), on_failure=pytest.fail)
+        store.append_control(b"x")
+        store.checkpoint(b"")
+        assert not store.unflushed_bytes
+        store.go_on.release(2)
+        flusher.after(store.position, called.append)
+        await asyncio.wait_for(flusher.finish(), DEADLINE)
+        assert called == [None]
+        flusher.begin()
+        await asyncio.wait_for(flusher.finish(), DEADLINE)
+        assert len(flushed) == 2
+
+    asyncio.run(scenario())
+
+
 def test_nothing_is_flushed_when_all_is_safe(store: SlowStore) -> None:
     async def scenario() -> None:
         flusher = Flusher(store, on_flushed=lambda: None, on_failure=pytest.fail)

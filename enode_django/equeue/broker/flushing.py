@@ -27,11 +27,16 @@ class Flusher:
     def after(self, position: int, action: Action) -> None:
         """Call ``action`` when the log is safe up to ``position``, with the error if it never will be."""
         self._waiting.append((position, action))
-        self.flush()
+        self.begin()
 
     def flush(self) -> None:
         """Begin a flush, unless one runs or there is nothing to do."""
-        if self._running is None and self._store.unflushed_bytes:
+        if self._store.unflushed_bytes:
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin a flush, unless one runs: for who waits for its end, also if a checkpoint has just made all safe."""
+        if self._running is None:
             loop = asyncio.get_running_loop()
             self._running = loop.run_in_executor(None, self._store.flush)
             self._running.add_done_callback(self._flushed)
@@ -52,7 +57,7 @@ class Flusher:
         self._call(self._store.flushed, None)
         self._on_flushed()
         if self._waiting:
-            self.flush()
+            self.begin()
 
     def _call(self, safe: int | None, error: BaseException | None) -> None:
         while self._waiting and (safe is None or self._waiting[0][0] <= safe):

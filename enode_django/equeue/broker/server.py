@@ -90,7 +90,7 @@ class Broker:
             self._pulling,
             limit=options.max_unflushed,
             patience=options.patience_of_sends,
-            flush=self._flusher.flush,
+            flush=self._flusher.begin,
         )
         self._answering = Answering(self._state.run << 32, time.monotonic)
         self._handlers = Handlers(
