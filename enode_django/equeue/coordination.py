@@ -26,11 +26,13 @@ EPOCHS_PER_RUN = 1 << 32
 @dataclass(slots=True)
 class QueueClaim:
     """What one group has of one queue. ``owner`` is None when the lease was released, ``offset`` before the group has
-    ever had the queue; no commit ever comes with epoch 0."""
+    ever had the queue; no commit ever comes with epoch 0. ``previous``: the owner before, until the owner has shown
+    that it was told."""
 
     owner: str | None = None
     until: float = 0.0
     epoch: int = 0
+    previous: str | None = None
     offset: int | None = None
     receipts: list[bytes] = field(default_factory=list)
     deaths: dict[int, int] = field(default_factory=dict)
@@ -217,19 +219,20 @@ class Coordinator:
         topic = self.topic(name, (queue,))
         record = topic.record(group)
         claim = record.claims.setdefault(queue, QueueClaim())
-        previous = claim.owner if claim.owner != owner else None
-        if previous is not None and claim.until > now:
+        if claim.owner is not None and claim.owner != owner and claim.until > now:
             raise QueueHeld(
-                f"queue {queue} of topic {name!r} is held by {previous!r}; try again when its lease has ended",
-                owner=previous,
+                f"queue {queue} of topic {name!r} is held by {claim.owner!r}; try again when its lease has ended",
+                owner=claim.owner,
                 seconds=claim.until - now,
             )
+        if claim.owner != owner:  # else the answer may have been lost, and it is told again
+            claim.previous = claim.owner
         record.retired = False
         self._epoch += 1
         claim.owner, claim.until, claim.epoch = owner, now + lease, self._epoch
         if claim.offset is None:
             claim.offset = _start(start, bounds)
-        return Lease(claim.epoch, claim.offset, bounds[1], previous, dict(claim.deaths))
+        return Lease(claim.epoch, claim.offset, bounds[1], claim.previous, dict(claim.deaths))
 
     def go_on_with(self, epoch: int) -> None:
         """Let the next lease have this epoch, as it had before."""
@@ -243,7 +246,7 @@ class Coordinator:
             if claim is None or claim.owner != owner:
                 lost.add(queue)
             else:
-                claim.until = now + lease
+                claim.until, claim.previous = now + lease, None
         return lost
 
     def release(self, group: str, name: str, owner: str, epochs: Mapping[int, int]) -> None:
@@ -255,6 +258,7 @@ class Coordinator:
         ruled = self._ruled(group, name, {queue: commit.epoch for queue, commit in commits.items()})
         for queue, claim in ruled.items():
             if claim is not None:
+                claim.previous = None
                 claim.commit(commits[queue])
         return {queue for queue, claim in ruled.items() if claim is None}
 
@@ -346,8 +350,8 @@ def _plain(record: GroupRecord) -> list[Any]:
     group = record.group
     division = {member: sorted(queues) for member, queues in group.division.items()}
     claims = [
-        [queue, claim.owner, claim.until, claim.epoch, claim.offset, claim.receipts, list(claim.deaths.items())]
-        for queue, claim in record.claims.items()
+        [queue, c.owner, c.until, c.epoch, c.previous, c.offset, c.receipts, list(c.deaths.items())]
+        for queue, c in record.claims.items()
     ]
     return [group.generation, dict(group.sessions), division, claims, record.retired]
 
@@ -355,7 +359,7 @@ def _plain(record: GroupRecord) -> list[Any]:
 def _restored(generation: int, sessions: Any, division: Any, claims: Any, retired: bool) -> GroupRecord:
     group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
     restored = {
-        queue: QueueClaim(owner, until, epoch, offset, list(receipts), dict(map(tuple, deaths)))
-        for queue, owner, until, epoch, offset, receipts, deaths in claims
+        queue: QueueClaim(owner, until, epoch, previous, offset, list(receipts), dict(map(tuple, deaths)))
+        for queue, owner, until, epoch, previous, offset, receipts, deaths in claims
     }
     return GroupRecord(group, restored, retired)

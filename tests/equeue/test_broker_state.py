@@ -46,7 +46,7 @@ class Opened:
         for topic in topics:
             for group in topic[-1].values():
                 group[1] = sorted(group[1])
-                group[3] = [[queue, owner, *rest] for queue, owner, _, _, *rest in group[3]]
+                group[3] = [[queue, owner, *rest] for queue, owner, _, _, _, *rest in group[3]]
         return [topics, self.state.sends.plain()]
 
     def do(self, name: str, *arguments: Any) -> None:
@@ -174,6 +174,21 @@ def test_who_leaves_after_a_restart_costs_others_nothing_in_the_next(opened: Cal
     again = opened().state
     assert again.coordinator.committed("g", "t") == {0: 2, 1: 2}
     assert again.coordinator.receipts("g", "t", 0) == [b"r"]
+
+
+def test_who_did_not_hear_the_answer_is_told_again_whose_queue_it_took(opened: Callable[[], Opened]) -> None:
+    state = opened().state
+    state.create_topic("t", 1)
+    state.acquire("g", "t", 0, "dead", 0.0, 0)
+    assert state.acquire("g", "t", 0, "one", 60.0, 0).previous_owner == "dead"
+    state = opened().state
+    again = state.acquire("g", "t", 0, "one", 60.0, 0)
+    assert again.previous_owner == "dead"
+    state.renew("g", "t", "one", {0: again.epoch}, 60.0)
+    last = state.acquire("g", "t", 0, "one", 60.0, 0)
+    assert last.previous_owner is None
+    state.release("g", "t", "one", {0: last.epoch})
+    assert state.acquire("g", "t", 0, "two", 60.0, 0).previous_owner is None
 
 
 def test_member_that_only_said_it_is_there_is_not_dropped_by_a_burial_in_the_log(opened: Callable[[], Opened]) -> None:
