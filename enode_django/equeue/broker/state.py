@@ -28,7 +28,7 @@ from enode_django.exceptions import QueueError, QueueFull
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
 MOST_TOPIC = 200
 """Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
