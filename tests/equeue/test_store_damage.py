@@ -86,26 +86,6 @@ def test_a_missing_file_costs_what_was_in_it(tmp_path: Path) -> None:
         store.abandon()
 
 
-def test_positions_that_were_skipped_are_no_torn_end(tmp_path: Path) -> None:
-    store, _ = opened(tmp_path, chunk_size=1 << 20)
-    for number in range(10):
-        send(store, 0, b"%02d" % number + BODY)
-    store.close(b"")
-    whole = chunks(tmp_path)[0].stat().st_size
-    os.truncate(chunks(tmp_path)[0], whole // 2)
-    store, heard = opened(tmp_path, chunk_size=1 << 20)
-    assert heard.opened is not None
-    assert heard.opened.rebuilt
-    left = bodies(messages(store, "orders", 0))
-    assert 3 < len(left) < 7
-    send(store, 0, b"new")
-    store.abandon()
-    (tmp_path / "checkpoint").unlink()
-    store, _ = opened(tmp_path, chunk_size=1 << 20)
-    assert bodies(messages(store, "orders", 0)) == [*left, b"new"]
-    store.abandon()
-
-
 @pytest.mark.parametrize("flushed", [False, True])
 def test_a_page_that_never_reached_the_disk_ends_the_log_unless_it_was_safe(tmp_path: Path, flushed: bool) -> None:
     store, _ = opened(tmp_path, chunk_size=1 << 20)

@@ -100,11 +100,8 @@ class MessageLog:
         self.flush()
 
     def skip_to(self, position: int) -> None:
-        """Go on at a position behind the end, in a new file: positions that were given once are not given again.
-
-        For opening, after `cut`. What is skipped counts as safe, or what follows would look like a torn end.
-        """
-        self.end = self.flushed = max(self.end, position)
+        """Go on at a position behind the end, in a new file: positions that were given once are not given again."""
+        self.end = max(self.end, position)
 
     def delete_first(self) -> None:
         """Delete the oldest file, which must be safe on the disk (`flushed`) and not the newest. Safe on return."""
