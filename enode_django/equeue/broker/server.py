@@ -136,6 +136,7 @@ class Broker:
         self._stopping.set()
 
     async def _checkpoint(self) -> None:
+        """When it is cancelled, since the broker stops, one is still being written, and no other may be beside it."""
         pending = self._state.begin_checkpoint()
         self._checkpointed = time.monotonic()
         if pending is None:
@@ -147,9 +148,7 @@ class Broker:
             written = True
         except QueueError as error:
             logger.error("no checkpoint could be written: %s", error)
-        except asyncio.CancelledError:  # the broker stops; it is still being written, so no other may be
-            raise
-        except BaseException:
+        except Exception:
             self._state.finish_checkpoint(False)
             raise
         self._state.finish_checkpoint(written)
