@@ -53,7 +53,8 @@ EnodeError
 │   └── ArchiveBusy                  retriable: another export adds to it
 ├── QueueError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
-│   │   └── QueueFull                it has no room for the moment (disk, memory, a watermark): nothing was stored
+│   │   ├── QueueFull                it has no room for the moment (disk, memory, a watermark): nothing was stored
+│   │   └── StorageFailed            its disk did not keep what was written: the broker ends, and has to be started anew
 │   ├── UnknownTopic
 │   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; it says what was stored
 │   ├── QueueBacklog                 keys cannot move while messages are unfinished
@@ -61,8 +62,7 @@ EnodeError
 │   ├── MalformedRecords             the bytes of a batch are not what a producer makes
 │   ├── MalformedFrame               bytes that are no message between a broker and its clients, or too many
 │   ├── BadRequest                   the broker does not know the request, or not with these arguments
-│   ├── DirectoryInUse               another broker works in the directory
-│   └── StorageFailed                the disk refused to keep what was written: the broker has to start anew
+│   └── DirectoryInUse               another broker works in the directory
 ├── SparkUnavailable                 PySpark or Java is missing, or too old
 └── ConfigurationError               a setting that cannot be used
     └── ShardMismatch                the databases of the settings are not the shards of one event store
@@ -363,7 +363,7 @@ class DirectoryInUse(QueueError):
     pass
 
 
-class StorageFailed(QueueError):
+class StorageFailed(TransportUnavailable):
     pass
 
 

@@ -179,15 +179,16 @@ class Coordinator:
         return record.group.membership(member)
 
     def leave(self, group: str, name: str, member: str, *, now: float) -> bool:
-        """Returns whether queues are free now that were the member's before a restart: it has nothing to release."""
+        """Returns whether queues are free now that were the member's before a restart: it has nothing to release. Whoever
+        acquires one is told whose it was, since that one may still be at work."""
         topic = self.topic(name)
         record = topic.groups.get(group)
         if record is None:
             return False
         record.group = left(record.group, member, now=now, queues=topic.consumed)
-        free = [claim for claim in record.claims.values() if claim.owner == member and not claim.epoch]
+        free = [c for c in record.claims.values() if c.owner == member and not c.epoch and c.until > 0]
         for claim in free:
-            claim.lose()
+            claim.until = 0.0
         return bool(free)
 
     def bury(self, group: str, name: str, member: str, deaths: Collection[tuple[int, int]] = (), *, now: float) -> None:

@@ -66,4 +66,4 @@ def test_an_owner_that_leaves_after_a_restart_keeps_nobody_waiting() -> None:
     coordinator = busy()
     coordinator.restarted(1, now=100.0, patience=10.0, bounds=BOUNDS)
     coordinator.leave("g", "orders", "one", now=101.0)
-    assert coordinator.acquire("g", "orders", 0, "two", 10.0, bounds=(0, 10), now=101.0).previous_owner is None
+    assert coordinator.acquire("g", "orders", 0, "two", 10.0, bounds=(0, 10), now=101.0).previous_owner == "one"
