@@ -162,6 +162,12 @@ BARS = (
         at_least=0.9,
     ),
     Bar(
+        "broker's memory / low watermark",
+        ["broker's memory with mapped files", "low watermark"],
+        lambda taken, watermark: taken / watermark,
+        at_most=1.0,
+    ),
+    Bar(
         "pipeline, broker / Redis Streams",
         ["pipeline on broker", "pipeline on Redis Streams"],
         lambda ours, theirs: ours / theirs,

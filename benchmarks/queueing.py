@@ -21,6 +21,7 @@ from benchmarks.processors import BenchmarkError
 from benchmarks.rabbitmq import rabbitmq_rates
 from benchmarks.throughput import pipeline_seconds
 from benchmarks.workspace import Services
+from enode_django.equeue.broker.mapping import MappedMemory
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from sample_project.embedded import Broker
@@ -180,6 +181,7 @@ def run_backlog(services: Services, quick: bool) -> list[Figure]:
         Figure("backlog, last tenth", rates[-1], "messages/s", rates),
         Figure("broker's own memory", memory.uss / 1e6, "MB", note="what no other process could share"),
         Figure("broker's memory with mapped files", memory.rss / 1e6, "MB"),
+        Figure("low watermark", MappedMemory().low / 1e6, "MB", note="by default, on this machine"),
     ]
 
 

@@ -9,7 +9,7 @@ from enode_django import CommandStatus
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.newer.commands import PayInterest
-from tests.acceptance.stack import QUEUES, Stack
+from tests.acceptance.stack import QUEUES, BrokerStack, Stack
 from tests.acceptance.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
@@ -78,6 +78,15 @@ def test_without_redis_it_says_so_and_does_not_start(stack: Stack) -> None:
     assert processors.wait_end() == 1
     assert "cannot be used now" in processors.log
     assert "ENODE['QUEUE']" in processors.log
+    assert "Traceback" not in processors.log
+    assert not processors.workers()
+
+
+def test_without_the_broker_it_says_what_runs_it_and_does_not_start(broker_stack: BrokerStack) -> None:
+    broker_stack.broker.stop()
+    processors = broker_stack.start()
+    assert processors.wait_end() == 1
+    assert "start it with manage.py runbroker" in processors.log
     assert "Traceback" not in processors.log
     assert not processors.workers()
 

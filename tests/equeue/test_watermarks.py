@@ -3,6 +3,9 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
+import psutil
+import pytest
+
 from enode_django.equeue.broker.mapping import IDLE_SECONDS, MappedMemory
 from tests.equeue.storing import messages, opened, send
 
@@ -12,8 +15,9 @@ CHUNK = 4096
 
 def test_limits_follow_the_machine_unless_told() -> None:
     memory = MappedMemory()
-    assert 0 < memory.low < memory.high
-    assert abs(memory.high * 40 / 75 - memory.low) < 2
+    total = psutil.virtual_memory().total
+    assert (memory.low / total, memory.high / total) == (pytest.approx(0.40, rel=0.01), pytest.approx(0.75, rel=0.01))
+    assert (MappedMemory(1, 2).low, MappedMemory(1, 2).high) == (1, 2)
 
 
 def test_above_the_high_watermark_nothing_more_is_mapped_and_reading_goes_on(tmp_path: Path) -> None:
