@@ -30,7 +30,7 @@ BATCH = 500
 SIZES = {"1 KB": 1_000, "200 B": 200}
 TOPIC = "benchmark"
 LAST_BATCHES = 100
-"""Half a megabyte each: no checkpoint has them all, so they are read again after a kill."""
+"""Half a megabyte each. Unless a checkpoint comes just then, they are read again after a kill."""
 Rates = tuple[float, float]
 """Messages a second in, and out."""
 
