@@ -267,6 +267,27 @@ def test_flood_is_held_back_and_what_is_refused_is_not_stored(tmp_path: Path) ->
         transport.close()
 
 
+def test_what_a_flood_was_refused_can_be_sent_again(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", flush_interval=3_600.0, max_unflushed=1) as broker:
+        transport = broker.transport()
+        transport.create_topic("t", 1)
+        raw = Raw(broker.location)
+
+        def request(sequence: int) -> list[Any]:
+            body = encode_records([b"%d" % sequence])
+            return [sequence, "send", ["t", [[0, 1, body]], None, bytes(16), sequence]]
+
+        raw.send(b"".join(part for sequence in range(1, 21) for part in encode_frame(request(sequence))))
+        answers = [raw.answer() for _ in range(20)]
+        refused = [sequence for sequence, good, *_ in answers if not good]
+        assert {name for _, good, name, *_ in answers if not good} == {"QueueFull"}
+        for sequence in refused:
+            assert raw.ask(*request(sequence))[1] is True
+        assert transport.end_offsets("t") == {0: 20}
+        raw.close()
+        transport.close()
+
+
 @pytest.mark.parametrize("location", ["redis://localhost", "tcp://", "tcp://host/path", "tcp://host:port", "host:1"])
 def test_location_that_is_none_is_refused(location: str) -> None:
     with pytest.raises(ConfigurationError, match="like 'tcp://"):
