@@ -83,6 +83,11 @@ class Consumers:
         return {pid for *_, pid in self.handled[since:]}
 
 
+def owns_any(transport: Transport, consumer: subprocess.Popen[bytes]) -> bool:
+    shares = [share for info in list_groups(transport, group="billing") for share in info.shares]
+    return any(f"-{consumer.pid}-" in (share.owner or "") for share in shares)
+
+
 @pytest.mark.parametrize("kind", ["broker", "redis"])
 def test_consumers_are_killed_and_stopped_and_no_message_is_missed(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -112,6 +117,13 @@ def test_consumers_are_killed_and_stopped_and_no_message_is_missed(
         queue.restart()
         since = len(consumers.handled)
         while not {second.pid, third.pid} <= consumers.at_work(since):
+            send(20)
+        third.send_signal(signal.SIGSTOP)
+        eventually(lambda: not owns_any(transport, third), 20)  # it is silent for longer than its lease
+        send(20)
+        third.send_signal(signal.SIGCONT)
+        since = len(consumers.handled)
+        while third.pid not in consumers.at_work(since):
             send(20)
         second.send_signal(signal.SIGTERM)
         assert second.wait(20) == 0
