@@ -151,7 +151,7 @@ def list_dead_letters(transport: Transport, options: Options) -> Iterator[Row]:
 def requeue(transport: Transport, options: Options) -> Iterator[Row]:
     chosen = None if options["all"] else options["offsets"]
     sent = dead_letters.requeue(transport, options["group"], chosen, to_topic=options["to_topic"])
-    return ({"group": options["group"], "sent anew": offset} for offset in sent)
+    return ({"group": options["group"], "offset sent anew": offset} for offset in sent)
 
 
 ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {

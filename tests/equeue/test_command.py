@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +22,9 @@ from enode_django.equeue.messages import Commit
 from enode_django.equeue.subscribing import RetryPolicy
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.management.tables import preview
+from tests.equeue.brokers import RunningBroker
 from tests.equeue.consuming import Handled, consuming, eventually, texts
+from tests.meta.tree import ROOT
 
 _memory: MemoryTransport | None = None
 
@@ -193,9 +199,9 @@ def test_dead_letters_are_shown_and_sent_anew(queue: MemoryTransport) -> None:
             equeue("requeue", "billing", *wrong)
     with pytest.raises(CommandError, match="no dead letter at 5"):
         equeue("requeue", "billing", "5")
-    assert rows("requeue", "billing", "0") == [{"group": "billing", "sent_anew": 0}]
+    assert rows("requeue", "billing", "0") == [{"group": "billing", "offset_sent_anew": 0}]
     assert equeue("requeue", "billing", "--all").strip() == "nothing to send anew"
-    with pytest.raises(CommandError, match=r"dead\.another"):
+    with pytest.raises(CommandError, match="group 'another' never had a dead letter"):
         equeue("dead-letters", "another")
 
 
@@ -204,3 +210,21 @@ def test_preview_is_printable_and_short(body: bytes, width: int) -> None:
     shown = preview(body, width)
     assert shown.isprintable()
     assert len(shown) <= width
+
+
+def test_who_reads_no_further_ends_it_without_a_complaint(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data") as broker:
+        transport = broker.transport()
+        transport.create_topic("orders", 2_000)  # more lines than a pipe holds
+        transport.close()
+        command = [sys.executable, "manage.py", "equeue", "topics"]
+        environment = {**os.environ, "QUEUE_URL": broker.location}
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as reading:
+            assert reading.stdout is not None
+            assert reading.stderr is not None
+            assert reading.stdout.readline().startswith(b"topic")
+            reading.stdout.close()
+            assert reading.stderr.read() == b""
+        assert reading.returncode == 0

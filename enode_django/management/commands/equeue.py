@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -13,7 +15,7 @@ from django.utils import timezone
 
 from enode_django.conf import conf
 from enode_django.equeue.messages import Start
-from enode_django.exceptions import EnodeError, QueueBacklog
+from enode_django.exceptions import EnodeError, QueueBacklog, UnknownTopic
 from enode_django.management.equeue_actions import ACTIONS
 from enode_django.management.tables import write_json, write_lines, write_table
 from enode_django.runtime import make_transport
@@ -51,7 +53,7 @@ class Command(BaseCommand):
             raise CommandError("name offsets, as manage.py equeue dead-letters shows them, or say --all")
         if action in ASKS and not options["yes"]:
             self._ask(action, options)
-        with _errors_shown(), closing(make_transport()) as transport:
+        with _errors_shown(action, options.get("group")), closing(make_transport()) as transport:
             rows = ACTIONS[action](transport, options)
             if options["json"]:
                 write_json(self.stdout, rows)
@@ -74,11 +76,16 @@ class Command(BaseCommand):
 
 
 @contextmanager
-def _errors_shown() -> Iterator[None]:
+def _errors_shown(action: str, group: str | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         pass  # that is how tail ends
+    except BrokenPipeError:  # whoever reads, as `head` does, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+    except UnknownTopic as error:
+        never = action in ("dead-letters", "requeue") and f"group {group!r} never had a dead letter"
+        raise CommandError(never or str(error)) from error
     except QueueBacklog as error:
         raise CommandError(f"{error}: --unordered") from error
     except (EnodeError, ValueError) as error:
