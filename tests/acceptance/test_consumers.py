@@ -147,5 +147,5 @@ def check(handled: list[tuple[int, ...]], transport: Transport) -> None:
             firsts[queue].append(offset)
     # Each of them, and for the first time in order, whoever it was that handled it.
     assert firsts == {queue: list(range(end)) for queue, end in transport.end_offsets("orders").items()}
-    # A fourth time follows where the broker was away when a letter was to be sent: the consumer kept it, and tried again.
+    # A fourth time follows where the broker was away when a letter was to be sent, since the consumer keeps it then.
     assert {attempt for _, _, attempt, _ in handled} >= {1, 2, 3}
