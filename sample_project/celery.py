@@ -4,6 +4,8 @@ import os
 
 from celery import Celery
 
+SETTINGS_NAMED = "DJANGO_SETTINGS_MODULE" in os.environ
+"""Whether somebody else said which settings to use."""
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sample_project.settings")
 
 app = Celery("sample_project")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
+from sample_project.celery import SETTINGS_NAMED
 from sample_project.embedded_process import Server, ServerUnavailable
 from sample_project.embedded_servers import Broker, Postgres, Redis
 
@@ -48,7 +49,12 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     with embedded_services([KINDS[name]() for name in names] or None):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command too; it decides, we clean up
-        process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        environment = dict(os.environ)
+        if not SETTINGS_NAMED:  # importing the sample names its settings, and the command may be of another project
+            environment.pop("DJANGO_SETTINGS_MODULE", None)
+        process = subprocess.Popen(
+            command, env=environment, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        )
         signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
         code = process.wait()
     return code if code >= 0 else 128 - code

@@ -155,3 +155,15 @@ def test_command_gets_the_services_and_its_exit_code_is_kept() -> None:
 def test_command_ended_by_a_signal_gives_128_and_its_number() -> None:
     done = run_with_services("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert done.returncode == 128 + signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("named", [None, "shop.settings"])
+def test_command_keeps_the_settings_that_it_has_and_gets_no_others(named: str | None) -> None:
+    code = "import os; print(os.environ.get('DJANGO_SETTINGS_MODULE'))"
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    environment |= {"DATABASE_URL": "postgresql://elsewhere", "REDIS_URL": "redis://elsewhere"}
+    if named is not None:
+        environment["DJANGO_SETTINGS_MODULE"] = named
+    command = [sys.executable, "-m", "sample_project.embedded", "--", sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.strip() == str(named)
