@@ -179,8 +179,8 @@ class Coordinator:
         return record.group.membership(member)
 
     def leave(self, group: str, name: str, member: str, *, now: float) -> bool:
-        """Returns whether queues are free now that were the member's before a restart: it has nothing to release. Whoever
-        acquires one is told whose it was, since that one may still be at work."""
+        """Returns whether queues are free now that were the member's before a restart: it has nothing to release.
+        Whoever acquires one is told whose it was, since that one may still be at work."""
         topic = self.topic(name)
         record = topic.groups.get(group)
         if record is None:
