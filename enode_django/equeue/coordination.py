@@ -27,7 +27,7 @@ EPOCHS_PER_RUN = 1 << 32
 class QueueClaim:
     """What one group has of one queue. ``owner`` is None when the lease was released, ``offset`` before the group has
     ever had the queue; no commit ever comes with epoch 0. ``previous``: the owner before, until the owner has shown
-    that it was told."""
+    that it was told. ``deaths``: which members died at the message of an offset."""
 
     owner: str | None = None
     until: float = 0.0
@@ -35,7 +35,7 @@ class QueueClaim:
     previous: str | None = None
     offset: int | None = None
     receipts: list[bytes] = field(default_factory=list)
-    deaths: dict[int, int] = field(default_factory=dict)
+    deaths: dict[int, set[str]] = field(default_factory=dict)
 
     @property
     def committed(self) -> int:
@@ -52,7 +52,7 @@ class QueueClaim:
     def move_to(self, offset: int) -> None:
         self.offset = offset
         if self.deaths:
-            self.deaths = {at: deaths for at, deaths in self.deaths.items() if at >= offset}
+            self.deaths = {at: members for at, members in self.deaths.items() if at >= offset}
 
     def lose(self) -> None:
         self.owner, self.until, self.epoch = None, 0.0, 0
@@ -201,7 +201,7 @@ class Coordinator:
         for queue, offset in deaths:
             claim = record.claims.setdefault(queue, QueueClaim())
             if offset >= claim.committed:
-                claim.deaths[offset] = claim.deaths.get(offset, 0) + 1
+                claim.deaths.setdefault(offset, set()).add(member)
 
     # -- leases ---------------------------------------------------------------------------------------------------
 
@@ -233,7 +233,8 @@ class Coordinator:
         claim.owner, claim.until, claim.epoch = owner, now + lease, self._epoch
         if claim.offset is None:
             claim.offset = _start(start, bounds)
-        return Lease(claim.epoch, claim.offset, bounds[1], claim.previous, dict(claim.deaths))
+        deaths = {offset: len(members) for offset, members in claim.deaths.items()}
+        return Lease(claim.epoch, claim.offset, bounds[1], claim.previous, deaths)
 
     def go_on_with(self, epoch: int) -> None:
         """Let the next lease have this epoch, as it had before."""
@@ -351,16 +352,25 @@ def _plain(record: GroupRecord) -> list[Any]:
     group = record.group
     division = {member: sorted(queues) for member, queues in group.division.items()}
     claims = [
-        [queue, c.owner, c.until, c.epoch, c.previous, c.offset, c.receipts, list(c.deaths.items())]
-        for queue, c in record.claims.items()
+        [
+            *(queue, claim.owner, claim.until, claim.epoch, claim.previous, claim.offset, claim.receipts),
+            _plain_deaths(claim),
+        ]
+        for queue, claim in record.claims.items()
     ]
     return [group.generation, dict(group.sessions), division, claims, record.retired]
+
+
+def _plain_deaths(claim: QueueClaim) -> list[Any]:
+    return [[offset, sorted(members)] for offset, members in claim.deaths.items()]
 
 
 def _restored(generation: int, sessions: Any, division: Any, claims: Any, retired: bool) -> GroupRecord:
     group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
     restored = {
-        queue: QueueClaim(owner, until, epoch, previous, offset, list(receipts), dict(map(tuple, deaths)))
+        queue: QueueClaim(
+            *(owner, until, epoch, previous, offset), list(receipts), {at: set(members) for at, members in deaths}
+        )
         for queue, owner, until, epoch, previous, offset, receipts, deaths in claims
     }
     return GroupRecord(group, restored, retired)

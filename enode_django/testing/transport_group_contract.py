@@ -120,6 +120,16 @@ class TransportGroupContract(TransportLeaseContract):
         assert transport.acquire("group", topic, 0, "three", 60).deaths == {7: 2}
         assert transport.acquire("other group", topic, 0, "one", 60).deaths == {}
 
+    def test_death_that_is_told_again_counts_once_whoever_has_the_queue_by_then(
+        self, transport: Transport, another: Transport, topic: str
+    ) -> None:
+        transport.acquire("group", topic, 0, "one", 60)
+        transport.bury("group", topic, "one", [(0, 5)])
+        transport.bury("group", topic, "one", [(0, 5)])  # the answer to the first call was lost
+        assert another.acquire("group", topic, 0, "two", 60).deaths == {5: 1}
+        transport.bury("group", topic, "one", [(0, 5)])
+        assert another.acquire("group", topic, 0, "two", 60).deaths == {5: 1}
+
     # Where a group begins, and where it goes on
 
     @pytest.mark.parametrize(("start", "expected"), [(Start.FIRST, 0), (Start.LAST, 3), (2, 2), (9, 3), (-1, 0)])

@@ -225,10 +225,3 @@ def test_unconsumed_messages_are_deleted_only_when_that_is_switched_on(
         cutting.trim("topic")
         cutting.close()
         assert left <= len(messages(transport, "topic", 0)) < left + 200
-
-
-def test_death_that_is_told_twice_counts_once(transport: RedisStreamsTransport) -> None:
-    transport.acquire("group", "topic", 0, "one", 60)
-    for _ in range(2):  # the first time the acknowledgement was lost
-        transport.bury("group", "topic", "one", [(0, 3)])
-    assert transport.acquire("group", "topic", 0, "two", 60).deaths == {3: 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from enode_django.equeue.messages import Commit, PulledBatch
@@ -54,9 +55,8 @@ def commit_arguments(commit: Commit) -> list[int | bytes]:
 
 
 def parse_deaths(text: bytes) -> dict[int, int]:
-    """``b"5=1,7=2"`` says that one owner died at offset 5, and two at offset 7."""
-    pairs = (pair.split(b"=") for pair in text.split(b",") if pair)
-    return dict(sorted((int(offset), int(count)) for offset, count in pairs))
+    """``b"5=0a1b,7=0a1b,7=2c3d"`` says that one owner died at offset 5, and two at offset 7."""
+    return dict(Counter(sorted(int(death.partition(b"=")[0]) for death in text.split(b",") if death)))
 
 
 def parse_queues(text: bytes) -> frozenset[int]:

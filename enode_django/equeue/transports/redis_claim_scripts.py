@@ -16,20 +16,19 @@ local info = redis.pcall('INFO', 'server')
 local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
 """
 
-# Deaths are kept as text, like '5=1,7=2' for one at the message of offset 5 and two at that of 7.
+# Deaths are kept as text, like '5=0a1b,7=0a1b,7=2c3d': an offset, and who died at its message (the beginning of a hash
+# of the member's name), so that whoever is told of a death again does not count it again.
 _DEATHS = """
 local function deaths_from(text, offset)
   local kept = {}
-  for at, count in string.gmatch(text or '', '(%d+)=(%d+)') do
-    if tonumber(at) >= offset then kept[at] = tonumber(count) end
+  for death, at in string.gmatch(text or '', '((%d+)=%x+)') do
+    if tonumber(at) >= offset then kept[#kept + 1] = death end
   end
   return kept
 end
 local function keep_deaths(claim, deaths)
-  local texts = {}
-  for at, count in pairs(deaths) do texts[#texts + 1] = at .. '=' .. count end
-  if #texts > 0 then
-    redis.call('HSET', claim, 'deaths', table.concat(texts, ','))
+  if #deaths > 0 then
+    redis.call('HSET', claim, 'deaths', table.concat(deaths, ','))
   else
     redis.call('HDEL', claim, 'deaths')
   end
@@ -117,20 +116,20 @@ BURY = Script(
     _DEATHS
     + """
 -- KEYS: claim. ARGV: the dead member, then the offset of each message of this queue that it was at.
-local claim = redis.call('HMGET', KEYS[1], 'owner', 'until', 'offset', 'deaths')
-if claim[1] == ARGV[1] then
-  if claim[2] == '0' then return 0 end  -- said before
-  redis.call('HSET', KEYS[1], 'until', '0')
-end
-local committed, counted = tonumber(claim[3] or 0), false
-local deaths = deaths_from(claim[4], committed)
+local claim = redis.call('HMGET', KEYS[1], 'owner', 'offset', 'deaths')
+if claim[1] == ARGV[1] then redis.call('HSET', KEYS[1], 'until', '0') end
+local committed = tonumber(claim[2] or 0)
+local deaths, known = deaths_from(claim[3], committed), {}
+for _, death in ipairs(deaths) do known[death] = true end
+local name = string.sub(redis.sha1hex(ARGV[1]), 1, 16)
 for i = 2, #ARGV do
-  if tonumber(ARGV[i]) >= committed then
-    deaths[ARGV[i]] = (deaths[ARGV[i]] or 0) + 1
-    counted = true
+  local death = ARGV[i] .. '=' .. name
+  if tonumber(ARGV[i]) >= committed and not known[death] then
+    deaths[#deaths + 1] = death
+    known[death] = true
   end
 end
-if counted then keep_deaths(KEYS[1], deaths) end
+if #ARGV > 1 then keep_deaths(KEYS[1], deaths) end
 return 1
 """
 )
