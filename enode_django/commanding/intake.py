@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from enode_django.commanding.entries import Envelope, Finished
@@ -79,8 +79,17 @@ class Intake:
 
     @property
     def delayed(self) -> int:
-        """How many commands wait for their type to become known. May be read by any thread."""
-        return sum(len(delayed.waiting) for delayed in list(self._delayed.values()))
+        """How many commands wait for their type to become known, in open windows. May be read by any thread."""
+        return sum(not window.closed for window in self._windows_of_delayed())
+
+    def delayed_in(self, window: OffsetWindow) -> int:
+        """As `delayed`, of one window."""
+        return sum(other is window for other in self._windows_of_delayed())
+
+    def _windows_of_delayed(self) -> Iterator[OffsetWindow]:
+        for delayed in list(self._delayed.values()):
+            for one in list(delayed.waiting):
+                yield one.window
 
     def suspect(self, queue: int, deaths: Mapping[int, int]) -> None:
         """What is known of a queue that was acquired: how many workers died while they were at which offset."""

@@ -72,6 +72,7 @@ class QueueConsumer:
         self._assigned: frozenset[int] = frozenset()
         self._start = start
         self._has_left = False
+        self._ended = False
         self._joining = threading.Lock()
         self._windows: dict[int, OffsetWindow] = {}
         self._draining: list[OffsetWindow] = []
@@ -99,8 +100,8 @@ class QueueConsumer:
     def leave(self) -> None:
         """Own nothing from now on, and let the group give the queues to others, who wait until they are released."""
         with self._joining:
-            self._has_left = True
             self.assign(())
+            self._has_left = True  # last: who sees it owns nothing more
         self._transport.leave(self._group, self._topic, self._owner)
 
     @property
@@ -118,6 +119,11 @@ class QueueConsumer:
         return not self._windows and not self._draining
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the pulling thread has taken note of `leave`: it pulls nothing any more."""
+        return self._ended
+
+    @property
     def unfinished(self) -> int:
         """How many messages were pulled and are not finished, in all windows that are open."""
         return sum(window.unfinished for window in self.open_windows)
@@ -127,6 +133,7 @@ class QueueConsumer:
 
     def acquire_missing(self) -> list[Acquired]:
         """Take what is assigned and not owned yet, as far as nobody else holds it. Called by the pulling thread."""
+        has_left = self._has_left
         for queue, window in list(self._windows.items()):
             if window.closed:
                 del self._windows[queue]
@@ -134,6 +141,7 @@ class QueueConsumer:
                 # In this order, so that no other thread ever finds the window in neither place.
                 self._draining.append(window)
                 del self._windows[queue]
+        self._ended = has_left
         missing = self._assigned - self._windows.keys() - {window.queue for window in self._draining}
         if not missing or self._clock() < self._next_try:
             return []

@@ -27,7 +27,7 @@ EPOCHS_PER_RUN = 1 << 32
 class QueueClaim:
     """What one group has of one queue. ``owner`` is None when the lease was released, ``offset`` before the group has
     ever had the queue; no commit ever comes with epoch 0. ``previous``: the owner before, until the owner has shown
-    that it was told. ``deaths``: which members died at the message of an offset."""
+    that it was told. ``deaths``: who has died at the message of an offset."""
 
     owner: str | None = None
     until: float = 0.0

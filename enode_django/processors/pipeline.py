@@ -186,11 +186,8 @@ class Pipeline:
         """
         self._leave()
         deadline = time.monotonic() + timeout
-        while not self.consumer.is_idle and time.monotonic() < deadline:
-            if self.consumer.unfinished <= self._intake.delayed:
-                break
+        while not (drained := self._is_drained()) and time.monotonic() < deadline:
             time.sleep(0.01)
-        drained = self.consumer.unfinished <= self._intake.delayed
         self._stopping.set()
         self._room.set()
         join_threads([thread for thread in self._threads if thread.name in ("enode-puller", "enode-keeper")], 5.0)
@@ -202,6 +199,10 @@ class Pipeline:
         while self._publisher.waiting and time.monotonic() < deadline:
             time.sleep(0.01)
         return drained
+
+    def _is_drained(self) -> bool:
+        # In this order: until the puller has taken note, it may bring what nobody waits for yet.
+        return self.consumer.has_ended and self.consumer.unfinished <= self._intake.delayed
 
     def _leave(self) -> None:
         try:
@@ -233,7 +234,6 @@ class Pipeline:
         waits = delays()
         while not self._stopping.is_set():
             try:
-                self._store.place_of("")  # where nobody knows which shard has what, nothing must be pulled
                 self._pull_once()
                 waits = delays()
             except (TransportUnavailable, StoreUnavailable) as error:
@@ -248,7 +248,9 @@ class Pipeline:
                 logger.warning("took %s/%d from %s", window.topic, window.queue, previous_owner)
             for box in self._commands:
                 box.post(Taken(window.queue, previous_owner))
-        self.consumer.release_drained()
+        # What waits for a type that is unknown here is left to the next owner, which may know it.
+        self.consumer.release_drained(self._intake.delayed_in)
+        self._store.place_of("")  # where nobody knows which shard has what, nothing must be pulled
         self._route(self._intake.retry())
         paused = self._paused()
         if paused and paused >= self.consumer.owned:

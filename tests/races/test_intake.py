@@ -302,3 +302,14 @@ def test_command_of_an_older_version_and_name_is_upcast_or_else_fails_at_once(in
     assert read.command == Raise(id="read", aggregate_root_id="x", amount=3)
     assert isinstance(failed.failed, MalformedMessage)
     assert (failed.reply_to, failed.body) == ("inbox", sent("failed", "many"))
+
+
+def test_what_waits_in_a_queue_that_was_lost_counts_no_more(intake: Intake) -> None:
+    lost, kept = window(), window(queue=4)
+    for lease in (lost, kept):
+        receive(
+            intake, lease, unknown("races.NotYet", f"x{lease.queue}"), body(Add(aggregate_root_id=f"x{lease.queue}"))
+        )
+    assert (intake.delayed, intake.delayed_in(lost)) == (4, 2)
+    lost.close()
+    assert (intake.delayed, intake.delayed_in(kept)) == (2, 2)
