@@ -177,8 +177,8 @@ class Share:
 
     def beat(self) -> None:
         if self.prepared:
+            self._queues.renew()  # first: it must not wait for an answer that is late
             self._queues.join()
-            self._queues.renew()
 
     def renew(self) -> None:
         self._queues.renew()

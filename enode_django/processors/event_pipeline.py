@@ -1,7 +1,7 @@
 """The threads of one event worker.
 
     follower s: pulls for subscriber s alone, and lets it handle what it pulled (one thread a subscriber)
-    keeper: keeps memberships and leases, and commits the offsets, of all of them, on a timer
+    keepers: keep leases and memberships, and commit the offsets, of all of them, on timers
 
 Subscribers share nothing: each is a consumer group, which divides the queues among its members, with its own offsets
 and pace.
@@ -27,7 +27,7 @@ from enode_django.eventing.applying import is_transient
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.exceptions import EnodeError, StoreUnavailable, SubscriberUnavailable, TransportUnavailable
-from enode_django.processors.housekeeping import Housekeeper, follower_duties
+from enode_django.processors.housekeeping import Housekeeper, queue_keepers
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
 from enode_django.runtime import make_follower, running_subscribers
@@ -112,7 +112,7 @@ class Following:
         """Let the thread end after what it is handling now, and not try again what cannot be done for the moment."""
         self._stopping.set()
 
-    # -- called by the keeper -------------------------------------------------------------------------------------
+    # -- called by a keeper ---------------------------------------------------------------------------------------
 
     def complain(self) -> None:
         """Say so when one batch takes very long. Nobody but the handler can end that."""
@@ -230,9 +230,10 @@ class EventPipeline:
             for subscriber in running_subscribers()
         ]
         self._consumers = [following.consumer for following in self._followings]
-        complaints = [(conf.HANDLER_TIME_LIMIT, following.complain) for following in self._followings]
-        duties = [*follower_duties(conf, self._consumers), *complaints]
-        self._keeper = Housekeeper(duties) if duties else None
+        self._keepers = dict(queue_keepers(conf, self._consumers))
+        if self._followings:
+            complaints = [(conf.HANDLER_TIME_LIMIT, following.complain) for following in self._followings]
+            self._keepers["enode-keeper-handlers"] = Housekeeper(complaints)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._keeping: list[threading.Thread] = []
@@ -241,7 +242,9 @@ class EventPipeline:
         self._threads = [
             start_worker_thread(f"enode-follow-{following.name}", following.run) for following in self._followings
         ]
-        self._keeping = [start_worker_thread("enode-keeper", self._run_keeper)]
+        self._keeping = [
+            start_worker_thread(name, partial(self._run_keeper, keeper)) for name, keeper in self._keepers.items()
+        ]
 
     @property
     def owned(self) -> frozenset[int]:
@@ -280,6 +283,6 @@ class EventPipeline:
         """Wait up to ``timeout`` seconds for each thread of a drained pipeline to end."""
         join_threads([*self._threads, *self._keeping], timeout)
 
-    def _run_keeper(self) -> None:
-        while self._keeper is not None and not self._stopping.wait(self._keeper.pause):
-            self._keeper.tick()
+    def _run_keeper(self, keeper: Housekeeper) -> None:
+        while not self._stopping.wait(keeper.pause):
+            keeper.tick()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -49,25 +49,22 @@ class Housekeeper:
                     logger.warning("%s: %s", getattr(duty, "func", duty).__name__, error)
 
 
-def queue_duties(conf: Conf, consumer: QueueConsumer) -> Sequence[Duty]:
-    return [
-        (_join_interval(conf), consumer.join),
-        (conf.LEASE / 4, consumer.renew),
-        (conf.COMMIT_INTERVAL, consumer.commit),
-        (TRIM_INTERVAL, consumer.trim),
-    ]
-
-
-def follower_duties(conf: Conf, consumers: Sequence[QueueConsumer]) -> Sequence[Duty]:
-    """For several consumers of one topic: the leases of all come first, and one trims for all."""
-    joins: list[Duty] = [(_join_interval(conf), consumer.join) for consumer in consumers]
-    renewals: list[Duty] = [(conf.LEASE / 4, consumer.renew) for consumer in consumers]
-    commits: list[Duty] = [(conf.COMMIT_INTERVAL, consumer.commit) for consumer in consumers]
-    return [*joins, *renewals, *commits, *[(TRIM_INTERVAL, consumer.trim) for consumer in consumers[:1]]]
+def queue_keepers(conf: Conf, consumers: Sequence[QueueConsumer]) -> Mapping[str, Housekeeper]:
+    """For consumers of one topic, by names of threads, each of which needs one of its own: leases and sessions run out
+    while a call waits for its answer, so they wait for no other call. One trims for all."""
+    duties: dict[str, list[Duty]] = {
+        "enode-keeper-leases": [(conf.LEASE / 4, consumer.renew) for consumer in consumers],
+        "enode-keeper-members": [(min(JOIN_INTERVAL, conf.LEASE / 4), consumer.join) for consumer in consumers],
+        "enode-keeper-offsets": [
+            *[(conf.COMMIT_INTERVAL, consumer.commit) for consumer in consumers],
+            *[(TRIM_INTERVAL, consumer.trim) for consumer in consumers[:1]],
+        ],
+    }
+    return {name: Housekeeper(of_thread) for name, of_thread in duties.items() if of_thread}
 
 
 def store_duties(conf: Conf, consumer: QueueConsumer, store: EventStore) -> Sequence[Duty]:
-    """For another thread than that of the `queue_duties`: a lease must not wait for the store."""
+    """For another thread than those of the `queue_keepers`, which must not wait for the store."""
     retention = conf.REFUSAL_RETENTION_DAYS
 
     def prune(shard: Shard) -> None:
@@ -80,7 +77,3 @@ def store_duties(conf: Conf, consumer: QueueConsumer, store: EventStore) -> Sequ
             pass
 
     return [(PRUNE_INTERVAL, partial(prune, shard)) for shard in store.shards]
-
-
-def _join_interval(conf: Conf) -> float:
-    return min(JOIN_INTERVAL, conf.LEASE / 4)

@@ -2,7 +2,8 @@
 
     puller ─► command mailbox i ─► event mailbox j ─► publisher
                      ▲──────────────────┘
-    keeper: renews leases, commits offsets, on a timer; pruner: deletes old refusals, and may wait for the store
+    keepers: renew leases, join the group, commit offsets, on timers
+    pruner: deletes old refusals, and may wait for the store
     states: gives what command mailboxes have encoded to the shared states, if there are any
 
 Between threads go lists of messages that nobody changes any more.
@@ -37,7 +38,7 @@ from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
 from enode_django.processors.backlogs import ShardBacklogs
-from enode_django.processors.housekeeping import Housekeeper, queue_duties, store_duties
+from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
 from enode_django.runtime import make_producer, make_snapshots, make_states
@@ -49,6 +50,8 @@ HELD_PER_UNFINISHED = 5
 """A queue whose first message is stuck goes on until it holds so many times ``MAX_UNFINISHED`` finished ones behind."""
 HANDLE_AT_ONCE = 250
 """Commands after which a command mailbox hands over what it has: the event mailbox should not wait for more."""
+JOIN_TIMEOUT = 5.0
+"""Seconds for the puller and the keepers to end, all together."""
 FLUSH = 0.5
 """Seconds that a command mailbox may take at its end to encode what the shared states have not got yet."""
 
@@ -125,7 +128,7 @@ class Pipeline:
             persist=until_it_works,
             commit=lambda: until_it_works(self.consumer.commit),
         )
-        self._keeper = Housekeeper(queue_duties(conf, self.consumer))
+        self._keepers = queue_keepers(conf, [self.consumer])
         self._pruner = Housekeeper(store_duties(conf, self.consumer, store))
         self._commands: list[Mailbox[CommandItem]] = [
             Mailbox(f"enode-commands-{n}", _command_weight) for n in range(self._router.command_mailboxes)
@@ -171,7 +174,7 @@ class Pipeline:
             for box, processor in zip(self._commands, self._processors, strict=True)
         ]
         runs += [("enode-puller", self._run_puller)]
-        runs += [("enode-keeper", partial(self._run_keeper, self._keeper))]
+        runs += [(name, partial(self._run_keeper, keeper)) for name, keeper in self._keepers.items()]
         runs += [("enode-pruner", partial(self._run_keeper, self._pruner))]
         if self._states is not None:
             runs += [(self._states.name, self._states.run)]
@@ -190,7 +193,10 @@ class Pipeline:
             time.sleep(0.01)
         self._stopping.set()
         self._room.set()
-        join_threads([thread for thread in self._threads if thread.name in ("enode-puller", "enode-keeper")], 5.0)
+        by = time.monotonic() + JOIN_TIMEOUT
+        for thread in self._threads:
+            if thread.name in ("enode-puller", *self._keepers):
+                thread.join(max(0.0, by - time.monotonic()))
         try:
             self.consumer.abandon()
         except TransportUnavailable as error:

@@ -8,6 +8,7 @@ from datetime import datetime
 import pytest
 
 from enode_django.conf import Conf
+from enode_django.equeue.messages import Membership
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.processors import housekeeping
@@ -25,6 +26,20 @@ class Renewed(MemoryTransport):
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
         self.renewed.release()
         return super().renew(group, topic, owner, epochs, lease)
+
+
+class JoinsForLong(Renewed):
+    def __init__(self) -> None:
+        super().__init__()
+        self.joins = 0
+        self.joining, self.let_go = threading.Event(), threading.Event()
+
+    def join(self, group: str, topic: str, member: str, session: float) -> Membership:
+        self.joins += 1
+        if self.joins > 1:
+            self.joining.set()
+            self.let_go.wait(SOON)
+        return super().join(group, topic, member, session)
 
 
 class PrunesForLong(MemoryEventStore):
@@ -46,10 +61,27 @@ def test_leases_are_renewed_while_the_store_takes_long_to_prune(monkeypatch: pyt
     pipeline = Pipeline(conf, transport, store, owner="w", notes=[[0]], statistics=Statistics())
     pipeline.start()
     assert store.pruning.wait(SOON)
-    while transport.renewed.acquire(blocking=False):
-        pass
-    # Three, since the first may have begun before the pruning did.
-    assert all(transport.renewed.acquire(timeout=SOON / 3) for _ in range(3))
+    assert goes_on(transport.renewed)
     assert not store.let_go.is_set()
     store.let_go.set()
     assert pipeline.drain(SOON)
+
+
+def test_leases_are_renewed_while_the_answer_to_a_heartbeat_is_late() -> None:
+    transport = JoinsForLong()
+    conf = Conf(COMMAND_MAILBOXES=1, LEASE=0.4)
+    transport.create_topic(conf.COMMAND_TOPIC, 1)
+    pipeline = Pipeline(conf, transport, MemoryEventStore(), owner="w", notes=[[0]], statistics=Statistics())
+    pipeline.start()
+    assert transport.joining.wait(SOON)
+    assert goes_on(transport.renewed)
+    assert not transport.let_go.is_set()
+    transport.let_go.set()
+    assert pipeline.drain(SOON)
+
+
+def goes_on(happens: threading.Semaphore) -> bool:
+    while happens.acquire(blocking=False):
+        pass
+    # Three times, since the first may have begun before.
+    return all(happens.acquire(timeout=SOON / 3) for _ in range(3))
