@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -315,3 +317,25 @@ def test_second_signal_ends_it_at_once(own_broker: RunningBroker) -> None:
     own_broker.start()
     assert messages(transport, "t", 0) == [(0, b"kept")]
     transport.close()
+
+
+def test_what_was_pulled_beyond_the_limit_before_messages_were_lost_is_given_to_nobody(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", chunk_size=20_000) as broker:
+        transport = broker.transport()
+        transport.create_topic("t", 1)
+        broker.signal(signal.SIGSTOP)
+        shutil.copytree(broker.directory, tmp_path / "before")  # what a power cut leaves
+        broker.signal(signal.SIGCONT)
+        transport.send("t", {0: [b"old %d" % n for n in range(10)]})
+        assert [len(batch.bodies) for batch in transport.pull("t", {0: 0}, limit=7, wait=0)] == [7]
+        broker.kill()
+        shutil.rmtree(broker.directory)
+        (tmp_path / "before").rename(broker.directory)
+        broker.start()
+        with suppress(TransportUnavailable):  # the connection from before
+            transport.topics()
+        transport.send("t", {0: [b"new %d" % n for n in range(10)]})
+        transport.acquire("g", "t", 0, "one", 60, start=7)
+        (batch,) = transport.pull("t", {0: 7}, limit=10, wait=0)
+        assert [bytes(body) for body in batch.bodies] == [b"new 7", b"new 8", b"new 9"]
+        transport.close()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import redis
 
-from enode_django.equeue.messages import Once
+from enode_django.equeue.messages import Commit, Once
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports import redis_topics
+from enode_django.equeue.transports import redis_streams, redis_topics
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import QueueBacklog, StaleRoute, TransportUnavailable
@@ -225,3 +225,18 @@ def test_unconsumed_messages_are_deleted_only_when_that_is_switched_on(
         cutting.trim("topic")
         cutting.close()
         assert left <= len(messages(transport, "topic", 0)) < left + 200
+
+
+def test_a_long_trim_is_left_to_the_next_calls(
+    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_streams, "TRIM_SECONDS", 0.0)
+    count = 25_000
+    transport.send("topic", {0: [b"x"] * count})
+    lease = transport.acquire("group", "topic", 0, "one", 60)
+    transport.commit("group", "topic", {0: Commit(lease.epoch, count)})
+    transport.trim("topic")
+    first = transport.queues("topic")[0].first
+    assert 0 < first < count - 1_000
+    transport.trim("topic")
+    assert transport.queues("topic")[0].first > first

@@ -140,8 +140,7 @@ class BrokerTransport:
         if offsets and not missing:
             return pulled
         wait = 0.0 if pulled else wait
-        found, run = self._call_run("pull", topic, missing, limit, wait, wait=wait)
-        self._rests.of_run(run)
+        found = self._call("pull", topic, missing, limit, wait, wait=wait)
         for queue, batches in found:
             batch = self._rests.cut(topic, queue, missing[queue], limit, _decoded(batches))
             if batch.bodies:
@@ -239,13 +238,12 @@ class BrokerTransport:
         return pool
 
     def _call(self, name: str, *arguments: Any, wait: float = 0.0) -> Any:
-        return self._call_run(name, *arguments, wait=wait)[0]
-
-    def _call_run(self, name: str, *arguments: Any, wait: float = 0.0) -> tuple[Any, int]:
         try:
-            return self._current().call(name, arguments, wait=wait)
+            answer, run = self._current().call(name, arguments, wait=wait)
         except ConnectionLost as lost:
             raise unreachable(self.location, lost) from lost
+        self._rests.of_run(run)  # of every call: who acquires a queue in this run must pull nothing from an earlier one
+        return answer
 
     def _send(self, *arguments: Any) -> Mapping[int, int]:
         firsts: Mapping[int, int] = self._call_again("send", *arguments)

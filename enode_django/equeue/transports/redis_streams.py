@@ -23,6 +23,7 @@ a failover may lose what was acknowledged just before. ``wait_replicas`` makes t
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -59,6 +60,8 @@ from enode_django.equeue.transports.redis_waiting import read_first
 from enode_django.exceptions import ConfigurationError, QueueHeld, StaleRoute
 
 TIMES_PER_CALL = 500
+TRIM_SECONDS = 1.0
+"""For one cut, except for the step that it takes in any case."""
 
 
 class RedisStreamsTransport:
@@ -318,14 +321,20 @@ class RedisStreamsTransport:
         return self._connection.run_all(calls)
 
     def _cut(self, topic: str, limits: Mapping[int, tuple[str, str]]) -> None:
-        """Cut whole nodes of the streams, in steps that the server does not feel; then the times of what is gone."""
+        """Cut whole nodes of the streams, in steps that the server does not feel; then the times of what is gone. What
+        takes too long is left to the next call: whoever trims may have leases to renew."""
         logs = {q: ("XTRIM", self._keys.log(topic, q), kind, "~", at) for q, (kind, at) in limits.items()}
+        until = time.monotonic() + TRIM_SECONDS
         while logs:
             deleted = self._connection.execute_all(list(logs.values()))
             logs = {q: command for (q, command), n in zip(logs.items(), deleted, strict=True) if n}
+            if time.monotonic() >= until:
+                return
         calls = [ScriptCall(TRIM_TIMES, self._keys.of_queue(topic, queue), (TIMES_PER_CALL,)) for queue in limits]
         while calls:
             calls = [call for call, n in zip(calls, self._connection.run_all(calls), strict=True) if n]
+            if time.monotonic() >= until:
+                return
 
 
 def _offset_of(entry: Any) -> int:
