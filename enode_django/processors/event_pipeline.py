@@ -101,7 +101,7 @@ class Following:
     # -- called by the main thread --------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Let the thread end when what it has pulled is finished or set aside."""
+        """Let the thread end when what it has pulled is finished or set aside, and its queues are released."""
         try:
             self.consumer.leave()
         except EnodeError as error:
@@ -131,8 +131,8 @@ class Following:
             except EnodeError as error:
                 self._wait_after(error, next(waits))
                 continue
-            if self._draining.is_set() and self.consumer.unfinished <= self._follower.held:
-                return
+            if self._draining.is_set() and self.consumer.is_idle:
+                return  # its queues are released by now, whatever other subscribers are at
 
     def _round(self) -> None:
         heal_connections()

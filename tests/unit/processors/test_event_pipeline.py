@@ -22,7 +22,7 @@ from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
-from enode_django.exceptions import StoreUnavailable, TransportUnavailable
+from enode_django.exceptions import QueueHeld, StoreUnavailable, TransportUnavailable
 from enode_django.processors.event_pipeline import EventPipeline
 from enode_django.processors.statistics import Statistics
 
@@ -295,6 +295,34 @@ def test_a_drain_finishes_the_batch_in_hand_and_gives_the_queues_back(transport:
     assert committed(transport, "a") == 1
     assert can_be_had(transport, "a")
     assert can_be_had(transport, "b")
+
+
+def test_a_drain_releases_the_queues_of_one_subscriber_while_another_is_busy(transport: DividedByHand) -> None:
+    worker = Worker(transport)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold_up() -> None:
+        begun.set()
+        go_on.wait(SOON)
+
+    worker.notebooks["a"].before = hold_up
+    send(transport, b"1")
+    worker.start(0, 1)
+    worker.wait_bodies("b", b"1")
+    assert begun.wait(SOON)
+    drain = threading.Thread(target=worker.pipeline.drain, args=(SOON,))
+    drain.start()
+
+    def is_free() -> bool:
+        with contextlib.suppress(QueueHeld):
+            return can_be_had(transport, "b")
+        return False
+
+    wait_for(is_free, "b has given its queues up")
+    assert not go_on.is_set()
+    go_on.set()
+    drain.join(SOON)
+    worker.pipeline.close(SOON)
 
 
 def test_a_drain_leaves_in_the_queue_what_is_to_be_tried_again(transport: DividedByHand) -> None:
