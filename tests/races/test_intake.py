@@ -308,7 +308,7 @@ def test_what_waits_in_a_queue_that_was_lost_counts_no_more(intake: Intake) -> N
     lost, kept = window(), window(queue=4)
     for lease in (lost, kept):
         receive(
-            intake, lease, unknown("races.NotYet", f"x{lease.queue}"), body(Add(aggregate_root_id=f"x{lease.queue}"))
+            intake, lease, unknown("races.NeverYet", f"x{lease.queue}"), body(Add(aggregate_root_id=f"x{lease.queue}"))
         )
     assert (intake.delayed, intake.delayed_in(lost)) == (4, 2)
     lost.close()
