@@ -303,14 +303,14 @@ def test_a_drain_releases_the_queues_of_one_subscriber_while_another_is_busy(tra
 
     def hold_up() -> None:
         begun.set()
-        go_on.wait(SOON)
+        go_on.wait(3 * SOON)
 
     worker.notebooks["a"].before = hold_up
     send(transport, b"1")
     worker.start(0, 1)
     worker.wait_bodies("b", b"1")
     assert begun.wait(SOON)
-    drain = threading.Thread(target=worker.pipeline.drain, args=(SOON,))
+    drain = threading.Thread(target=worker.pipeline.drain, args=(3 * SOON,))
     drain.start()
 
     def is_free() -> bool:
@@ -318,11 +318,12 @@ def test_a_drain_releases_the_queues_of_one_subscriber_while_another_is_busy(tra
             return can_be_had(transport, "b")
         return False
 
-    wait_for(is_free, "b has given its queues up")
-    assert not go_on.is_set()
-    go_on.set()
-    drain.join(SOON)
-    worker.pipeline.close(SOON)
+    try:
+        wait_for(is_free, "b has given its queues up")
+    finally:
+        go_on.set()
+        drain.join(3 * SOON)
+        worker.pipeline.close(SOON)
 
 
 def test_a_drain_leaves_in_the_queue_what_is_to_be_tried_again(transport: DividedByHand) -> None:
