@@ -75,7 +75,7 @@ class BrokerTransport:
         self,
         location: str,
         *,
-        timeout: float = 10.0,
+        timeout: float = 5.0,
         secret: str | None = None,
         tls: Mapping[str, str] | bool | None = None,
     ) -> None:

@@ -80,7 +80,7 @@ class RedisStreamsTransport:
         location: str,
         *,
         prefix: str = "enode",
-        timeout: float = 10.0,
+        timeout: float = 5.0,
         max_length: int | None = None,
         delete_unconsumed: bool = False,
         wait_replicas: int = 0,
