@@ -75,7 +75,7 @@ def test_commands_go_on_while_projections_are_rebuilt_and_while_that_is_undone(s
     assert [stack.generation(name) for name in TABLES] == [1, 1]
 
     with stack.load(seed + 1, **CALM) as load:
-        rebuild_under_load(stack, load, SUMMARIES, "--undo")
+        rebuild_under_load(stack, load, SUMMARIES, "--undo", "--master", "none")
         rebuild_under_load(stack, load, LEDGER, "--undo", "--master", "none")
     check(stack)
     assert oids(stack) == before

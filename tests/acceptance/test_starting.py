@@ -9,33 +9,9 @@ from enode_django import CommandStatus
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.newer.commands import PayInterest
-from tests.acceptance.stack import QUEUES, BrokerStack, Stack
-from tests.acceptance.waiting import wait_until
+from tests.acceptance.stack import BrokerStack, Stack
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
-
-
-def test_a_second_runprocessors_shares_the_queues_and_has_them_all_at_the_end_of_the_first(
-    stack: Stack, seed: int
-) -> None:
-    first = stack.start_ready()
-    with stack.load(seed):
-        second = stack.start()
-        wait_until(lambda: len(second.owners()) == QUEUES // 2, "the second has half of the queues")
-        first.signal(signal.SIGTERM)
-        assert first.wait_end() == 0
-        second.wait_ready()
-    stack.check()
-
-
-def test_a_second_runprocessors_takes_over_from_a_first_that_is_killed(stack: Stack, seed: int) -> None:
-    first = stack.start_ready()
-    second = stack.start()
-    wait_until(lambda: len(second.owners()) == QUEUES // 2, "the second has half of the queues")
-    with stack.load(seed):
-        first.signal_group(signal.SIGKILL)
-        second.wait_ready()
-    stack.check()
 
 
 def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it(stack: Stack, seed: int) -> None:
