@@ -8,7 +8,9 @@ import statistics
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +176,7 @@ def run_backlog(services: Services, quick: bool) -> list[Figure]:
             transport.send(TOPIC, {0: batch})
         list(_pulled(transport, TOPIC, tenth))  # the connection and the code are warm
         rates = [
-            _timed(tenth, lambda first=first: list(_pulled(transport, TOPIC, tenth, first)))  # type: ignore[misc]
+            _timed(tenth, partial(deque, _pulled(transport, TOPIC, tenth, first), 0))
             for first in range(0, count, tenth)
         ]
         memory = psutil.Process(server.pid).memory_full_info()
