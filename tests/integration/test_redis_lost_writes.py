@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import redis
 
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
@@ -46,6 +47,14 @@ def finish_all(consumer: QueueConsumer) -> list[bytes]:
     return finished
 
 
+def wait_until_written(server: Redis) -> None:
+    """While its disk is busy, a Redis with ``appendfsync everysec`` answers before it has written to its log."""
+    with redis.Redis.from_url(server.url) as client:
+        deadline = time.monotonic() + DEADLINE
+        while (log := client.info("persistence"))["aof_buffer_length"] or log["aof_pending_bio_fsync"]:
+            assert time.monotonic() < deadline, log
+
+
 @pytest.mark.parametrize("new", [3, 50], ids=["the queue stays shorter", "the queue gets longer again"])
 @pytest.mark.parametrize("first", ["renew", "commit"])
 def test_what_is_sent_after_the_crash_is_delivered_to_consumers_from_before(
@@ -57,6 +66,7 @@ def test_what_is_sent_after_the_crash_is_delivered_to_consumers_from_before(
     transport.send("topic", {0: [b"kept"] * 10})
     assert finish_all(consumer) == [b"kept"] * 10
     consumer.commit()
+    wait_until_written(private_redis)
     (log,) = private_redis.directory.rglob("appendonly.aof")
     shutil.copy(log, tmp_path)
     transport.send("topic", {0: [b"lost"] * 5})
