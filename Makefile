@@ -11,12 +11,12 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 JAVA_MAJOR := sed -n 's/.* version "\([0-9]*\).*/\1/p'
 
-.PHONY: demo test lint format bench java pins clean
+.PHONY: demo test lint format bench java chromium pins clean
 
 demo: $(INSTALLED)
 	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
 
-test: lint java
+test: lint java chromium
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(INSTALLED)
@@ -41,6 +41,20 @@ java:
 	    [ "$$ENODE_REQUIRE_SERVICES" != 1 ]; \
 	fi
 
+# Without it the tests in a browser are skipped, unless services are required.
+chromium:
+	@if ! command -v chromium >/dev/null; then \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        echo "installing Debian's chromium (once) …"; \
+	        { apt-get -qq update && apt-get -qq install --no-install-recommends -y chromium; } >/dev/null; \
+	    fi; \
+	    if ! command -v chromium >/dev/null; then \
+	        echo "no chromium, which the tests in a browser need: install one (on Debian and Ubuntu:" >&2; \
+	        echo "apt install chromium)" >&2; \
+	        [ "$$ENODE_REQUIRE_SERVICES" != 1 ]; \
+	    fi; \
+	fi
+
 $(INSTALLED): requirements.txt
 	@for candidate in $(or $(PYTHON),$(PYTHONS)); do \
 	    if "$$candidate" -c '$(USABLE)' 2>/dev/null; then python="$$candidate"; break; fi; \
@@ -60,7 +74,7 @@ pins:
 	rm -rf build/pins
 	python3.11 -m venv build/pins
 	build/pins/bin/python -m pip install --quiet --upgrade "pip>=25.1" setuptools
-	build/pins/bin/python -m pip install --quiet ".[redis,celery,api,spark]" --group dev
+	build/pins/bin/python -m pip install --quiet ".[redis,celery,api,spark,metrics,tracing]" --group dev
 	{ echo '# Every package of sample, tests and tools, made by: make pins'; \
 	  echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'; \
 	  build/pins/bin/python -m pip freeze --all --exclude pip --exclude enode_django --exclude async-timeout; \

@@ -1,0 +1,41 @@
+"""Pages in a real Chromium, which Playwright drives, on Django's live server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.services import services_required
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        if services_required():
+            raise pytest.UsageError("no chromium on the PATH; on Debian and Ubuntu: apt install chromium")
+        pytest.skip("no chromium on the PATH; on Debian and Ubuntu: apt install chromium")
+    # Playwright runs an event loop in the tests' thread, where Django would forbid every query.
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        # Root, as in a container, may not make Chromium's sandbox.
+        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=os.getuid() != 0)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page of its own, without cookies. A script's error or a failed request of its own fails the test."""
+    context = browser.new_context()
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("response", lambda response: errors.append(response.url) if response.status >= 500 else None)
+    yield page
+    context.close()
+    assert not errors
