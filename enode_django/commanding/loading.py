@@ -163,11 +163,10 @@ def _check_joins(snapshot: ReadSnapshot, last: StreamRecord | None) -> None:
 
 
 class Portion(NamedTuple):
-    """Ids whose histories are read at once, and the snapshots that shorten them; or one id whose history is long."""
+    """Ids whose histories are read at once, and the snapshots that shorten them."""
 
     ids: list[str]
     snapshots: dict[str, ReadSnapshot]
-    is_long: bool = False
 
 
 class AggregateLoader:
@@ -231,7 +230,7 @@ class AggregateLoader:
             if size > PORTION:
                 large.append(id)
             elif size > LONG:
-                alone.append(Portion([id], known, is_long=True))
+                alone.append(Portion([id], known))
             else:
                 if total + size > PORTION:
                     portions.append(Portion([], {}))
@@ -250,19 +249,14 @@ class AggregateLoader:
         return found
 
     def histories_of(self, portion: Portion) -> Mapping[str, History]:
-        """Of all ids of the portion, in one query if none is long; one without streams has an empty history."""
+        """Of all ids of the portion, in one query; one without streams has an empty history."""
         if portion.snapshots:
             ranges = dict.fromkeys(portion.ids, (0, _NO_END))
             ranges.update({id: (snapshot.version - 1, _NO_END) for id, snapshot in portion.snapshots.items()})
             streams = self.store.load_ranges(ranges, limit=_ALL)
         else:
-            streams = self._load_all(portion)
+            streams = self.store.load_many(portion.ids)
         return {id: History(id, streams.get(id, ()), portion.snapshots.get(id)) for id in portion.ids}
-
-    def _load_all(self, portion: Portion) -> Mapping[str, Sequence[StreamRecord]]:
-        if portion.is_long:
-            return {id: list(self.store.load(id)) for id in portion.ids}
-        return self.store.load_many(portion.ids)
 
     def reject(self, history: History, error: UnusableSnapshot) -> None:
         """To be called for what `History.rebuild` raised, if the aggregate could be loaded from the ``next_begin``."""

@@ -20,10 +20,11 @@ from enode_django.eventstore.base import Appended, CommandKey, FeedPage, Outcome
 from enode_django.eventstore.buckets import BUCKETS, Claim, bucket_of
 from enode_django.eventstore.copy_format import chunks
 from enode_django.eventstore.feed import Feed
+from enode_django.eventstore.fetched import FetchedRecords
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
-from enode_django.eventstore.rows import connected, execute, execute_long, find, records_of, run
+from enode_django.eventstore.rows import connected, execute, find, records_of, run
 from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.exceptions import ShardMapOutdated
 
@@ -33,6 +34,7 @@ _aggregate_root_id = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 _COPY_CHUNK = 100
 _FIRST_CHUNK, _LARGEST_CHUNK = 1_000, 5_000
 _CHUNK_BYTES = 4 * 1024 * 1024
+_MEASURED = 100
 _NO_LIMIT = 2**63 - 1
 
 
@@ -98,18 +100,25 @@ class PostgresEventStore:
         until = _NO_LIMIT if until is None else until
         limit = _FIRST_CHUNK
         while True:
-            parameters = (aggregate_root_id, after, until, limit)
-            with self._connected() as connection:
-                rows = execute_long(connection, statements.LOAD, parameters)
-            chunk = records_of((aggregate_root_id, *row) for row in rows)
+            chunk = self._fetch(aggregate_root_id, after, until, limit)
             yield from chunk
             if len(chunk) < limit:
                 return
-            after = chunk[-1].version or 0
-            limit = _next_limit(chunk)
+            newest = chunk.last(_MEASURED)
+            after = newest[-1].version or 0
+            limit = _next_limit(newest)
+
+    def _fetch(self, aggregate_root_id: str, after: int, until: int, limit: int) -> FetchedRecords:
+        with self._connected() as connection:
+            return FetchedRecords(connection, aggregate_root_id, after, until, limit)
 
     def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
-        return _by_aggregate(self._ask(statements.LOAD_MANY, (list(filter(holds, aggregate_root_ids)),)))
+        root_ids = {*filter(holds, aggregate_root_ids)}
+        if len(root_ids) == 1:  # perhaps for its long history: it comes in the order of the index, unsorted
+            (root_id,) = root_ids
+            streams = self._fetch(root_id, 0, _NO_LIMIT, _NO_LIMIT)
+            return {root_id: streams} if streams else {}
+        return _by_aggregate(self._ask(statements.LOAD_MANY, (list(root_ids),)))
 
     def load_ranges(
         self, ranges: Mapping[str, tuple[int, int]], *, limit: int = 1_000
