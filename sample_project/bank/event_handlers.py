@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 
-import redis
 from django.core.cache import cache
 
 from enode_django import event_handler
@@ -58,6 +57,8 @@ def _key(account: str) -> str:
 @contextmanager
 def _reachable_or_retriable() -> Iterator[None]:
     """An error that is retriable is tried again until it works, any other a few times only."""
+    import redis  # here, so that workers with their cache elsewhere start sooner
+
     try:
         yield
     except (redis.ConnectionError, redis.TimeoutError) as error:
