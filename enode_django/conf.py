@@ -87,6 +87,8 @@ class Conf:
     """``LEASE`` (60), ``TIME_LIMIT`` (21,600), ``ATTEMPTS`` (5)."""
     SPARK: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``MASTER`` (``"local[*]"``), ``CONFIG`` (properties of Spark), ``PY_FILES`` (what else executors need)."""
+    REPORTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """``INTERVAL`` (5; None: none are written), ``RETENTION`` (3,600)."""
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Of the broker that ``runbroker`` runs: see `BROKER_DEFAULTS`."""
     PROCESSES: int | None = None
@@ -191,6 +193,17 @@ class Conf:
         return attempts
 
     @property
+    def report_interval(self) -> float | None:
+        """Between two rows of figures; None: none are written."""
+        seconds: float | None = self.REPORTS.get("INTERVAL", 5.0)
+        return seconds
+
+    @property
+    def report_retention(self) -> float:
+        seconds: float = self.REPORTS.get("RETENTION", 3_600.0)
+        return seconds
+
+    @property
     def event_store_backend(self) -> str:
         return str(self.EVENT_STORE.get("BACKEND", POSTGRES))
 
@@ -204,6 +217,7 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES"}),
     "BROKER": frozenset(BROKER_DEFAULTS),
     "JOBS": frozenset({"LEASE", "TIME_LIMIT", "ATTEMPTS"}),
+    "REPORTS": frozenset({"INTERVAL", "RETENTION"}),
 }
 
 

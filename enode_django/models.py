@@ -321,3 +321,29 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"job {self.pk}: {self.kind} {self.name} ({self.state})"
+
+
+class ProcessorReport(models.Model):
+    """What the workers of one ``runprocessors`` had done at one moment, since they were started.
+
+    Written every few seconds by their supervisor, and deleted after a while by any. ``figures`` are explained in
+    ``docs/reference/metrics.md``. They only grow, but for those of the moment: what happened in between is the
+    difference of two rows of one ``supervisor``, whose name is another one after each start.
+    """
+
+    supervisor = models.CharField("supervisor", max_length=255, db_collation="C")
+    host = models.CharField("host", max_length=255)
+    pid = models.IntegerField("process id")
+    started_at = models.DateTimeField("started at")
+    reported_at = models.DateTimeField("reported at", db_default=Now(), help_text="By the clock of the database.")
+    ended = models.BooleanField("ended", db_default=False, help_text="The last report: it was stopped.")
+    figures = models.JSONField("figures")
+
+    class Meta:
+        verbose_name = "processor report"
+        verbose_name_plural = "processor reports"
+        default_permissions = ("view",)
+        indexes = [models.Index(fields=["reported_at"], name="enode_processor_reported_at")]
+
+    def __str__(self) -> str:
+        return f"{self.supervisor} at {self.reported_at}"

@@ -1,18 +1,40 @@
-"""What a worker has done so far, for the supervisor's report."""
+"""What a worker has done so far, for the supervisor's report. ``docs/reference/metrics.md`` says what each name means."""
 
 from __future__ import annotations
 
 import resource
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
+
+from enode_django.processors.histograms import SECONDS, SIZES, Histogram
+
+PEAKS = frozenset({"largest_batch", "peak_memory"})
+LAG = "lag"
+MOMENTARY = frozenset({"cached_aggregates", "unfinished", LAG})
+"""What a worker that has ended does not have any more."""
+
+
+class Outcomes(NamedTuple):
+    """How the commands of a batch have ended; ``failed`` are the refused ones, too."""
+
+    succeeded: int
+    unchanged: int
+    failed: int
+
+
+class _Followed(NamedTuple):
+    handled: int
+    parked: int
+    behind_since: float | None
 
 
 class Statistics:
-    """Each counter has one writing thread per event mailbox or publisher, and each subscriber's one of its own; a
-    report may lag a batch behind."""
+    """A batch is counted by the thread that has stored it, a subscriber's way by its own; a report may lag behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.finished = 0
         self.batches = 0
         self.largest_batch = 0
@@ -20,35 +42,65 @@ class Statistics:
         self.published = 0
         self.gauges: dict[str, Callable[[], int]] = {}
         """What is asked when a report is made."""
-        self._followed: dict[str, tuple[int, int]] = {}
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._outcomes = Outcomes(0, 0, 0)
+        self._histograms = {
+            "batch_sizes": Histogram(SIZES),
+            "store_seconds": Histogram(SECONDS),
+            "pulled_to_durable": Histogram(SECONDS),
+            "sent_to_durable": Histogram(SECONDS),
+        }
+        self._followed: dict[str, _Followed] = {}
 
-    def count_batch(self, finished: int, conflicts: int) -> None:
-        self.finished += finished
-        self.batches += 1
-        self.largest_batch = max(self.largest_batch, finished)
-        self.conflicts += conflicts
+    def count_batch(self, finished: int, conflicts: int, outcomes: Outcomes = Outcomes(0, 0, 0)) -> None:
+        with self._lock:
+            self.finished += finished
+            self.batches += 1
+            self.largest_batch = max(self.largest_batch, finished)
+            self.conflicts += conflicts
+            self._outcomes = Outcomes(*map(sum, zip(self._outcomes, outcomes, strict=True)))
+            self._histograms["batch_sizes"].add(finished)
+
+    def measure(self, **values: float | None) -> None:
+        """Values for the histograms of these names; None is left out."""
+        with self._lock:
+            for name, value in values.items():
+                if value is not None:
+                    self._histograms[name].add(value)
 
     def count_published(self, published: int) -> None:
         self.published += published
 
-    def set_followed(self, subscriber: str, handled: int, parked: int) -> None:
-        """How many event streams a subscriber has handled, and how many aggregates it has parked, so far."""
-        self._followed[subscriber] = (handled, parked)
+    def set_followed(self, subscriber: str, handled: int, parked: int, behind_since: float | None = None) -> None:
+        """How many event streams a subscriber has handled, and how many aggregates it has parked, so far; and when the
+        oldest stream was stored that it has pulled and not handled, as a time of the clock (None: it has none)."""
+        self._followed[subscriber] = _Followed(handled, parked, behind_since)
 
     def report(self) -> dict[str, Any]:
         followed = self._followed.copy()
+        now = self._clock()
         return {
             "finished": self.finished,
+            **self._outcomes._asdict(),
             "batches": self.batches,
             "largest_batch": self.largest_batch,
             "conflicts": self.conflicts,
             "published": self.published,
-            "handled": sum(handled for handled, _ in followed.values()),
-            "parked": sum(parked for _, parked in followed.values()),
-            "subscribers": {name: handled for name, (handled, _) in followed.items()},
+            **{name: histogram.as_map() for name, histogram in self._histograms.items()},
+            "handled": sum(one.handled for one in followed.values()),
+            "parked": sum(one.parked for one in followed.values()),
+            "subscribers": {
+                name: {"handled": one.handled, "parked": one.parked, LAG: _lag(one.behind_since, now)}
+                for name, one in followed.items()
+            },
             **{name: gauge() for name, gauge in self.gauges.items()},
             "peak_memory": peak_memory(),
         }
+
+
+def _lag(since: float | None, now: float) -> float:
+    return 0.0 if since is None else max(0.0, now - since)
 
 
 def peak_memory() -> int:
@@ -62,18 +114,31 @@ def add_reports(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
     >>> add_reports([{"finished": 2, "largest_batch": 2}, {"finished": 3, "largest_batch": 1}])
     {'finished': 5, 'largest_batch': 2}
-    >>> add_reports([{"subscribers": {"a": 1}}, {"subscribers": {"a": 2, "b": 3}}])
-    {'subscribers': {'a': 3, 'b': 3}}
+    >>> add_reports([{"subscribers": {"a": {"handled": 1}}}, {"subscribers": {"a": {"handled": 2, "lag": 3.5}}}])
+    {'subscribers': {'a': {'handled': 3, 'lag': 3.5}}}
     """
     total: dict[str, Any] = {}
     for report in reports:
         for name, value in report.items():
             if name not in total:
                 total[name] = value
-            elif name in ("largest_batch", "peak_memory"):
-                total[name] = max(total[name], value)
             elif isinstance(value, dict):
                 total[name] = add_reports([total[name], value])
+            elif name in PEAKS or name == LAG:
+                total[name] = max(total[name], value)
             else:
                 total[name] += value
     return total
+
+
+def without_momentary(report: dict[str, Any]) -> dict[str, Any]:
+    """What stays of a worker's report when it has ended.
+
+    >>> without_momentary({"finished": 2, "unfinished": 1, "subscribers": {"a": {"handled": 1, "lag": 2.0}}})
+    {'finished': 2, 'subscribers': {'a': {'handled': 1}}}
+    """
+    return {
+        name: without_momentary(value) if isinstance(value, dict) else value
+        for name, value in report.items()
+        if isinstance(value, dict) or name not in MOMENTARY
+    }

@@ -1,0 +1,37 @@
+"""How often a measured value lay where, in buckets that add up over workers and hosts."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+INFINITE = "+Inf"
+
+
+class Histogram:
+    """Written by one thread at a time; read by any, which may see a value counted and not summed yet.
+
+    >>> sizes = Histogram((1, 2, 5))
+    >>> for size in (2, 3, 9):
+    ...     sizes.add(size)
+    >>> sizes.as_map()
+    {'buckets': {'1': 0, '2': 1, '5': 2, '+Inf': 3}, 'sum': 14}
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum: float = 0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def as_map(self) -> dict[str, Any]:
+        """``buckets``: how many values are not above each bound. Bounds are texts, as JSON wants its keys."""
+        names = [*(f"{bound:g}" for bound in self._bounds), INFINITE]
+        return {"buckets": dict(zip(names, accumulate(self._counts), strict=True)), "sum": self._sum}
