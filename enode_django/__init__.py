@@ -18,7 +18,7 @@ from enode_django.domain.aggregate import AggregateRoot, applies
 from enode_django.domain.handlers import command_handler
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, metadata
-from enode_django.domain.refusals import DomainException
+from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.eventing.event_handlers import event_handler
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import ModelProjection, Projection
@@ -37,6 +37,7 @@ __all__ = [
     "ModelProjection",
     "ProcessManager",
     "Projection",
+    "VersionMismatch",
     "WaitFor",
     "aexecute_command",
     "applies",

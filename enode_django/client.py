@@ -20,10 +20,14 @@ from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, Inval
 from enode_django.runtime import current_bus
 
 
-def send_command(command: Command) -> None:
+def send_command(command: Command, *, expected_version: int | None = None) -> None:
     """Returns when the queue has stored the command; raises `TransportUnavailable` (retriable: with the same command,
-    which takes effect once however often it arrives) if the queue cannot be reached."""
-    current_bus().send([_checked(command)])
+    which takes effect once however often it arrives) if the queue cannot be reached.
+
+    With an ``expected_version`` the command is refused by a `VersionMismatch`, which is stored as other refusals are,
+    if its aggregate has another version when it is handled; 0 is that of one that does not exist.
+    """
+    current_bus().send([_checked(command)], check_version(expected_version))
 
 
 def send_commands(commands: Iterable[Command]) -> None:
@@ -33,20 +37,26 @@ def send_commands(commands: Iterable[Command]) -> None:
         current_bus().send(batch)
 
 
-def send_command_on_commit(command: Command, using: str | None = None) -> None:
+def send_command_on_commit(command: Command, using: str | None = None, *, expected_version: int | None = None) -> None:
     """Send when the surrounding transaction of the database ``using`` commits (now, if there is none)."""
     _checked(command)
-    transaction.on_commit(lambda: send_command(command), using=using)
+    check_version(expected_version)
+    transaction.on_commit(lambda: send_command(command, expected_version=expected_version), using=using)
 
 
-async def asend_command(command: Command) -> None:
-    await asyncio.to_thread(current_bus().send, [_checked(command)])
+async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
+    await asyncio.to_thread(current_bus().send, [_checked(command)], check_version(expected_version))
 
 
 def execute_command(
-    command: Command, *, wait_for: WaitFor = WaitFor.EXECUTED, timeout: float | None = None
+    command: Command,
+    *,
+    wait_for: WaitFor = WaitFor.EXECUTED,
+    timeout: float | None = None,
+    expected_version: int | None = None,
 ) -> CommandResult:
-    """Send a command and block until its outcome is durable, and handled as ``wait_for`` says.
+    """Send a command and block until its outcome is durable, and handled as ``wait_for`` says. ``expected_version`` is
+    that of `send_command`.
 
     A command that failed or changed nothing has nothing to be handled. Raises `CommandTimeout` after ``timeout``
     seconds (``EXECUTE_TIMEOUT`` of the settings): the command goes on. Raises `ExecuteInsideHandler` in a handler,
@@ -55,16 +65,20 @@ def execute_command(
     """
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
-    return current_bus().execute(command, seconds, _followers(wait_for))
+    return current_bus().execute(command, seconds, _followers(wait_for), check_version(expected_version))
 
 
 async def aexecute_command(
-    command: Command, *, wait_for: WaitFor = WaitFor.EXECUTED, timeout: float | None = None
+    command: Command,
+    *,
+    wait_for: WaitFor = WaitFor.EXECUTED,
+    timeout: float | None = None,
+    expected_version: int | None = None,
 ) -> CommandResult:
     """As `execute_command`, waiting without a thread."""
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
-    return await current_bus().aexecute(command, seconds, _followers(wait_for))
+    return await current_bus().aexecute(command, seconds, _followers(wait_for), check_version(expected_version))
 
 
 def _followers(wait_for: WaitFor) -> Followers | None:
@@ -91,6 +105,16 @@ def _timeout(timeout: float | None) -> float:
             "leave it out for the EXECUTE_TIMEOUT of the settings, or use send_command to not wait"
         )
     return timeout
+
+
+def check_version(expected_version: int | None) -> int | None:
+    """What can be expected of an aggregate's version, as it is; raises `InvalidField`."""
+    if expected_version is None or (type(expected_version) is int and 0 <= expected_version < 2**63):
+        return expected_version
+    raise InvalidField(
+        f"expected_version={shown(expected_version)} is no version; give that of the aggregate as it was seen, 0 for "
+        "one that does not exist, or None for any"
+    )
 
 
 def _checked(command: Command) -> Command:

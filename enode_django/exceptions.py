@@ -2,6 +2,7 @@
 
 EnodeError
 ├── DomainException                  a business refusal (in ``enode_django.domain.refusals``: it has typed fields)
+│   └── VersionMismatch              the aggregate has another version than the command's sender expected (there, too)
 ├── MessageError                     a message that cannot be made, encoded or decoded
 │   ├── InvalidField                 a value that does not fit its field
 │   ├── InvalidId                    an id that is empty, too long, or holds a NUL

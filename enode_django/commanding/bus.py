@@ -33,17 +33,30 @@ class CommandBus(Protocol):
 
     joins_transactions: bool
 
-    def send(self, commands: Sequence[Command]) -> None:
-        """Blocks until the queue has stored the commands."""
+    def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
+        """Blocks until the queue has stored the commands. Each is refused by a `VersionMismatch` if its aggregate has
+        another version than the expected one (None: any will do) when it is handled."""
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
         """As `send`, each command with metadata of its own."""
 
-    def execute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult:
+    def execute(
+        self,
+        command: Command,
+        timeout: float,
+        followers: Followers | None = None,
+        expected_version: int | None = None,
+    ) -> CommandResult:
         """Blocks until the command's outcome is durable, and handled by the ``followers`` of its events (None: by
         nobody); raises `CommandTimeout` after so many seconds of waiting, and what ``followers`` raises."""
 
-    async def aexecute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult: ...
+    async def aexecute(
+        self,
+        command: Command,
+        timeout: float,
+        followers: Followers | None = None,
+        expected_version: int | None = None,
+    ) -> CommandResult: ...
 
     def close(self) -> None: ...
 
@@ -63,16 +76,19 @@ class QueueCommandBus:
         self._topic = topic
         self._replies = Replies(transport)
 
-    def send(self, commands: Sequence[Command]) -> None:
+    def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
         metadata = encode_metadata(current_metadata())
-        self._send([(command, metadata) for command in commands], "")
+        self._send([(command, metadata) for command in commands], "", expected_version)
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
         self._send([(command, encode_metadata(metadata)) for command, metadata in commands], "")
 
-    def _send(self, commands: Sequence[tuple[Command, bytes]], reply_to: str) -> list[SendResult]:
+    def _send(
+        self, commands: Sequence[tuple[Command, bytes]], reply_to: str, expected_version: int | None = None
+    ) -> list[SendResult]:
         messages = [
-            (command.aggregate_root_id, encode_command(command, metadata, reply_to)) for command, metadata in commands
+            (command.aggregate_root_id, encode_command(command, metadata, reply_to, expected_version))
+            for command, metadata in commands
         ]
         for delay in islice(delays(), SEND_TRIES - 1):
             try:
@@ -81,14 +97,20 @@ class QueueCommandBus:
                 time.sleep(delay)
         return self._producer.send_batch(self._topic, messages)
 
-    def _ask(self, command: Command, handling: bool) -> SendResult:
+    def _ask(self, command: Command, handling: bool, expected_version: int | None) -> SendResult:
         reply_to = reply_address(self._replies.address, handling=handling)
-        return self._send([(command, encode_metadata(current_metadata()))], reply_to)[0]
+        return self._send([(command, encode_metadata(current_metadata()))], reply_to, expected_version)[0]
 
-    def execute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult:
+    def execute(
+        self,
+        command: Command,
+        timeout: float,
+        followers: Followers | None = None,
+        expected_version: int | None = None,
+    ) -> CommandResult:
         wait = self._replies.expect(_key(command), followers)
         try:
-            sent = self._ask(command, followers is not None)
+            sent = self._ask(command, followers is not None, expected_version)
             try:
                 return wait.future.result(timeout)
             except TimeoutError:
@@ -96,10 +118,16 @@ class QueueCommandBus:
         finally:
             self._replies.forget(_key(command), wait)
 
-    async def aexecute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult:
+    async def aexecute(
+        self,
+        command: Command,
+        timeout: float,
+        followers: Followers | None = None,
+        expected_version: int | None = None,
+    ) -> CommandResult:
         wait = self._replies.expect(_key(command), followers)
         try:
-            sent = await asyncio.to_thread(self._ask, command, followers is not None)
+            sent = await asyncio.to_thread(self._ask, command, followers is not None, expected_version)
             try:
                 return await asyncio.wait_for(asyncio.wrap_future(wait.future), timeout)
             except TimeoutError:

@@ -21,7 +21,8 @@ class Envelope:
 
     Exactly one of ``command`` (to be handled) and ``failed`` (it cannot be: the error) is set. ``window`` is None
     where no queue stands behind the command (in a user's test). ``position`` names queue and offset in one integer
-    above 0. ``body`` is kept only of a command that goes to the dead letters.
+    above 0. ``body`` is kept only of a command that goes to the dead letters. ``expected_version`` is the only one of
+    the aggregate that the command may be handled on (None: any).
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class Envelope:
         "command",
         "command_mailbox",
         "event_mailbox",
+        "expected_version",
         "failed",
         "id",
         "metadata",
@@ -57,6 +59,7 @@ class Envelope:
         suspect: bool = False,
         command_mailbox: int = 0,
         event_mailbox: int = 0,
+        expected_version: int | None = None,
     ) -> None:
         self.id = id
         self.aggregate_root_id = aggregate_root_id
@@ -72,6 +75,7 @@ class Envelope:
         self.suspect = suspect
         self.command_mailbox = command_mailbox
         self.event_mailbox = event_mailbox
+        self.expected_version = expected_version
 
 
 def position_of(queue: int, offset: int) -> int:

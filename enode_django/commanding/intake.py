@@ -193,6 +193,7 @@ class Intake:
             body=body,
             command_mailbox=command_mailbox,
             event_mailbox=event_mailbox,
+            expected_version=wire.expected_version,
         )
 
     def _broken(self, window: OffsetWindow, offset: int, body: bytes, error: EnodeError) -> Finished:

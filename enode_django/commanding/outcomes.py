@@ -8,7 +8,7 @@ from typing import Any
 from enode_django.commanding.entries import Envelope
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.refusals import DomainException
+from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.eventstore.base import StreamRecord, make_record
 from enode_django.exceptions import MessageTooLarge
 from enode_django.serialization.codec import encode_refusal, encode_stream
@@ -47,6 +47,18 @@ def refusal_of(
         _checked(encode_refusal(refusal), max_bytes),
         envelope.metadata,
     )
+
+
+def check_version(expected_version: int, aggregate_root_id: str, version: int) -> None:
+    """Raises `VersionMismatch`. ``version`` is what the command would build on, stored or not: should the store turn
+    out to have something else, the refusal is decided anew, as every other one."""
+    if version != expected_version:
+        raise VersionMismatch(
+            f"{aggregate_root_id!r} has the version {version}, not {expected_version}; "
+            "look at it as it is now, and send another command",
+            expected_version=expected_version,
+            version=version,
+        )
 
 
 def nothing_changed(envelope: Envelope, version: int, value: Any) -> CommandResult:

@@ -18,7 +18,7 @@ from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import STREAM, Entry, EntryKind, Envelope, Recovery
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader, Begin, History, replay_record
-from enode_django.commanding.outcomes import nothing_changed, refusal_of, refused_for_now, stream_of
+from enode_django.commanding.outcomes import check_version, nothing_changed, refusal_of, refused_for_now, stream_of
 from enode_django.commanding.recent import RecentCommands
 from enode_django.commanding.results import CommandResult, failure
 from enode_django.concurrency.backoff import Persist
@@ -310,6 +310,8 @@ class CommandProcessor:
         context = CommandContext(command, slot.aggregate, self._load_foreign, envelope.metadata)
         token = handled_command.set(context)
         try:
+            if envelope.expected_version is not None:
+                check_version(envelope.expected_version, slot.id, slot.version)
             handler = self._handlers.find(type(command))
             self._note[0] = envelope.position
             handler(command, context)

@@ -83,3 +83,13 @@ class DomainException(Declared, EnodeError):
 
     def to_plain(self) -> dict[str, Any]:
         return self.schema().encode(self.__dict__)
+
+
+class VersionMismatch(DomainException):
+    """The aggregate has another version than the sender of the command expected: somebody else has changed it since.
+
+    A refusal as any other: the command stays refused, and another one, with another id, may be sent on ``version``.
+    """
+
+    expected_version: int
+    version: int

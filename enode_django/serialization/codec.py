@@ -7,7 +7,9 @@ STREAM (1)     ``[[[type name, schema version, {field: value}], …], result]``
 REFUSAL (2)    ``[type name, schema version, message, {field: value}]``
 =============  =====================================================================
 
-A command on its way is ``[1, type name, id, aggregate root id, {field: value}, metadata, reply address]``.
+A command on its way is ``[1, type name, id, aggregate root id, {field: value}, metadata, reply address]``. An eighth
+element is there if the schema version is not 1: the schema version; or if the aggregate must have a certain version:
+``[schema version, expected version]``.
 """
 
 from __future__ import annotations
@@ -204,11 +206,16 @@ class WireCommand(NamedTuple):
     metadata: bytes
     reply_to: str
     schema_version: int = 1
+    expected_version: int | None = None
 
 
-def encode_command(command: Command, metadata: bytes, reply_to: str = "") -> bytes:
-    """``reply_to`` says who is told what became of it, as `enode_django.commanding.addresses` has it; empty: nobody."""
+def encode_command(command: Command, metadata: bytes, reply_to: str = "", expected_version: int | None = None) -> bytes:
+    """``reply_to`` says who is told what became of it, as `enode_django.commanding.addresses` has it; empty: nobody.
+    ``expected_version`` is the only one of the aggregate that the command may be handled on (None: any)."""
     version = command.schema_version
+    conditions: tuple[Any, ...] = () if version == 1 else (version,)
+    if expected_version is not None:
+        conditions = ((version, expected_version),)
     return pack(
         (
             COMMAND_FORMAT,
@@ -218,7 +225,7 @@ def encode_command(command: Command, metadata: bytes, reply_to: str = "") -> byt
             command.to_plain(),
             metadata,
             reply_to,
-            *(() if version == 1 else (version,)),
+            *conditions,
         )
     )
 
@@ -231,6 +238,9 @@ def decode_command(body: bytes) -> WireCommand:
     try:
         form, type_name, id, aggregate_root_id, fields, metadata, reply_to, *rest = unpack(body)
         (version,) = rest or [1]
+        expected_version = None
+        if type(version) is not int:
+            version, expected_version = _conditions(version)
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"{len(body)} bytes are no command of ours: {error}") from error
     if (
@@ -239,12 +249,17 @@ def decode_command(body: bytes) -> WireCommand:
         or type(fields) is not dict
         or type(metadata) is not bytes
         or type(reply_to) is not str
-        or type(version) is not int
     ):
         raise MalformedMessage(f"a command of format {shown(form)} has another shape than ours")
     check_id(id, "command id")
     check_id(aggregate_root_id, "aggregate_root_id")
-    return _wire_command((type_name, id, aggregate_root_id, fields, metadata, reply_to, version))
+    return _wire_command((type_name, id, aggregate_root_id, fields, metadata, reply_to, version, expected_version))
+
+
+def _conditions(value: Any) -> tuple[int, int]:
+    if type(value) is not list or len(value) != 2 or any(type(one) is not int or not 0 <= one < 2**63 for one in value):
+        raise ValueError(f"{shown(value)} stands for the schema version")
+    return value[0], value[1]
 
 
 def restore_command(wire: WireCommand) -> Command:

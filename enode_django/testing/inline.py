@@ -46,26 +46,41 @@ class InlineCommandBus:
         self.results: list[CommandResult] = []
         self.events: list[DomainEvent] = []
 
-    def send(self, commands: Sequence[Command]) -> None:
+    def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
         metadata = current_metadata()
-        self.forward([(command, metadata) for command in commands])
+        self._take([_envelope(command, metadata, expected_version) for command in commands])
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
+        self._take([_envelope(command, metadata) for command, metadata in commands])
+
+    def _take(self, envelopes: Sequence[Envelope]) -> None:
         with self._lock:
-            self._waiting.extend(_envelope(command, metadata) for command, metadata in commands)
+            self._waiting.extend(envelopes)
             if not self._running:
                 self._run()
 
-    def execute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult:
+    def execute(
+        self,
+        command: Command,
+        timeout: float,
+        followers: Followers | None = None,
+        expected_version: int | None = None,
+    ) -> CommandResult:
         with self._lock:
             before = len(self.results)
-            self.send([command])
+            self.send([command], expected_version)
             return next(result for result in self.results[before:] if result.command_id == command.id)
 
-    async def aexecute(self, command: Command, timeout: float, followers: Followers | None = None) -> CommandResult:
+    async def aexecute(
+        self,
+        command: Command,
+        timeout: float,
+        followers: Followers | None = None,
+        expected_version: int | None = None,
+    ) -> CommandResult:
         from asgiref.sync import sync_to_async
 
-        return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout)
+        return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout, followers, expected_version)
 
     def close(self) -> None:
         """There is nothing to let go of."""
@@ -117,10 +132,17 @@ class InlineCommandBus:
         self.results.append(decode_result(encode_result(result)))
 
 
-def _envelope(command: Command, metadata: Metadata) -> Envelope:
+def _envelope(command: Command, metadata: Metadata, expected_version: int | None = None) -> Envelope:
     """As the queue would deliver it: encoded and decoded."""
-    wire = decode_command(encode_command(command, encode_metadata(metadata)))
-    return Envelope(wire.id, wire.aggregate_root_id, wire.type_name, restore_command(wire), metadata=wire.metadata)
+    wire = decode_command(encode_command(command, encode_metadata(metadata), "", expected_version))
+    return Envelope(
+        wire.id,
+        wire.aggregate_root_id,
+        wire.type_name,
+        restore_command(wire),
+        metadata=wire.metadata,
+        expected_version=wire.expected_version,
+    )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
+from enode_django.client import check_version
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command, DomainEvent
@@ -36,12 +37,12 @@ class Scenario:
         self._events: list[DomainEvent] = []
         self.result: CommandResult | None = None
 
-    def when(self, command: Command) -> Self:
+    def when(self, command: Command, *, expected_version: int | None = None) -> Self:
         """Handle a command, as a command mailbox does."""
         if not isinstance(command, Command):
             raise DefinitionError(f"when() takes a command, got {command!r}")
         before = len(self._bus.events)
-        self.result = self._bus.execute(command, 0)
+        self.result = self._bus.execute(command, 0, expected_version=check_version(expected_version))
         self._events = self._bus.events[before:]
         return self
 

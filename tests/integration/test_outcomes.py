@@ -102,6 +102,21 @@ def test_repeated_create_and_update_succeed_again_with_the_same_result(running: 
 
 
 @pytest.mark.parametrize("restart", [False, True])
+def test_a_command_takes_effect_on_the_version_its_sender_saw(running: Processors, note: str, restart: bool) -> None:
+    late, change = Count(aggregate_root_id=note), ChangeTitle(aggregate_root_id=note, title="two")
+    refused = execute_command(late, timeout=15, expected_version=2)
+    done = execute_command(change, timeout=15, expected_version=1)
+    assert (refused.status, refused.error_type) == (CommandStatus.FAILED, "enode.VersionMismatch")
+    assert refused.error_fields == {"expected_version": 2, "version": 1}
+    assert (done.status, done.version) == (CommandStatus.SUCCESS, 2)
+    if restart:
+        running.restart()
+    assert execute_command(late, timeout=15, expected_version=2) == refused
+    assert execute_command(change, timeout=15, expected_version=1) == done
+    assert stored_versions(note) == [1, None, 2]
+
+
+@pytest.mark.parametrize("restart", [False, True])
 def test_nothing_changed(running: Processors, note: str, restart: bool) -> None:
     change = ChangeTitle(aggregate_root_id=note, title="untitled")
     first = execute(change)

@@ -193,13 +193,22 @@ plain_values = st.recursive(
 
 
 @settings(max_examples=60, deadline=None)
-@given(id=ids, root=ids, fields=st.fixed_dictionaries({}, optional=FIELDS), reply=texts, user=texts)
-def test_command_arrives_equal(id: str, root: str, fields: dict[str, Any], reply: str, user: str) -> None:
+@given(
+    id=ids,
+    root=ids,
+    fields=st.fixed_dictionaries({}, optional=FIELDS),
+    reply=texts,
+    user=texts,
+    expected=st.none() | st.integers(0, 2**63 - 1),
+)
+def test_command_arrives_equal(
+    id: str, root: str, fields: dict[str, Any], reply: str, user: str, expected: int | None
+) -> None:
     command = Everything(id=id, aggregate_root_id=root, **fields)
     metadata = Metadata(user=user, extra={"reason": [1, "a", None]})
-    wire = decode_command(encode_command(command, encode_metadata(metadata), reply))
+    wire = decode_command(encode_command(command, encode_metadata(metadata), reply, expected))
     assert restore_command(wire) == command
-    assert (wire.id, wire.aggregate_root_id, wire.reply_to) == (id, root, reply)
+    assert (wire.id, wire.aggregate_root_id, wire.reply_to, wire.expected_version) == (id, root, reply, expected)
     assert decode_metadata(wire.metadata) == metadata
     assert pickle.loads(pickle.dumps(command)) == copy.deepcopy(command) == command
 
@@ -325,10 +334,14 @@ def _unpacked(body: bytes) -> Any:
         return None
 
 
-@pytest.mark.parametrize("place", range(7))
-@pytest.mark.parametrize("value", [10**5000, -(10**400), [], {}, None, 1.5, b"", "\0"], ids=range(8))
+@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, -(10**400), [], {}, None, 1.5, b"", "\0", [1, 10**5000], [1, -1], [1, None], [True, 1], [1, 2, 3]],
+    ids=range(13),
+)
 def test_command_with_one_strange_part_raises_a_message_error_or_is_a_command(place: int, value: Any) -> None:
-    parts: list[Any] = [1, "properties.Everything", "c", "a", {}, b"", ""]
+    parts: list[Any] = [1, "properties.Everything", "c", "a", {}, b"", "", 1]
     parts[place] = value
     try:
         restored = restore_command(decode_command(pack(parts)))

@@ -77,10 +77,10 @@ class Worker:
         self.processor.forget(0)
         return self.window
 
-    def send(self, *commands: Command) -> list[Envelope]:
+    def send(self, *commands: Command, expected_version: int | None = None) -> list[Envelope]:
         offset = self.window.next_offset
         self.window.add(range(offset, offset + len(commands)))
-        envelopes = [envelope(command, self.window, offset + n) for n, command in enumerate(commands)]
+        envelopes = [envelope(command, self.window, offset + n, expected_version) for n, command in enumerate(commands)]
         self.envelopes.extend(envelopes)
         return envelopes
 
@@ -127,10 +127,10 @@ class Worker:
         self.clock.now += WRITE_INTERVAL
         self.processor.keep()
 
-    def run(self, *commands: Command) -> list[CommandResult]:
+    def run(self, *commands: Command, expected_version: int | None = None) -> list[CommandResult]:
         """Send, settle, and return the answers to exactly these commands."""
         before = len(self.finished)
-        self.send(*commands)
+        self.send(*commands, expected_version=expected_version)
         self.settle()
         by_id = {one.envelope.id: answer_of(one) for one in self.finished[before:]}
         return [by_id[command.id] for command in commands]
@@ -155,11 +155,19 @@ class Worker:
         return sum(len(slot.unfinished) for slot in self.processor._cache.slots.values())
 
 
-def envelope(command: Command, window: OffsetWindow | None = None, offset: int = 0) -> Envelope:
+def envelope(
+    command: Command, window: OffsetWindow | None = None, offset: int = 0, expected_version: int | None = None
+) -> Envelope:
     """As the queue would deliver it: encoded and decoded."""
-    wire = decode_command(encode_command(command, b""))
+    wire = decode_command(encode_command(command, b"", "", expected_version))
     return Envelope(
-        wire.id, wire.aggregate_root_id, wire.type_name, restore_command(wire), window=window, offset=offset
+        wire.id,
+        wire.aggregate_root_id,
+        wire.type_name,
+        restore_command(wire),
+        window=window,
+        offset=offset,
+        expected_version=wire.expected_version,
     )
 
 

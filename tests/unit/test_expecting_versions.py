@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import TestCase
+
+from enode_django import (
+    VersionMismatch,
+    aexecute_command,
+    asend_command,
+    execute_command,
+    send_command,
+    send_command_on_commit,
+)
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import CommandTimeout, InvalidField
+from enode_django.runtime import use_bus
+from enode_django.testing import given, inline
+from sample_project.notes.domain import ChangeTitle, CreateNote, Note, NoteCreated, TitleChanged
+from tests.unit.commanding.desk import Desk
+
+CHANGE = ChangeTitle(aggregate_root_id="n", title="two", id="c")
+
+
+def execute(version: int | None) -> None:
+    with pytest.raises(CommandTimeout):
+        execute_command(CHANGE, timeout=0.001, expected_version=version)
+
+
+def aexecute(version: int | None) -> None:
+    with pytest.raises(CommandTimeout):
+        asyncio.run(aexecute_command(CHANGE, timeout=0.001, expected_version=version))
+
+
+def send_on_commit(version: int | None) -> None:
+    with TestCase.captureOnCommitCallbacks(execute=True):
+        send_command_on_commit(CHANGE, expected_version=version)
+
+
+Send = Callable[[int | None], None]
+WAYS: dict[str, Send] = {
+    "send": lambda version: send_command(CHANGE, expected_version=version),
+    "asend": lambda version: asyncio.run(asend_command(CHANGE, expected_version=version)),
+    "execute": execute,
+    "aexecute": aexecute,
+}
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    with use_bus(desk.bus):
+        yield desk
+    desk.close()
+
+
+ON_COMMIT = pytest.param(send_on_commit, marks=pytest.mark.django_db, id="send on commit")
+
+
+@pytest.mark.parametrize("send", [*(pytest.param(way, id=name) for name, way in WAYS.items()), ON_COMMIT])
+def test_the_expected_version_travels_with_the_command(desk: Desk, send: Send) -> None:
+    for version in (7, 0, None):
+        send(version)
+        assert desk.received().expected_version == version
+
+
+@pytest.mark.parametrize("version", [-1, 2**63, True, "1", 1.0])
+@pytest.mark.parametrize("send", [WAYS["send"], WAYS["asend"], send_on_commit], ids=str)
+def test_what_can_be_no_version_is_refused_before_anything_is_sent(desk: Desk, send: Send, version: Any) -> None:
+    with pytest.raises(InvalidField, match=r"is no version; give that of the aggregate"):
+        send(version)
+    with pytest.raises(InvalidField, match=r"is no version; give that of the aggregate"):
+        execute_command(CHANGE, expected_version=version)
+    assert desk.transport.pull("commands", {0: 0}, limit=1, wait=0) == []
+
+
+def test_expected_versions_hold_inline_and_in_scenarios() -> None:
+    with inline(MemoryEventStore()):
+        created = execute_command(CreateNote(aggregate_root_id="n", title="one"), expected_version=0)
+        late = execute_command(CHANGE, expected_version=2)
+    assert created.version == 1
+    assert (late.error_type, late.error_fields) == ("enode.VersionMismatch", {"expected_version": 2, "version": 1})
+    scenario = given(Note, "n", NoteCreated(title="one"))
+    scenario.when(CHANGE, expected_version=0).then_refused(VersionMismatch, expected_version=0, version=1)
+    scenario.when(ChangeTitle(aggregate_root_id="n", title="two"), expected_version=1).then(TitleChanged(title="two"))
