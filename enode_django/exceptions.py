@@ -5,6 +5,7 @@ EnodeError
 │   └── VersionMismatch              the aggregate has another version than the command's sender expected (there, too)
 ├── MessageError                     a message that cannot be made, encoded or decoded
 │   ├── InvalidField                 a value that does not fit its field
+│   │   └── InvalidFields            several such values, each with its place
 │   ├── InvalidId                    an id that is empty, too long, or holds a NUL
 │   ├── UnknownMessageType           no class is registered under this name (retriable: a deploy may be under way)
 │   ├── MalformedMessage             bytes that are no message of ours
@@ -99,6 +100,18 @@ class MessageError(EnodeError):
 
 class InvalidField(MessageError, ValueError):
     pass
+
+
+Path = tuple[str | int, ...]
+"""Where a value stands: names of fields, keys, numbers of items."""
+
+
+class InvalidFields(InvalidField):
+    """``errors`` says what is wrong, by place; the place of the whole is ``()``."""
+
+    def __init__(self, errors: Mapping[Path, str]) -> None:
+        super().__init__("; ".join(f"{'.'.join(map(str, path)) or 'all'}: {text}" for path, text in errors.items()))
+        self.errors: Mapping[Path, str] = errors
 
 
 class InvalidId(MessageError, ValueError):

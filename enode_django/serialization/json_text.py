@@ -31,6 +31,25 @@ def json_text(value: Any) -> str:
         return _encode(_as_json(value))
 
 
+def json_value(value: Any) -> Any:
+    """The same as what `json.dumps` takes: None, bool, int, finite float, str, lists, and dictionaries with text keys.
+
+    >>> from decimal import Decimal
+    >>> json_value({"amount": Decimal("1.50"), "rates": {1: b"ab"}})
+    {'amount': '1.50', 'rates': {'1': 'YWI='}}
+    """
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if kind is dict:
+        return {_key(key): json_value(item) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return [json_value(item) for item in value]
+    if kind is float:
+        return value if isfinite(value) else str(value)
+    return _scalar(value)
+
+
 def _scalar(value: Any) -> str:
     if isinstance(value, bytes):
         return b64encode(value).decode()
