@@ -50,6 +50,20 @@ def new_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+def made_at(id: str) -> float | None:
+    """Seconds since 1970 at which a UUIDv7 was made; None for every other id.
+
+    >>> made_at("017f22e2-79b0-7cc3-98c4-dc0c0c07398f"), made_at("account-1")
+    (1645557742.0, None)
+    """
+    if len(id) != 36 or id[14] != "7":
+        return None
+    try:
+        return int(id[:8] + id[9:13], 16) / 1_000
+    except ValueError:
+        return None
+
+
 def check_id(value: object, what: str = "id") -> str:
     """Return ``value`` if it can be an id, else raise `InvalidId` naming ``what`` it was meant for."""
     if type(value) is not str:

@@ -55,6 +55,8 @@ class Committer:
         self._clock = clock
         self._refused: dict[str, int] = {}
         self.conflicts = 0
+        self.store_seconds: float | None = None
+        """What the store took for the last batch's records; None: it had none."""
 
     @property
     def awaiting(self) -> Mapping[str, int]:
@@ -63,6 +65,7 @@ class Committer:
 
     def commit(self, entries: Sequence[Entry]) -> Committed:
         batch = _Batch(self._refused)
+        self.store_seconds = None
         live = [entry for entry in entries if self._belongs(entry, batch)]
         records = [entry for entry in live if entry.kind in RECORDS]
         outcomes = self._store_records(records) if records else {}
@@ -144,8 +147,11 @@ class Committer:
                 # The store was away, maybe for longer than a lease: what somebody else has decided must stay decided.
                 sent = [entry for entry in sent if self._is_ours(entry)]
             records = [entry.record for entry in sent if entry.record is not None]
+            began = self._clock()
             try:
-                return dict(zip(map(id, sent), self._store.append(records, doubtful=doubtful), strict=True))
+                appended = self._store.append(records, doubtful=doubtful)
+                self.store_seconds = self._clock() - began
+                return dict(zip(map(id, sent), appended, strict=True))
             except StoreUnavailable:
                 doubtful = True
                 raise

@@ -21,17 +21,19 @@ from enode_django.conf import Conf
 from enode_django.equeue.transports.base import Transport
 from enode_django.processors.burials import Burials
 from enode_django.processors.control import Beat, Role, Stop, receive, send
-from enode_django.processors.statistics import add_reports
+from enode_django.processors.statistics import add_reports, without_momentary
 from enode_django.processors.suspicion import Patience, ended_well, found_with
 from enode_django.processors.worker import STOP_SIGNALS, WorkerOptions, new_notes, run_worker, worker_name
 
 logger = logging.getLogger("enode_django.supervisor")
 
 RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0, 5.0)
+BEATS_WITHIN = 5.0
+"""Seconds since the last sign of life of a worker that counts as beating."""
+FAILING_AFTER = 10
+"""Short lives in a row."""
 HEALTHY_AFTER = 10.0
 """Seconds a worker must live for its next restart to be immediate again."""
-KEPT = 64
-"""Reports of ended workers that are kept apart."""
 
 
 class Worker:
@@ -93,6 +95,7 @@ class Crew:
 
     def __init__(self, conf: Conf, plan: Plan, transport: Transport, *, supervisor: str, verbosity: int) -> None:
         self.role = plan.role
+        self.planned = plan.processes
         self._conf = conf
         self._verbosity = verbosity
         self._supervisor = supervisor
@@ -101,7 +104,8 @@ class Crew:
         self._title = "worker" if plan.role is Role.COMMAND else "event worker"
         self._workers: dict[int, Worker] = {}
         self._restarts: dict[int, tuple[float, int]] = dict.fromkeys(range(plan.processes), (0.0, 0))
-        self._past_reports: list[dict[str, Any]] = []
+        self._past: dict[str, Any] = {}
+        self.restarts = 0
         self._patience = conf.GRACE + conf.HANDLER_TIME_LIMIT
         self._burials = Burials(transport, plan.topic, plan.groups)
 
@@ -109,14 +113,28 @@ class Crew:
     def workers(self) -> Sequence[Worker]:
         return list(self._workers.values())
 
+    @property
+    def beating(self) -> int:
+        """How many have shown a sign of life lately."""
+        now = time.monotonic()
+        return sum(1 for worker in self.workers if worker.last_beat and now - worker.last_beat <= BEATS_WITHIN)
+
+    @property
+    def failing(self) -> int:
+        """How many do not live long enough to be of use, however often they are started."""
+        now = time.monotonic()
+        started = {number: worker.started for number, worker in self._workers.items()}
+        return sum(
+            tries >= FAILING_AFTER and now - started.get(number, now) <= HEALTHY_AFTER
+            for number, (_, tries) in self._restarts.items()
+        )
+
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self.workers if worker.process.pid is not None]
 
     def reports(self) -> list[dict[str, Any]]:
         """What all workers have done, ended ones too."""
-        if len(self._past_reports) > KEPT:
-            self._past_reports = [add_reports(self._past_reports)]
-        return [*self._past_reports, *(worker.report for worker in self.workers)]
+        return [self._past, *(worker.report for worker in self.workers)]
 
     # -- starting and watching ------------------------------------------------------------------------------------
 
@@ -167,6 +185,7 @@ class Crew:
         """A worker has ended: name it, tell what it was doing, start another."""
         status = self._remove(number, worker)
         self._restarts[number] = self._next_start(number, worker)
+        self.restarts += 1
         if ended_well(status, worker.notes):
             logger.warning("worker %s ended", worker.name)
             self._burials.add(worker.name, ())
@@ -176,7 +195,7 @@ class Crew:
 
     def _remove(self, number: int, worker: Worker) -> int | None:
         del self._workers[number]
-        self._past_reports.append(worker.report)
+        self._past = add_reports([self._past, without_momentary(worker.report)])
         status = worker.process.exitcode
         worker.close()
         return status

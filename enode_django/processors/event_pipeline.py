@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -24,9 +25,16 @@ from enode_django.equeue.consumer import Acquired, PulledMessages, QueueConsumer
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.applying import is_transient
+from enode_django.eventing.messages import decode_published
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, Shard
-from enode_django.exceptions import EnodeError, StoreUnavailable, SubscriberUnavailable, TransportUnavailable
+from enode_django.exceptions import (
+    EnodeError,
+    MalformedMessage,
+    StoreUnavailable,
+    SubscriberUnavailable,
+    TransportUnavailable,
+)
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
@@ -141,9 +149,15 @@ class Following:
         self._work(self._follower.retry_due)
         self._work(partial(self._follower.tick, self.consumer.owned))
         pulled = self.consumer.pull(self._limit, self._pull_wait())
+        behind_since = oldest_of(pulled)
+        self._report(behind_since)
         if pulled:
             self._work(partial(self._follower.handle, pulled))
-        self._statistics.set_followed(self.name, self._follower.handled, self._follower.parked)
+            is_behind = any(len(one.offsets) >= self._limit for one in pulled)  # there may be more where these were
+            self._report(behind_since if is_behind else None)
+
+    def _report(self, behind_since: float | None) -> None:
+        self._statistics.set_followed(self.name, self._follower.handled, self._follower.parked, behind_since)
 
     def _work(self, call: Callable[[], None]) -> None:
         self._busy_since = time.monotonic()
@@ -208,6 +222,15 @@ class Following:
             raise error
         logger.warning("%s: %s; trying again in %.2f s", self.name, error, delay)
         self._stopping.wait(delay)
+
+
+def oldest_of(pulled: Sequence[PulledMessages]) -> float | None:
+    """When the oldest of these streams was stored, in seconds since 1970."""
+    times = []
+    for _, _, bodies in pulled:
+        with suppress(MalformedMessage):
+            times.append(decode_published(bodies[0]).record.created_at.timestamp())
+    return min(times, default=None)
 
 
 class EventPipeline:

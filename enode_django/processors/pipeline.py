@@ -39,6 +39,7 @@ from enode_django.eventstore.base import EventStore, Shard
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties
+from enode_django.processors.measuring import BatchMeter
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
 from enode_django.runtime import make_producer, make_snapshots, make_states
@@ -101,6 +102,7 @@ class Pipeline:
         self._conf = conf
         self._store = store
         self._statistics = statistics
+        self._meter = BatchMeter(statistics)
         shards = len(store.shards)
         self._router = MailboxRouter(conf.COMMAND_MAILBOXES, conf.EVENT_MAILBOXES, shards, store.place_of)
         self._backlogs = ShardBacklogs(shards, conf.MAX_UNFINISHED)
@@ -141,6 +143,7 @@ class Pipeline:
         self._states = WriteBehind(states) if states is not None else None
         self._processors = self._make_processors(notes)
         statistics.gauges["cached_aggregates"] = lambda: self.cached_aggregates
+        statistics.gauges["unfinished"] = lambda: self.consumer.unfinished
         self._room = threading.Event()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -265,6 +268,7 @@ class Pipeline:
                 self._room.wait(PULL_WAIT)
             return
         for window, offsets, bodies in self.consumer.pull(self._conf.PULL_MAX_BATCH, PULL_WAIT, without=paused):
+            self._meter.pulled(window, offsets)
             self._backlogs.note(window, self._route(self._intake.receive(window, offsets, bodies)))
 
     def _paused(self) -> frozenset[int]:
@@ -350,7 +354,7 @@ class Pipeline:
 
     def _commit(self, committer: Committer, entries: Sequence[Entry]) -> None:
         committed = committer.commit(entries)
-        self._statistics.count_batch(len(committed.finished), len(committed.recoveries))
+        self._meter.stored(committed.finished, len(committed.recoveries), committer.store_seconds)
         if committed.finished:
             self._finished.post(committed.finished)
         self._tell_command_mailboxes(committed.released, committed.recoveries)

@@ -1,4 +1,4 @@
-"""What a worker has done so far, for the supervisor's report. ``docs/reference/metrics.md`` says what each name means."""
+"""What a worker has done so far, for the supervisor's report. ``docs/reference/metrics.md`` explains the names."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ class Outcomes(NamedTuple):
     failed: int
 
 
+NONE = Outcomes(0, 0, 0)
+
+
 class _Followed(NamedTuple):
     handled: int
     parked: int
@@ -44,7 +47,7 @@ class Statistics:
         """What is asked when a report is made."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._outcomes = Outcomes(0, 0, 0)
+        self._outcomes = NONE
         self._histograms = {
             "batch_sizes": Histogram(SIZES),
             "store_seconds": Histogram(SECONDS),
@@ -53,7 +56,7 @@ class Statistics:
         }
         self._followed: dict[str, _Followed] = {}
 
-    def count_batch(self, finished: int, conflicts: int, outcomes: Outcomes = Outcomes(0, 0, 0)) -> None:
+    def count_batch(self, finished: int, conflicts: int, outcomes: Outcomes = NONE) -> None:
         with self._lock:
             self.finished += finished
             self.batches += 1

@@ -35,13 +35,13 @@ class Supervisor:
         transport: Transport,
         *,
         broker: BrokerProcess | None = None,
+        name: str,
         verbosity: int,
         on_report: Callable[[dict[str, Any]], None],
     ) -> None:
         self._conf = conf
         self._broker = broker
         self._on_report = on_report
-        name = f"enode-{socket.gethostname()[:20]}-{os.getpid()}"
         self._crews = [Crew(conf, plan, transport, supervisor=name, verbosity=verbosity) for plan in plans]
         self._stops = 0
 
@@ -87,6 +87,7 @@ class Supervisor:
         clean = True
         while self._workers():
             wait(self._sentinels(), TICK)
+            self._on_report(self.report())
             for crew in self._crews:
                 clean = crew.reap() and clean
             if (left := len(self._workers())) and (self._stops > 1 or time.monotonic() > deadline):
@@ -103,9 +104,23 @@ class Supervisor:
         pids = {role: [pid for crew in self._crews if crew.role is role for pid in crew.pids()] for role in Role}
         return {
             **add_reports(report for crew in self._crews for report in crew.reports()),
+            "restarts": sum(crew.restarts for crew in self._crews),
+            "planned_workers": self._planned(Role.COMMAND),
+            "planned_event_workers": self._planned(Role.EVENT),
+            "beating_workers": sum(crew.beating for crew in self._crews),
+            "failing_workers": sum(crew.failing for crew in self._crews),
+            "stopping": self._stops > 0,
             "workers": len(pids[Role.COMMAND]),
             "pids": pids[Role.COMMAND],
             "event_workers": len(pids[Role.EVENT]),
             "event_pids": pids[Role.EVENT],
             "broker_pid": self._broker.pid if self._broker is not None else None,
         }
+
+    def _planned(self, role: Role) -> int:
+        return sum(crew.planned for crew in self._crews if crew.role is role)
+
+
+def supervisor_name() -> str:
+    """Another one for each start: in a container even the process id is the same again."""
+    return f"enode-{socket.gethostname()[:20]}-{os.getpid()}-{os.urandom(3).hex()}"

@@ -31,21 +31,30 @@ _TICK = 1.0
 _GOODBYE = 1.0
 
 
-def run(options: BrokerOptions, on_ready: Callable[[str], object] = lambda location: None) -> int:
+def run(
+    options: BrokerOptions,
+    on_ready: Callable[[str], object] = lambda location: None,
+    *,
+    on_turn: Callable[[], object] = lambda: None,
+    on_stop: Callable[[], object] = lambda: None,
+) -> int:
     """Serve until SIGTERM or SIGINT, in the main thread; returns the exit status, 0 after a clean stop.
 
-    ``on_ready`` gets the location that clients can connect to (with the real port where the options say 0). A first
-    signal answers what is under way and writes a checkpoint; a second one ends at once, as a crash would. Raises
+    ``on_ready`` gets the location that clients can connect to (with the real port where the options say 0), ``on_turn``
+    is called every second, ``on_stop`` at the first signal; they are called by the broker's loop and must not block. A
+    first signal answers what is under way and writes a checkpoint; a second one ends at once, as a crash would. Raises
     `ConfigurationError` for an address or certificates that cannot be used, `DirectoryInUse`, and `QueueFull` and
     `StorageFailed` for a disk that cannot.
     """
     _allow_many_files()
-    return asyncio.run(Broker(options).serve(on_ready))
+    return asyncio.run(Broker(options, on_turn=on_turn, on_stop=on_stop).serve(on_ready))
 
 
 class Broker:
-    def __init__(self, options: BrokerOptions) -> None:
+    def __init__(self, options: BrokerOptions, *, on_turn: Callable[[], object], on_stop: Callable[[], object]) -> None:
         self._options = options
+        self._on_turn = on_turn
+        self._on_stop = on_stop
         self._store = MessageStore(
             options.directory,
             chunk_size=options.chunk_size,
@@ -161,6 +170,7 @@ class Broker:
             (min(_TICK, options.checkpoint_interval), self._tidy),
             (options.retention_interval, self._delete),
             (options.flush_interval, self._flush),
+            (_TICK, self._turn),
         ]
 
     async def _every(self, seconds: float, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -170,6 +180,9 @@ class Broker:
                 await action()
             except Exception:
                 logger.exception("a chore of the broker failed; it is tried again")
+
+    async def _turn(self) -> None:
+        self._on_turn()
 
     async def _flush(self) -> None:
         self._flusher.flush()
@@ -210,6 +223,7 @@ class Broker:
         if self._stopping.is_set():
             signal.raise_signal(signal.SIGKILL)
         logger.info("stopping")
+        self._on_stop()
         self._stopping.set()
 
     async def _finish(self) -> int:

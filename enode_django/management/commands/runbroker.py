@@ -13,6 +13,7 @@ from enode_django.conf import conf
 from enode_django.equeue.broker.options import EVERY_WRITE, INTERVAL
 from enode_django.equeue.broker.server import run
 from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.management.observing import add_port, listening, observed_broker
 from enode_django.processors.logs import log_to_console
 
 
@@ -24,6 +25,7 @@ class Command(BaseCommand):
         parser.add_argument("--directory", type=Path, help="where messages are kept")
 
         parser.add_argument("--flush", choices=[INTERVAL, EVERY_WRITE], help="when what is sent counts as stored")
+        add_port(parser, "health", "/live and /ready")
 
     def handle(
         self, *, listen: str | None, directory: Path | None, flush: str | None, verbosity: int, **options: Any
@@ -31,12 +33,18 @@ class Command(BaseCommand):
         log_to_console(verbosity)
         try:
             broker = broker_options(conf(), listen=listen, directory=directory, flush=flush)
-            status = run(broker, lambda location: self._say_ready(location, broker.directory))
+            with observed_broker(health=listening(options, "health"), say=self._say) as observed:
+
+                def on_ready(location: str) -> None:
+                    self._say(f"broker ready at {location}, messages in {broker.directory}; Ctrl-C stops")
+                    observed.ready()
+
+                status = run(broker, on_ready, on_turn=observed.turned, on_stop=observed.stopping)
         except (ConfigurationError, QueueError) as error:
             raise CommandError(f"{error}\nsee ENODE['BROKER'] in the settings") from error
         if status:
             raise SystemExit(status)
 
-    def _say_ready(self, location: str, directory: Path) -> None:
-        self.stdout.write(f"broker ready at {location}, messages in {directory}; Ctrl-C stops")
+    def _say(self, text: str) -> None:
+        self.stdout.write(text)
         self.stdout.flush()

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from enode_django.exceptions import (
     StoreUnavailable,
     TransportUnavailable,
 )
+from enode_django.management.observing import add_port, listening, observed_processors
 from enode_django.models import Checkpoint, EventStream, Shard
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.connections import Share, connections_by_database
@@ -34,7 +35,7 @@ from enode_django.processors.control import Role
 from enode_django.processors.cores import usable_cores
 from enode_django.processors.crew import Plan
 from enode_django.processors.logs import log_to_console
-from enode_django.processors.supervisor import Supervisor
+from enode_django.processors.supervisor import Supervisor, supervisor_name
 from enode_django.runtime import make_store, make_transport, running_subscribers
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -67,6 +68,8 @@ class Command(BaseCommand):
         parser.add_argument("--with-broker", action="store_true", help="run the queue's broker too, in a child process")
         parser.add_argument("--reload", action="store_true", help="start anew when code changes (for development)")
         parser.add_argument("--report", type=Path, help="a file that is kept up to date with figures, as JSON")
+        add_port(parser, "metrics", "/metrics, in the format of Prometheus,")
+        add_port(parser, "health", "/live and /ready, and /metrics if prometheus-client is installed,")
 
     def handle(self, *, reload: bool, with_broker: bool, verbosity: int, **options: Any) -> None:
         log_to_console(verbosity)
@@ -107,17 +110,47 @@ class Command(BaseCommand):
         transport = self._make_transport()
         plans = self._prepare_topics(current, transport, _roles(role), count)
         self._say_connections(current, plans)
-        supervisor = Supervisor(
-            current, plans, transport, broker=broker, verbosity=verbosity, on_report=_Reporter(report)
-        )
+        name, write = supervisor_name(), _Reporter(report)
+        with self._observed(current, name, transport, options) as look:
+
+            def on_report(figures: dict[str, Any]) -> None:
+                write(figures)
+                look(figures)
+
+            supervisor = Supervisor(
+                current, plans, transport, broker=broker, name=name, verbosity=verbosity, on_report=on_report
+            )
+            self._handle_signals(supervisor)
+            self._say_plans(plans)
+            status = supervisor.run()
+        if status:
+            raise SystemExit(status)
+
+    @contextmanager
+    def _observed(
+        self, current: Conf, name: str, transport: Transport, options: dict[str, Any]
+    ) -> Iterator[Callable[[dict[str, Any]], None]]:
+        topics = [current.COMMAND_TOPIC, current.EVENT_TOPIC]
+        with ExitStack() as stack:
+            try:
+                look = stack.enter_context(
+                    observed_processors(
+                        *(current, name, transport, topics, make_store()),
+                        health=listening(options, "health"),
+                        metrics=listening(options, "metrics"),
+                        say=self.stdout.write,
+                    )
+                )
+            except ConfigurationError as error:
+                raise CommandError(str(error)) from error
+            yield look
+
+    @staticmethod
+    def _handle_signals(supervisor: Supervisor) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: supervisor.stop())
         # Else the reloader has the main thread and the signals; when it exits, the workers are told to drain.
-        self._say_plans(plans)
-        status = supervisor.run()
-        if status:
-            raise SystemExit(status)
 
     def _make_transport(self) -> Transport:
         try:

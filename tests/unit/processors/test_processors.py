@@ -106,7 +106,7 @@ def test_reports_add_up_for_each_subscriber() -> None:
     other.set_followed("b", 4, 2)
     total = add_reports([one.report(), Statistics().report(), other.report()])
     assert (total["handled"], total["parked"]) == (11, 3)
-    assert total["subscribers"] == {"a": 5, "b": 6}
+    assert {name: one["handled"] for name, one in total["subscribers"].items()} == {"a": 5, "b": 6}
 
 
 def test_gauges_are_asked_when_a_report_is_made() -> None:

@@ -56,7 +56,7 @@ def test_command_workers_alone_need_no_connections_for_subscribers() -> None:
 
 @pytest.mark.parametrize("role", Role)
 def test_names_of_workers_are_never_used_twice_and_fit_into_an_application_name(role: Role) -> None:
-    supervisor = f"enode-{'h' * 20}-4194304"
+    supervisor = f"enode-{'h' * 20}-4194304-012345"
     names = {worker_name(supervisor, role, 99) for _ in range(10)}
     assert len(names) == 10
     assert all(len(name.encode()) <= APPLICATION_NAME_BYTES for name in names)

@@ -1,0 +1,125 @@
+"""Who looks at a running ``runprocessors`` or ``runbroker`` from outside: probes, scrapers, systemd."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from enode_django.conf import Conf
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventstore.base import EventStore
+from enode_django.processors.notifying import Notifier
+from enode_django.processors.observing import Observations
+from enode_django.processors.probes import (
+    LOOPBACK,
+    BrokerHealth,
+    Listening,
+    health_pages,
+    metrics_page,
+    serving,
+)
+from enode_django.processors.probing import Pages, ProbeServer
+from enode_django.reports import ReportWriter
+
+Say = Callable[[str], object]
+
+
+def add_port(parser: ArgumentParser, name: str, what: str) -> None:
+    """``--NAME-port`` and ``--NAME-address``."""
+    parser.add_argument(f"--{name}-port", type=_port, metavar="PORT", help=f"serve {what} there (0: any free port)")
+    parser.add_argument(f"--{name}-address", default=LOOPBACK, metavar="ADDRESS", help=f"by default {LOOPBACK}")
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
+        raise ArgumentTypeError(f"{text!r} is no port; give a number from 0 to 65535")
+    return int(text)
+
+
+def listening(options: Mapping[str, Any], name: str) -> Listening | None:
+    """What was chosen of `add_port`'s options."""
+    port = options[f"{name}_port"]
+    return None if port is None else Listening(options[f"{name}_address"], port)
+
+
+@contextmanager
+def observed_processors(
+    conf: Conf,
+    supervisor: str,
+    transport: Transport,
+    topics: Sequence[str],
+    store: EventStore,
+    *,
+    health: Listening | None,
+    metrics: Listening | None,
+    say: Say,
+) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Gives what the supervisor is to call with its report at each turn. Raises `ConfigurationError`."""
+    observations = Observations(transport, topics, store)
+    pages = {
+        **health_pages(observations.is_not_live, observations.is_not_ready),
+        **metrics_page(observations.figures, needed=metrics is not None),
+    }
+    interval = conf.report_interval
+    with ExitStack() as stack:
+        servers = stack.enter_context(serving(pages, health, metrics))
+        _say_places(servers, pages, say)
+        if servers or interval is not None:
+            observations.start()
+            stack.callback(observations.stop)
+        if interval is not None:
+            writer = ReportWriter(supervisor, observations.figures, interval=interval, retention=conf.report_retention)
+            stack.callback(writer.stop)
+        notifier = Notifier()
+
+        def look(report: dict[str, Any]) -> None:
+            observations.look(report)
+            _notify(notifier, report)
+
+        yield look
+
+
+def _notify(notifier: Notifier, report: Mapping[str, Any]) -> None:
+    workers = report["workers"] + report["event_workers"]
+    if report["stopping"]:
+        notifier.stopping()
+    elif report["beating_workers"] >= report["planned_workers"] + report["planned_event_workers"]:
+        notifier.ready()
+    notifier.alive(f"{workers} workers, {report.get('finished', 0):,} commands finished")
+
+
+def _say_places(servers: Sequence[ProbeServer], pages: Pages, say: Say) -> None:
+    for server in servers:
+        say(f"{', '.join(pages)} at {server.url}")
+
+
+@contextmanager
+def observed_broker(*, health: Listening | None, say: Say) -> Iterator[ObservedBroker]:
+    """Raises `ConfigurationError`."""
+    known = BrokerHealth()
+    pages = health_pages(known.is_not_live, known.is_not_ready)
+    with serving(pages, health) as servers:
+        _say_places(servers, pages, say)
+        yield ObservedBroker(known)
+
+
+class ObservedBroker:
+    """Called by the broker's loop."""
+
+    def __init__(self, health: BrokerHealth) -> None:
+        self._health = health
+        self._notifier = Notifier()
+
+    def ready(self) -> None:
+        self._health.ready()
+        self._notifier.ready()
+
+    def turned(self) -> None:
+        self._health.turned()
+        self._notifier.alive()
+
+    def stopping(self) -> None:
+        self._health.stopping()
+        self._notifier.stopping()

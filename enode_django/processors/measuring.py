@@ -1,0 +1,86 @@
+"""How long commands take, and how they end: measured batch by batch, so that no command waits for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import MutableMapping, Sequence
+from math import inf
+from weakref import WeakKeyDictionary
+
+from enode_django.commanding.entries import Finished
+from enode_django.commanding.results import CommandStatus
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.ids import made_at
+from enode_django.processors.statistics import Outcomes, Statistics
+
+LONGEST = 86_400.0
+"""Seconds. A command that seems to be older has an id that says something else."""
+
+
+class PullTimes:
+    """When the messages of each window were pulled. Used by the puller and the event mailboxes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: MutableMapping[OffsetWindow, deque[tuple[int, float]]] = WeakKeyDictionary()
+
+    def note(self, window: OffsetWindow, first: int, now: float) -> None:
+        """Messages from this offset on were pulled at this time."""
+        with self._lock:
+            times = self._known.setdefault(window, deque())
+            times.append((first, now))
+            while len(times) > 1 and times[1][0] <= window.committable:
+                times.popleft()
+
+    def of(self, window: OffsetWindow, offset: int) -> float | None:
+        with self._lock:
+            times = self._known.get(window, ())
+            place = bisect_right(times, (offset, inf))
+            return times[place - 1][1] if place else None
+
+
+class BatchMeter:
+    """Counts what event mailboxes have stored. Latencies are those of one command of each batch."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+        self._pulls = PullTimes()
+
+    def pulled(self, window: OffsetWindow, offsets: Sequence[int]) -> None:
+        """Called by the puller."""
+        if offsets:
+            self._pulls.note(window, offsets[0], time.monotonic())
+
+    def stored(self, finished: Sequence[Finished], conflicts: int, store_seconds: float | None) -> None:
+        """Called by the event mailbox as soon as the batch is durable."""
+        self._statistics.count_batch(len(finished), conflicts, outcomes_of(finished))
+        sample = finished[len(finished) // 2].envelope if finished else None
+        if sample is None:
+            self._statistics.measure(store_seconds=store_seconds)
+            return
+        pulled = self._pulls.of(sample.window, sample.offset) if sample.window is not None else None
+        self._statistics.measure(
+            store_seconds=store_seconds,
+            pulled_to_durable=None if pulled is None else time.monotonic() - pulled,
+            sent_to_durable=_age(sample.id),
+        )
+
+
+def outcomes_of(finished: Sequence[Finished]) -> Outcomes:
+    failed = unchanged = 0
+    for _, record, result in finished:
+        if record is not None:
+            failed += record.version is None
+        elif result is not None:
+            failed += result.status is CommandStatus.FAILED
+            unchanged += result.status is CommandStatus.NOTHING_CHANGED
+    return Outcomes(len(finished) - failed - unchanged, unchanged, failed)
+
+
+def _age(command_id: str) -> float | None:
+    made = made_at(command_id)
+    seconds = -1.0 if made is None else time.time() - made
+    return seconds if 0 <= seconds < LONGEST else None

@@ -1,0 +1,73 @@
+"""What a service says to systemd: that it is ready, that it lives, that it stops. See sd_notify(3)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, MutableMapping
+
+logger = logging.getLogger("enode_django.supervisor")
+
+STATUS_INTERVAL = 5.0
+
+
+class Notifier:
+    """Without a ``NOTIFY_SOCKET`` in the environment it does nothing. It takes the variables away: no child of this
+    process is to speak for it. All methods are called by one thread, as often as one likes; none blocks or raises."""
+
+    def __init__(
+        self,
+        environment: MutableMapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        address = environment.pop("NOTIFY_SOCKET", "")
+        self._clock = clock
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) if address else None
+        self._watchdog = _watchdog_interval(environment)
+        self._next_beat = self._next_status = clock()
+        self._status = ""
+        self._is_ready = self._is_stopping = False
+
+    def ready(self) -> None:
+        if not self._is_ready:
+            self._is_ready = True
+            self._send("READY=1")
+
+    def alive(self, status: str = "") -> None:
+        """To be called in the loop that is to be watched: when it stays out, systemd starts the service anew."""
+        now = self._clock()
+        if self._watchdog is not None and now >= self._next_beat:
+            self._next_beat = now + self._watchdog
+            self._send("WATCHDOG=1")
+        if status != self._status and now >= self._next_status:
+            self._status, self._next_status = status, now + STATUS_INTERVAL
+            self._send(f"STATUS={status}")
+
+    def stopping(self) -> None:
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._send("STOPPING=1")
+
+    def _send(self, text: str) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendto(text.encode(), self._address)
+        except OSError as error:
+            logger.debug("systemd cannot be told %s: %s", text, error)
+
+
+def _watchdog_interval(environment: MutableMapping[str, str]) -> float | None:
+    """Seconds: a third of what systemd allows, so that one late beat does no harm. None: nobody watches this process.
+
+    >>> _watchdog_interval({"WATCHDOG_USEC": "30000000"}), _watchdog_interval({})
+    (10.0, None)
+    >>> _watchdog_interval({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"})
+    """
+    limit, pid = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
+    if not limit.isdigit() or pid not in ("", str(os.getpid())):
+        return None
+    return int(limit) / 3_000_000

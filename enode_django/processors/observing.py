@@ -1,0 +1,93 @@
+"""What is known of one ``runprocessors`` at this moment, for reports, metrics and health probes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from enode_django.equeue.administration import list_groups
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventstore.base import EventStore
+from enode_django.processors.watching import Watch
+
+WATCH_INTERVAL = 5.0
+"""Seconds between two looks at the queue, and at the store."""
+TURNS_WITHIN = 60.0
+"""Seconds that the supervisor may take for one turn: it tells the queue of dead workers, and that may not answer."""
+ANSWERS_WITHIN = 20.0
+"""Seconds since the last answer of a queue or a store that counts as there."""
+STOP_SECONDS = 1.0
+
+Backlog = dict[str, dict[str, int]]
+"""Per topic and consumer group."""
+
+
+class Observations:
+    """`look` is called by the supervisor, and never blocks; everything else by any thread.
+
+    Before `start` only the supervisor's report is known.
+    """
+
+    def __init__(self, transport: Transport, topics: Sequence[str], store: EventStore) -> None:
+        self._transport = transport
+        self._topics = topics
+        self._store = store
+        self._report: dict[str, Any] = {}
+        self._turned_at = time.monotonic()
+        self._queue: Watch[Backlog] | None = None
+        self._shards: Watch[None] | None = None
+
+    def start(self) -> None:
+        self._queue = Watch("queue-watch", lambda: backlog_of(self._transport, self._topics), WATCH_INTERVAL)
+        self._shards = Watch("store-watch", self._ask_store, WATCH_INTERVAL)
+
+    def stop(self) -> None:
+        for watch in (self._queue, self._shards):
+            if watch is not None:
+                watch.stop(STOP_SECONDS)
+
+    def look(self, report: dict[str, Any]) -> None:
+        self._report = report
+        self._turned_at = time.monotonic()
+
+    def figures(self) -> dict[str, Any]:
+        backlog = self._queue.answer if self._queue is not None else None
+        return self._report if backlog is None else {**self._report, "backlog": backlog}
+
+    def _ask_store(self) -> None:
+        for shard in self._store.shards:
+            shard.heads(["?"])
+
+    # -- health ---------------------------------------------------------------------------------------------------
+
+    def is_not_live(self) -> list[str]:
+        """Why it should be started anew, if it should."""
+        reasons = []
+        if time.monotonic() - self._turned_at > TURNS_WITHIN:
+            reasons.append("the supervisor hangs")
+        if failing := self._report.get("failing_workers", 0):
+            reasons.append(f"{failing} workers end again and again")
+        return reasons
+
+    def is_not_ready(self) -> list[str]:
+        """Why it does not work as planned, if it does not."""
+        report, reasons = self._report, self.is_not_live()
+        planned = report.get("planned_workers", 0) + report.get("planned_event_workers", 0)
+        beating = report.get("beating_workers", 0)
+        if beating < planned or not report:
+            reasons.append(f"{beating} of {planned} workers are up")
+        if report.get("stopping"):
+            reasons.append("it is stopping")
+        for what, watch in (("the queue", self._queue), ("the event store", self._shards)):
+            if watch is not None and not watch.has_answered(ANSWERS_WITHIN):
+                reasons.append(f"{what} does not answer")
+        return reasons
+
+
+def backlog_of(transport: Transport, topics: Sequence[str]) -> Backlog:
+    """Messages that a group has not committed. Blocks; raises `QueueError`."""
+    backlog: Backlog = {topic: {} for topic in topics}
+    for info in list_groups(transport, topics):
+        backlog[info.topic][info.group] = info.backlog
+    return backlog

@@ -1,0 +1,85 @@
+"""What a supervisor does beside supervising, each thing in a thread of its own: a database or a queue that does not
+answer must never keep it from its workers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from django.db import connections
+
+from enode_django.concurrency.threads import start_thread
+from enode_django.databases import heal_connections
+
+logger = logging.getLogger("enode_django.supervisor")
+
+Answer = TypeVar("Answer")
+
+
+class Watch(Generic[Answer]):
+    """Calls ``ask`` every ``interval`` seconds, in a daemon thread, whatever it raises. The first of several failures
+    is logged, and that it works again.
+
+    ``last`` is called in that thread when `stop` is, after ``ask`` has returned. The answer may be read by any thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ask: Callable[[], Answer],
+        interval: float,
+        *,
+        last: Callable[[], object] | None = None,
+    ) -> None:
+        self.name = name
+        self.answer: Answer | None = None
+        """The newest one; None while it fails."""
+        self.answered_at: float | None = None
+        """When there was one, as a time of `time.monotonic`."""
+        self._ask = ask
+        self._last = last
+        self._interval = interval
+        self._fails = False
+        self._stopping = threading.Event()
+        self._thread = start_thread(f"enode-{name}", self._run)
+
+    def stop(self, timeout: float) -> bool:
+        """Returns whether the thread has ended; waits so long for it."""
+        self._stopping.set()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def has_answered(self, within: float) -> bool:
+        """Whether there was an answer in so many seconds before now."""
+        return self.answered_at is not None and time.monotonic() - self.answered_at <= within
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._once(self._keep_answer)
+                self._stopping.wait(self._interval)
+            if self._last is not None:
+                self._once(self._last)
+        finally:
+            connections.close_all()
+
+    def _keep_answer(self) -> None:
+        self.answer = self._ask()
+
+    def _once(self, call: Callable[[], object]) -> None:
+        try:
+            heal_connections()
+            call()
+        except Exception as error:
+            self.answer = None
+            if not self._fails:
+                logger.warning("%s: %s; trying again every %g s", self.name, error, self._interval)
+            self._fails = True
+            return
+        if self._fails:
+            logger.info("%s: works again", self.name)
+        self._fails = False
+        self.answered_at = time.monotonic()
