@@ -183,6 +183,13 @@ SETTLED = f"""
     FROM {TABLE} WHERE {_STRETCH} LIMIT %s
 """
 
+SINCE = f"""
+    SELECT count(*), min(created_at), min(sequence)
+    FROM (SELECT created_at, sequence FROM {TABLE} WHERE {_STRETCH} LIMIT %s) AS some
+"""
+LAST_SEQUENCE = f"SELECT max(sequence) FROM {TABLE}"
+GENERATIONS_BEGUN = f"SELECT generation, after_sequence FROM {GENERATIONS} ORDER BY generation"
+
 # The rows' places are sorted, not the rows. Where there are more than can be sorted in one go, there is one row, with
 # their number and nothing else.
 FEED = f"""

@@ -1,0 +1,40 @@
+"""How much a Postgres store holds from a position on, without counting all of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from enode_django.eventstore import statements
+from enode_django.eventstore.positions import END, FIRST, Begun, Position, stretches
+from enode_django.eventstore.rows import by_index, connected, execute
+
+COUNTED = 10_000
+
+
+class Amount(NamedTuple):
+    """``streams``: how many rows, refusals too; above `COUNTED` it is a guess from their sequences. ``oldest``: when
+    the oldest of them was made, or, of so many, one of the oldest."""
+
+    streams: int
+    oldest: datetime | None
+
+
+def stored_since(alias: str, position: Position) -> Amount:
+    """What is stored from a position on, whether settled or not. Blocks; reads at most a little more than `COUNTED`
+    rows. Raises `StoreUnavailable`."""
+    streams, oldest, first = 0, None, None
+    with connected(alias) as connection, by_index(connection):
+        generations = [Begun(*row) for row in execute(connection, statements.GENERATIONS_BEGUN, ())]
+        if not generations or generations[0] != FIRST:
+            generations.insert(0, FIRST)
+        for stretch in stretches(generations, position.transaction, END):
+            bounds = (stretch.begin.transaction_id, stretch.end, stretch.after_sequence, stretch.until_sequence)
+            ((count, made, sequence),) = execute(connection, statements.SINCE, (*bounds, COUNTED + 1))
+            if count and oldest is None:
+                oldest, first = made, sequence
+            streams += count
+            if streams > COUNTED:
+                ((last,),) = execute(connection, statements.LAST_SEQUENCE, ())
+                return Amount(max(streams, last - first + 1), oldest)
+    return Amount(streams, oldest)

@@ -1,0 +1,74 @@
+"""``manage.py enodestatus``."""
+
+from __future__ import annotations
+
+import json
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.core.serializers.json import DjangoJSONEncoder
+
+from enode_django.management.tables import write_table
+from enode_django.status import PARTS, Health, Part, gather
+from enode_django.status.gathering import TIMEOUT
+
+
+class Command(BaseCommand):
+    help = "Shows the state of processors, queue, event store, subscribers and jobs, and what is wrong with them."
+    requires_system_checks: list[str] = []  # type: ignore[mutable-override]  # a probe asks what is, and is quick
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="one JSON object")
+        parser.add_argument(
+            "--only", type=_parts, default=PARTS, metavar="PART[,PART]", help=f"only some of {', '.join(PARTS)}"
+        )
+        parser.add_argument(
+            "--timeout", type=_seconds, default=TIMEOUT, help=f"wait so many seconds at most ({TIMEOUT:g})"
+        )
+
+    def handle(self, *, only: list[str], timeout: float, **options: Any) -> None:
+        status = gather(only, timeout=timeout)
+        if options["json"]:
+            self.stdout.write(json.dumps(status.as_map(), cls=DjangoJSONEncoder))
+        else:
+            for part in status.parts:
+                self._write(part)
+            self.stdout.write(f"all in all: {self._coloured(status.health, status.health.word)}")
+        if status.health:
+            raise SystemExit(int(status.health))
+
+    def _write(self, part: Part) -> None:
+        self.stdout.write(f"{part.name}: {self._coloured(part.health, part.health.word)}")
+        for health, reason in part.problems:
+            self.stdout.write(f"  {self._coloured(health, reason)}")
+        write_table(self.stdout, [{name: _cell(value) for name, value in row._asdict().items()} for row in part.rows])
+        self.stdout.write("")
+
+    def _coloured(self, health: Health, text: str) -> str:
+        styles = {Health.OK: self.style.SUCCESS, Health.DEGRADED: self.style.WARNING, Health.BAD: self.style.ERROR}
+        return styles[health](text)
+
+
+def _cell(value: Any) -> Any:
+    return [f"{key}={item}" for key, item in value.items()] if isinstance(value, Mapping) else value
+
+
+def _parts(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in PARTS:
+            raise ArgumentTypeError(f"{name!r} is no part of the status; there are {', '.join(PARTS)}")
+    return names
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds

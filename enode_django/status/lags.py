@@ -1,0 +1,188 @@
+"""How far each subscriber is behind what is stored.
+
+Two things are looked at, since neither knows all. What was announced and is not handled lies in the queue, behind what
+the subscriber's group has committed. What no message ever announced, as the past of a new projection, only the
+comparison with the store finds (`eventing.sweeping`): while that is not up to date, whatever is stored behind the place
+that it has come to may be unhandled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.utils import timezone
+
+from enode_django.conf import POSTGRES, conf
+from enode_django.databases import execute
+from enode_django.equeue.administration import GroupInfo, list_groups
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventing import checkpoints
+from enode_django.eventing.messages import decode_published
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventstore import statements
+from enode_django.eventstore.amounts import Amount, stored_since
+from enode_django.eventstore.positions import Position
+from enode_django.exceptions import MalformedMessage, QueueError
+from enode_django.runtime import make_transport, running_subscribers
+from enode_django.status.parts import Finding, Problem, bad, degraded
+
+LATE = 60.0
+VERY_LATE = 600.0
+SWEEPS_MISSED = 3
+
+
+class Lag(NamedTuple):
+    """``versions``: at most so many streams are stored and not handled (parked aggregates left out), ``seconds``: so
+    long ago the oldest of them was made; None where that cannot be known. Of these ``waiting`` are in the queue, None
+    if it has no such group; ``uncompared`` were stored since the last comparison with the store, None if that is up to
+    date. ``parked`` counts aggregates. ``has_begun``: event workers have run it."""
+
+    subscriber: str
+    versions: int | None
+    seconds: float | None
+    waiting: int | None
+    uncompared: int | None
+    parked: int
+    generation: int
+    has_begun: bool
+
+
+class _Waiting(NamedTuple):
+    messages: int
+    oldest: datetime | None
+
+
+def ask_lags() -> Finding:
+    """As a part of the status."""
+    problems: list[Problem] = []
+    with closing(make_transport()) as transport:
+        try:
+            groups = event_groups(transport)
+            waiting = {name: _waiting(transport, group) for name, group in groups.items()}
+        except QueueError as error:
+            problems.append(degraded(f"what waits in the queue is not known: {error}"))
+            waiting = {}
+    rows = _lags(waiting)
+    return Finding(rows, [*problems, *_problems(rows)])
+
+
+def subscriber_lags(transport: Transport) -> list[Lag]:
+    """Of the subscribers that event workers run, by name. Blocks, in the calling thread's connections; raises what the
+    queue and the databases raise."""
+    return _lags({name: _waiting(transport, group) for name, group in event_groups(transport).items()})
+
+
+def event_groups(transport: Transport) -> Mapping[str, GroupInfo]:
+    """The groups of the events topic, by name; none before there is one."""
+    topic = conf().EVENT_TOPIC
+    if topic not in transport.topics():
+        return {}
+    return {info.group: info for info in list_groups(transport, [topic])}
+
+
+def _waiting(transport: Transport, info: GroupInfo) -> _Waiting:
+    """A queue that lost its tail is never committed up to its end, so it is asked what is left."""
+    starts = {share.queue: share.end - share.backlog for share in info.shares if share.backlog}
+    ends = {share.queue: share.end for share in info.shares}
+    messages, made = 0, []
+    for batch in transport.pull(info.topic, starts, limit=1, wait=0) if starts else ():
+        if batch.offsets[0] < ends[batch.queue]:
+            messages += ends[batch.queue] - batch.offsets[0]
+            made += _made_at(bytes(batch.bodies[0]))
+    return _Waiting(messages, min(made, default=None))
+
+
+def _made_at(body: bytes) -> list[datetime]:
+    try:
+        return [decode_published(body).record.created_at]
+    except MalformedMessage:  # of a newer version, or no stream
+        return []
+
+
+class _Facts(NamedTuple):
+    """Of all subscribers, by name; ``shards`` are numbers by alias. ``amounts`` are filled as they are asked for, since
+    most subscribers have come to the same place."""
+
+    now: datetime
+    shards: Mapping[str, int]
+    waiting: Mapping[str, _Waiting]
+    parked: Mapping[str, int]
+    generations: Mapping[str, int]
+    amounts: dict[tuple[str, Position], Amount]
+
+
+def _lags(waiting: Mapping[str, _Waiting]) -> list[Lag]:
+    subscribers = running_subscribers()
+    aliases = {one.database for one in subscribers}
+    parked, generations = _by_subscriber(aliases, _PARKED), _by_subscriber(aliases, _GENERATIONS)
+    facts = _Facts(timezone.now(), _shard_numbers(), waiting, parked, generations, {})
+    return [_lag(one, facts) for one in subscribers]
+
+
+def _lag(subscriber: Subscriber, facts: _Facts) -> Lag:
+    name = subscriber.name
+    swept = _swept(subscriber.database, name, facts.shards)
+    behind = [_since(facts.amounts, alias, position) for alias, position in swept.items()]
+    overdue = [amount for amount in behind if _is_overdue(amount, facts.now)]
+    uncompared = sum(amount.streams for amount in overdue) if overdue else None
+    messages, oldest = facts.waiting.get(name, (None, None))
+    known = [number for number in (messages, uncompared) if number is not None]
+    made = [at for at in (oldest, *(amount.oldest for amount in overdue)) if at is not None]
+    seconds = max(0.0, (facts.now - min(made)).total_seconds()) if made else 0.0
+    return Lag(
+        subscriber=name,
+        versions=max(known, default=None),
+        seconds=seconds if known else None,
+        waiting=messages,
+        uncompared=uncompared,
+        parked=facts.parked.get(name, 0),
+        generation=facts.generations.get(name, 0),
+        has_begun=bool(swept),
+    )
+
+
+def _shard_numbers() -> Mapping[str, int]:
+    """By alias, of those that have recorded one; read, and never recorded here."""
+    if conf().event_store_backend != POSTGRES:
+        return {}
+    found = {alias: execute(alias, statements.CLAIM, None).fetchone() for alias in conf().event_databases}
+    return {alias: row[0] for alias, row in found.items() if row}
+
+
+def _swept(alias: str, subscriber: str, shards: Mapping[str, int]) -> Mapping[str, Position]:
+    """By the shard's alias, up to where the subscriber's checkpoints were compared with it."""
+    found = {name: checkpoints.subscription(alias, subscriber, number) for name, number in shards.items()}
+    return {name: one.swept_position for name, one in found.items() if one is not None}
+
+
+def _since(known: dict[tuple[str, Position], Amount], alias: str, position: Position) -> Amount:
+    if (alias, position) not in known:
+        known[alias, position] = stored_since(alias, position)
+    return known[alias, position]
+
+
+def _is_overdue(amount: Amount, now: datetime) -> bool:
+    """What was just stored is compared by the next sweep, and mostly handled long before."""
+    return amount.oldest is not None and now - amount.oldest > timedelta(seconds=SWEEPS_MISSED * conf().SWEEP_INTERVAL)
+
+
+_PARKED = "SELECT subscriber, count(DISTINCT aggregate_root_id) FROM enode_django_parkedevent GROUP BY subscriber"
+_GENERATIONS = "SELECT subscriber, generation FROM enode_django_projectiongeneration"
+
+
+def _by_subscriber(aliases: Collection[str], statement: str) -> Mapping[str, int]:
+    return {name: number for alias in aliases for name, number in execute(alias, statement, None).fetchall()}
+
+
+def _problems(lags: Sequence[Lag]) -> Iterator[Problem]:
+    if never := [lag.subscriber for lag in lags if not lag.has_begun]:
+        yield degraded(f"never run so far: {', '.join(never)}; run manage.py runprocessors")
+    for lag in lags:
+        if lag.uncompared is not None and not lag.waiting:
+            yield degraded(f"{lag.subscriber} has {lag.uncompared:,} streams to compare with the store")
+        elif lag.seconds is not None and lag.seconds > LATE:
+            say = bad if lag.seconds > VERY_LATE else degraded
+            yield say(f"{lag.subscriber} is {lag.seconds:,.0f} s behind, with {lag.versions:,} streams")

@@ -1,0 +1,75 @@
+"""What needs somebody's attention: what is parked, and the batch jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db.models import Count, Max, Q
+from django.db.models.functions import Now
+
+from enode_django.job_leases import job_database, with_lease_state
+from enode_django.job_texts import in_words, state_of
+from enode_django.models import Job, JobState, ParkedEvent
+from enode_django.status.databases import subscriber_databases
+from enode_django.status.parts import Finding, Problem, degraded
+
+LATELY = timedelta(hours=24)
+MOST_JOBS = 20
+
+
+class ParkedRow(NamedTuple):
+    """Aggregates, not events. ``newest``: when something of them failed last."""
+
+    subscriber: str
+    aggregates: int
+    newest: datetime
+
+
+class JobRow(NamedTuple):
+    id: int
+    kind: str
+    name: str
+    state: str
+    started_at: datetime
+    progress: str
+
+
+def ask_parked() -> Finding:
+    rows = sorted(row for alias in subscriber_databases() for row in _parked(alias))
+    problems = [degraded(f"{row.subscriber} has {row.aggregates:,} aggregates parked") for row in rows]
+    return Finding(rows, problems)
+
+
+def _parked(alias: str) -> list[ParkedRow]:
+    counted = ParkedEvent.objects.using(alias).values_list("subscriber")
+    return [
+        ParkedRow(*row)
+        for row in counted.annotate(Count("aggregate_root_id", distinct=True), Max("last_failed_at")).order_by()
+    ]
+
+
+def ask_jobs() -> Finding:
+    """Those that run, and those that failed lately and did not succeed since."""
+    jobs = with_lease_state(Job.objects.using(job_database()))
+    lately = Q(state=JobState.RUNNING) | Q(finished_at__gt=Now() - LATELY)
+    newest = list(jobs.filter(lately).order_by("-pk")[: MOST_JOBS * 5])
+    shown = [job for job in newest if job.state == JobState.RUNNING or _has_failed(job, newest)][:MOST_JOBS]
+    rows = [JobRow(job.pk, job.kind, job.name, state_of(job), job.started_at, in_words(job.progress)) for job in shown]
+    return Finding(rows, list(_failures(shown)))
+
+
+def _has_failed(job: Any, newest: Sequence[Any]) -> bool:
+    """Whether it is the last word: no later run of the same has ended otherwise, or runs."""
+    later = [one for one in newest if one.pk > job.pk and (one.kind, one.name) == (job.kind, job.name)]
+    return job.state == JobState.FAILED and not later
+
+
+def _failures(jobs: Sequence[Any]) -> Iterator[Problem]:
+    for job in jobs:
+        if job.state == JobState.FAILED:
+            reason = job.error.strip().rpartition("\n")[2][:200]
+            yield degraded(f"job {job.pk} ({job.kind} of {job.name}) failed: {reason}")
+        elif job.is_left:
+            yield degraded(f"job {job.pk} ({job.kind} of {job.name}) was left by its process; start it again")
