@@ -185,7 +185,7 @@ SETTLED = f"""
 
 SINCE = f"""
     SELECT count(*), min(created_at), min(sequence)
-    FROM (SELECT created_at, sequence FROM {TABLE} WHERE {_STRETCH} LIMIT %s) AS some
+    FROM (SELECT created_at, sequence FROM {TABLE} WHERE {_STRETCH} LIMIT %s) AS counted
 """
 LAST_SEQUENCE = f"SELECT max(sequence) FROM {TABLE}"
 GENERATIONS_BEGUN = f"SELECT generation, after_sequence FROM {GENERATIONS} ORDER BY generation"
