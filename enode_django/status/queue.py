@@ -16,7 +16,8 @@ from enode_django.status.parts import Finding, Problem, bad
 
 
 class QueueServer(NamedTuple):
-    """``kind`` is the driver's name, ``address`` where it is, without user and password. ``milliseconds``: for one answer."""
+    """``kind`` is the driver's name, ``address`` where it is, without user and password. ``milliseconds`` one answer
+    took. ``figures`` are the broker's own."""
 
     kind: str
     address: str

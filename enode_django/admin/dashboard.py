@@ -1,0 +1,146 @@
+"""The live dashboard: what the processors did in the last minutes, and the state of everything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db import router
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+
+from enode_django.admin.showing import ReadOnly
+from enode_django.conf import conf
+from enode_django.databases import execute
+from enode_django.models import ProcessorReport
+from enode_django.series import Report, Steps, charts, reported_until
+from enode_django.status import gather
+from enode_django.status.processors import MISSED
+
+if TYPE_CHECKING:
+    DashboardBase = admin.ModelAdmin[ProcessorReport]
+else:  # generic for the type checker only
+    DashboardBase = admin.ModelAdmin
+
+WINDOW = 15 * 60.0
+"""Seconds that are shown."""
+SHORTEST_STEP = 5.0
+STATUS_INTERVAL = 15
+"""Seconds between two looks at the status, which asks every server."""
+
+FIRST, SUM, LARGEST = "first", "sum", "largest"
+
+
+class Chart(NamedTuple):
+    """``now``: which of its lines the large figure is, or what of all of them."""
+
+    name: str
+    heading: str
+    unit: str
+    now: str
+    text: str
+
+
+CHARTS = (
+    Chart("commands", "Commands", "per second", FIRST, "Commands whose outcome is final, and those that failed."),
+    Chart("sent", "Latency", "ms", FIRST, "From when a command was made until its outcome was durable."),
+    Chart("pulled", "Latency in workers", "ms", FIRST, "From when a command was pulled until its outcome was durable."),
+    Chart("sizes", "Batch size", "commands", FIRST, "Commands that were stored in one batch."),
+    Chart("conflicts", "Conflicts", "per second", FIRST, "Aggregates recovered since somebody else stored a version."),
+    Chart("backlog", "Backlog", "messages", LARGEST, "Messages that a consumer group has not committed."),
+    Chart("lag", "Lag of subscribers", "s", LARGEST, "Age of the oldest event stream pulled and not handled."),
+    Chart("handled", "Event streams handled", "per second", SUM, "Event streams that subscribers have handled."),
+)
+
+
+@admin.register(ProcessorReport)
+class DashboardAdmin(ReadOnly, DashboardBase):
+    """In place of a list of the reports, which nobody would read. There are no other pages."""
+
+    def get_urls(self) -> list[URLPattern]:
+        name = f"{self.opts.app_label}_{self.opts.model_name}"
+        view = self.admin_site.admin_view
+        return [
+            path("", view(self.changelist_view), name=f"{name}_changelist"),
+            path("figures/", view(self.figures_view), name=f"{name}_figures"),
+            path("status/", view(self.status_view), name=f"{name}_status"),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        self._check_permission(request)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Dashboard",
+            "opts": self.opts,
+            "charts": CHARTS,
+            "window": int(WINDOW),
+            "interval": math.ceil(step_width()),
+            "status_interval": STATUS_INTERVAL,
+            **(extra_context or {}),
+        }
+        return TemplateResponse(request, "enode_django/admin/dashboard.html", context)
+
+    def figures_view(self, request: HttpRequest) -> JsonResponse:
+        """The lines of all charts, or with ``?since=`` (the ``until`` of the last answer) what is new, and the last few
+        steps before, for reports that came late."""
+        self._check_permission(request)
+        return JsonResponse(figures(_since(request)))
+
+    def status_view(self, request: HttpRequest) -> JsonResponse:
+        self._check_permission(request)
+        return JsonResponse(gather().as_map())
+
+    def _check_permission(self, request: HttpRequest) -> None:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+
+
+def _since(request: HttpRequest) -> float:
+    """0 for what is no time: everything is shown then."""
+    try:
+        since = float(request.GET.get("since", "0"))
+    except ValueError:
+        return 0.0
+    return since if math.isfinite(since) else 0.0
+
+
+def step_width() -> float:
+    return max(SHORTEST_STEP, conf().report_interval or 0.0)
+
+
+def figures(since: float) -> dict[str, Any]:
+    """``until``: the end of the last step; ``ends``: of each step, in seconds since 1970; ``charts``: by name, the
+    lines by name, each with a value or None for each step; ``reporting``: whether anything was reported at all."""
+    width, now = step_width(), _now()
+    patience, since = MISSED * width, min(since, now)
+    begin = max(now - WINDOW, since - patience)
+    reports = list(_reports(begin - patience))
+    steps = Steps.between(begin, reported_until(reports, now, patience), width)
+    return {
+        "until": steps.ends[-1] if steps.number else since,
+        "ends": steps.ends,
+        "charts": charts(reports, steps, patience),
+        "reporting": bool(reports),
+    }
+
+
+def _now() -> float:
+    """By the clock that the reports go by."""
+    (now,) = execute(_database(), "SELECT statement_timestamp()", None).fetchone() or (datetime.now(UTC),)
+    return float(now.timestamp())
+
+
+def _reports(after: float) -> Iterator[Report]:
+    reports = ProcessorReport.objects.using(_database()).filter(reported_at__gt=datetime.fromtimestamp(after, UTC))
+    rows = reports.values_list("supervisor", "started_at", "reported_at", "ended", "figures")
+    for supervisor, started_at, at, ended, counted in rows:
+        yield Report(supervisor, started_at.timestamp(), at.timestamp(), ended, counted)
+
+
+def _database() -> str:
+    return router.db_for_read(ProcessorReport)

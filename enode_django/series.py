@@ -1,0 +1,260 @@
+"""Lines for charts, from the reports of processors. Pure: numbers in, numbers out; times are seconds since 1970.
+
+Reports hold what was counted since a supervisor began, so what happened between two of them is their difference, and
+each ``runprocessors`` reports at moments of its own. So differences are shared out over *steps* of equal width, as
+evenly as can be known, and steps at the same time are added up over all supervisors.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+INFINITE = "+Inf"
+COUNTERS = ("finished", "failed", "batches", "conflicts")
+DISTRIBUTIONS = ("batch_sizes", "pulled_to_durable", "sent_to_durable")
+
+Line = Sequence[float | None]
+"""A value for each step, None where nothing is known."""
+
+
+class Report(NamedTuple):
+    """``figures`` are cumulative since ``started_at``; ``ended``: it was the last one."""
+
+    supervisor: str
+    started_at: float
+    at: float
+    ended: bool
+    figures: Mapping[str, Any]
+
+
+class Steps(NamedTuple):
+    """``number`` steps of ``width`` seconds from ``begin`` on."""
+
+    begin: float
+    width: float
+    number: int
+
+    @property
+    def ends(self) -> list[float]:
+        return [self.begin + self.width * (place + 1) for place in range(self.number)]
+
+    @classmethod
+    def between(cls, begin: float, end: float, width: float) -> Steps:
+        """Those that end after ``begin`` and not after ``end``; the same ones whoever asks, and whenever.
+
+        >>> Steps.between(101, 117, 5).ends
+        [105, 110, 115]
+        """
+        first, last = math.floor(begin / width), math.floor(end / width)
+        return cls(first * width, width, max(0, last - first))
+
+
+def reported_until(reports: Iterable[Report], now: float, patience: float) -> float:
+    """Up to when every supervisor that lives has said what it did; who has not reported within ``patience`` seconds
+    is not waited for."""
+    last = {report.supervisor: report for report in sorted(reports, key=lambda report: report.at)}
+    awaited = [one.at for one in last.values() if not one.ended and one.at > now - patience]
+    return min(awaited, default=now - patience)
+
+
+def charts(reports: Iterable[Report], steps: Steps, patience: float) -> dict[str, dict[str, Line]]:
+    """The lines of each chart, by name; see ``docs/howto/dashboard-and-status.md`` for what they are.
+
+    Reports of one supervisor that are more than ``patience`` seconds apart have a gap between them.
+    """
+    runs = _runs(reports)
+    counted = _Counted(steps)
+    for run in runs:
+        counted.add(run, patience)
+    subscribers = sorted({name for run in runs for report in run for name in report.figures.get("subscribers", {})})
+    rate = counted.per_second
+    return {
+        "commands": {"finished": rate("finished"), "failed": rate("failed")},
+        "sent": _quantiles(counted, "sent_to_durable", scale=1000),
+        "pulled": _quantiles(counted, "pulled_to_durable", scale=1000),
+        "sizes": {"average": counted.ratio("finished", "batches"), **_quantiles(counted, "batch_sizes", only="p99")},
+        "conflicts": {"conflicts": rate("conflicts")},
+        "backlog": _backlogs(runs, steps, patience),
+        "lag": {name: _largest(runs, steps, patience, ("subscribers", name, "lag")) for name in subscribers},
+        "handled": {name: rate(f"subscribers/{name}/handled") for name in subscribers},
+    }
+
+
+Run = Sequence[Report]
+"""The reports of one supervisor, by time."""
+
+
+def _runs(reports: Iterable[Report]) -> list[Run]:
+    runs: dict[str, list[Report]] = {}
+    for report in sorted(reports, key=lambda report: report.at):
+        runs.setdefault(report.supervisor, []).append(report)
+    return list(runs.values())
+
+
+# -- what was counted --------------------------------------------------------------------------------------------------
+
+
+class _Stretch(NamedTuple):
+    """What a supervisor has counted between two moments."""
+
+    begin: float
+    end: float
+    counts: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class _Counted:
+    """The counts of all runs, shared out over the steps: in each, by the flat name of the figure."""
+
+    steps: Steps
+    sums: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def add(self, run: Run, patience: float) -> None:
+        """What a run did in steps of which it does not say everything is left out: it would look like less."""
+        stretches = list(_stretches(run, patience))
+        shares: dict[int, dict[str, float]] = {}
+        covered: dict[int, float] = defaultdict(float)
+        for begin, end, counts in stretches:
+            for place, seconds in _overlaps(begin, end, self.steps):
+                covered[place] += seconds
+                share = shares.setdefault(place, defaultdict(float))
+                for name, count in counts.items():
+                    share[name] += count * seconds / (end - begin)
+        for place, share in shares.items():
+            if covered[place] >= self._lived(run, place) - 0.001:
+                total = self.sums.setdefault(place, defaultdict(float))
+                for name, count in share.items():
+                    total[name] += count
+
+    def _lived(self, run: Run, place: int) -> float:
+        """For how many seconds of a step the supervisor was there."""
+        begin = self.steps.begin + place * self.steps.width
+        end = run[-1].at if run[-1].ended else math.inf
+        return min(begin + self.steps.width, end) - max(begin, run[0].started_at)
+
+    def per_second(self, name: str) -> Line:
+        return [None if known is None else known.get(name, 0.0) / self.steps.width for known in self._all()]
+
+    def ratio(self, name: str, by: str) -> Line:
+        return [known[name] / known[by] if known and known.get(by) else None for known in self._all()]
+
+    def quantile(self, name: str, quantile: float) -> Line:
+        prefix = f"{name}/buckets/"
+        found = ({key.removeprefix(prefix): known[key] for key in known if key.startswith(prefix)}
+                 for known in (one or {} for one in self._all()))  # fmt: skip
+        return [quantile_of(buckets, quantile) for buckets in found]
+
+    def _all(self) -> Iterator[Mapping[str, float] | None]:
+        return (self.sums.get(place) for place in range(self.steps.number))
+
+
+def _stretches(run: Run, patience: float) -> Iterator[_Stretch]:
+    """Between the reports of a run, and from its start to the first if that is one of its first."""
+    first = run[0]
+    before, known = first.started_at, dict[str, float]()
+    for report in run:
+        counts = _flat(report.figures)
+        if 0 < report.at - before <= patience:
+            yield _Stretch(before, report.at, {name: _growth(counts[name], known.get(name, 0)) for name in counts})
+        before, known = report.at, counts
+
+
+def _growth(count: float, before: float) -> float:
+    """A counter that went back has begun anew."""
+    return count - before if count >= before else count
+
+
+def _flat(figures: Mapping[str, Any]) -> dict[str, float]:
+    """
+    >>> _flat({"finished": 3, "batch_sizes": {"buckets": {"1": 2}, "sum": 3}, "subscribers": {"a": {"handled": 1}}})
+    {'finished': 3, 'batch_sizes/buckets/1': 2, 'subscribers/a/handled': 1}
+    """
+    counts = {name: figures[name] for name in COUNTERS if name in figures}
+    for name in DISTRIBUTIONS:
+        buckets = figures.get(name, {}).get("buckets", {})
+        counts |= {f"{name}/buckets/{bound}": count for bound, count in buckets.items()}
+    followed = figures.get("subscribers", {})
+    return counts | {f"subscribers/{name}/handled": one.get("handled", 0) for name, one in followed.items()}
+
+
+def _overlaps(begin: float, end: float, steps: Steps) -> Iterator[tuple[int, float]]:
+    """The steps that lie in a stretch of time, by place, each with the seconds of it that do."""
+    first = max(0, math.floor((begin - steps.begin) / steps.width))
+    last = min(steps.number - 1, math.floor((end - steps.begin) / steps.width))
+    for place in range(first, last + 1):
+        at = steps.begin + place * steps.width
+        seconds = min(end, at + steps.width) - max(begin, at)
+        if seconds > 0:
+            yield place, seconds
+
+
+def quantile_of(buckets: Mapping[str, float], quantile: float) -> float | None:
+    """From how many values are not above each bound, as if values were spread evenly between two bounds; above the
+    highest bound nothing is known but that it was passed. None without any value.
+
+    >>> quantile_of({"1": 0, "2": 50, "5": 100, "+Inf": 100}, 0.75)
+    3.5
+    """
+    total = buckets.get(INFINITE, 0)
+    if total <= 0:
+        return None
+    wanted, low, below = quantile * total, 0.0, 0.0
+    for bound, count in sorted((float(bound), count) for bound, count in buckets.items() if bound != INFINITE):
+        if count >= wanted:
+            return low + (bound - low) * (wanted - below) / (count - below) if count > below else bound
+        low, below = bound, count
+    return low
+
+
+def _quantiles(counted: _Counted, name: str, *, scale: float = 1, only: str = "") -> dict[str, Line]:
+    wanted = {"p50": 0.5, "p99": 0.99}
+    lines = {label: counted.quantile(name, quantile) for label, quantile in wanted.items() if only in ("", label)}
+    return {label: [None if one is None else one * scale for one in line] for label, line in lines.items()}
+
+
+# -- figures of the moment ---------------------------------------------------------------------------------------------
+
+
+def _backlogs(runs: Sequence[Run], steps: Steps, patience: float) -> dict[str, Line]:
+    """All supervisors ask the same queue, so theirs are not added up."""
+    reports = (report for run in runs for report in run)
+    names = {
+        (topic, group)
+        for one in reports
+        for topic, groups in one.figures.get("backlog", {}).items()
+        for group in groups
+    }
+    return {
+        f"{topic} → {group}": _largest(runs, steps, patience, ("backlog", topic, group))
+        for topic, group in sorted(names)
+    }
+
+
+def _largest(runs: Sequence[Run], steps: Steps, patience: float, path: Sequence[str]) -> Line:
+    """At the end of each step: of what the supervisors have said last, the largest."""
+    lines = [[_value(_last(run, times, end, patience), path) for end in steps.ends] for run, times in _timed(runs)]
+    return [max((value for value in values if value is not None), default=None) for values in zip(*lines, strict=True)]
+
+
+def _timed(runs: Sequence[Run]) -> Iterator[tuple[Run, list[float]]]:
+    return ((run, [report.at for report in run]) for run in runs)
+
+
+def _last(run: Run, times: Sequence[float], at: float, patience: float) -> Report | None:
+    """What a supervisor that was there at a moment had reported last."""
+    place = bisect_right(times, at) - 1
+    if place < 0 or run[place].ended or at - times[place] > patience:
+        return None
+    return run[place]
+
+
+def _value(report: Report | None, path: Sequence[str]) -> float | None:
+    value: Any = report.figures if report is not None else None
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int | float) else None
