@@ -20,7 +20,8 @@ EnodeError
 │   ├── AggregateTypeMismatch        the id belongs to an aggregate of another type
 │   ├── ForeignAggregateChanged      a command changed or added an aggregate that is not its own
 │   ├── ApplierNotFound              an aggregate has no method for the event it applies
-│   └── BrokenHistory                stored versions do not join
+│   ├── BrokenHistory                stored versions do not join
+│   └── HistoryTooLong               more streams than the caller wants to be replayed
 ├── CommandError
 │   ├── HandlerNotFound
 │   ├── CommandFailed                what ``result.raise_for_status()`` raises
@@ -171,6 +172,10 @@ class ApplierNotFound(AggregateError):
 
 
 class BrokenHistory(AggregateError):
+    pass
+
+
+class HistoryTooLong(AggregateError):
     pass
 
 

@@ -34,6 +34,7 @@ class EventStream(models.Model):
         verbose_name = "event stream"
         verbose_name_plural = "event streams"
         default_permissions = ("view",)
+        permissions = [("view_payload", "Can view the contents of event streams")]
         constraints = [
             models.UniqueConstraint(fields=["aggregate_root_id", "version"], name="enode_stream_version"),
             # The command comes first, so that a command can be found by its id alone.

@@ -45,10 +45,15 @@ def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscr
             raise DefinitionError(f"{subscriber} yields {command!r}, which is no command")
         key = (types.first_name_of(type(command)), command.aggregate_root_id)
         seen[key] += 1
-        # Lengths come first, so that no two lists of parts make the same text.
-        parts = (cause, subscriber, *key, str(seen[key]))
-        derived = uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts))
-        yield _with_id(command, str(derived))
+        yield _with_id(command, derived_id(cause, subscriber, *key, seen[key]))
+
+
+def derived_id(cause: str, subscriber: str, command_type: str, aggregate_root_id: str, number: int) -> str:
+    """Of a command: the ``number``-th (from 1) of its class for that aggregate that follows from ``cause``.
+    ``command_type`` is the oldest name of the class."""
+    # Lengths come first, so that no two lists of parts make the same text.
+    parts = (cause, subscriber, command_type, aggregate_root_id, str(number))
+    return str(uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts)))
 
 
 def _with_id(command: Command, id: str) -> Command:

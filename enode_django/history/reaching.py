@@ -1,0 +1,60 @@
+"""Which subscribers have come how far in an aggregate. Only reads: asking makes no subscriber begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import psycopg
+from django.db import DatabaseError, transaction
+
+from enode_django.eventing import checkpoints, parking
+from enode_django.eventing.applying import Applier
+from enode_django.eventing.calling import CallingApplier
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventstore.base import EventStore
+from enode_django.exceptions import EnodeError, shown
+from enode_django.history.states import head_of
+from enode_django.runtime import make_applier, make_store
+
+
+class Reached(NamedTuple):
+    """``version`` is None if the subscriber has not begun with the aggregate's shard, or if ``trouble`` says why it is
+    not known. ``parked`` is the class of the error that the aggregate waits for, empty if it does not."""
+
+    subscriber: str
+    version: int | None
+    behind: int
+    parked: str = ""
+    trouble: str = ""
+
+
+def reached(aggregate_root_id: str) -> Sequence[Reached]:
+    """Of all subscribers that follow the aggregate's type, by name; raises `AggregateNotFound`."""
+    store = make_store()
+    head = head_of(store, aggregate_root_id)
+    (last,) = store.load_ranges({aggregate_root_id: (head - 1, head)})[aggregate_root_id]
+    following = [one for one in subscribers.all() if one.follows(last.aggregate_root_type)]
+    return [_reached(one, store, aggregate_root_id, head) for one in following]
+
+
+def _reached(subscriber: Subscriber, store: EventStore, id: str, head: int) -> Reached:
+    try:
+        applier = make_applier(subscriber, store, lambda commands: None)
+        with transaction.atomic(using=applier.alias):
+            if not _has_begun(applier, id):
+                return Reached(subscriber.name, None, head)
+            version = applier.positions([id]).get(id, 0)
+            parked = parking.parked_among(applier.alias, subscriber.name, [id]).get(id, "")
+    except (DatabaseError, psycopg.Error, EnodeError) as error:  # its table is not migrated yet, say
+        return Reached(subscriber.name, None, 0, trouble=shown(error))
+    return Reached(subscriber.name, version, max(0, head - version), parked)
+
+
+def _has_begun(applier: Applier, id: str) -> bool:
+    """One that calls handlers begins when it is first asked for its positions; a projection has none before."""
+    if not isinstance(applier, CallingApplier):
+        return True
+    shard = applier.store.shards[applier.store.place_of(id)]
+    return checkpoints.subscription(applier.alias, applier.name, shard.number) is not None

@@ -1,0 +1,84 @@
+"""The state of an aggregate at any of its versions, by replay through its class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from enode_django.commanding.loading import AggregateLoader, Begin
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.limits import holds
+from enode_django.exceptions import AggregateNotFound, EnodeError, HistoryTooLong, InvalidState, shown
+from enode_django.history.differences import Change, differences
+from enode_django.runtime import make_snapshots, make_store
+from enode_django.serialization.registry import types
+from enode_django.snapshots.reading import SnapshotReader
+from enode_django.snapshots.store import SnapshotStore
+
+
+class State(NamedTuple):
+    """``fields`` are plain values: what a snapshot would hold. A class with a ``snapshot()`` of its own that gives no
+    map has that under the one name ``snapshot()``."""
+
+    aggregate_root_type: str
+    aggregate_root_id: str
+    version: int
+    fields: Mapping[str, Any]
+
+
+def state_at(aggregate_root_id: str, version: int | None = None, *, most: int | None = None) -> State:
+    """The state after that version, by default the newest one, from the newest snapshot that is not later.
+
+    Raises `AggregateNotFound` for a version that is not stored, `UnknownMessageType` if the class of the aggregate or
+    of an event is gone, `BrokenHistory` or `InvalidState` if the class cannot make a state of the events, and
+    `HistoryTooLong` if more than ``most`` streams would have to be replayed.
+    """
+    store = make_store()
+    head = head_of(store, aggregate_root_id)
+    version = head if version is None else version
+    if not 1 <= version <= head:
+        raise AggregateNotFound(f"{aggregate_root_id!r} has no version {version!r}; it has 1 to {head}")
+    snapshots = make_snapshots(store)
+    if most is not None:
+        _check_length(aggregate_root_id, version - _start(snapshots, aggregate_root_id, version), most)
+    aggregate = AggregateLoader(store, snapshots).load(aggregate_root_id, until=version, begin=Begin.SNAPSHOT)
+    if aggregate is None or aggregate.version != version:
+        raise AggregateNotFound(f"{aggregate_root_id!r} has no version {version!r} any more")
+    return State(types.name_of(type(aggregate)), aggregate_root_id, version, _fields_of(aggregate))
+
+
+def difference(one: State, other: State) -> Sequence[Change]:
+    """What is to be changed in the first state to come to the second; they need not be of one aggregate."""
+    return list(differences(dict(one.fields), dict(other.fields)))
+
+
+def head_of(store: EventStore, aggregate_root_id: str) -> int:
+    """The newest version; raises `AggregateNotFound`."""
+    head = store.heads([aggregate_root_id]).get(aggregate_root_id) if holds(aggregate_root_id) else None
+    if head is None:
+        raise AggregateNotFound(f"nothing is stored of an aggregate {shown(aggregate_root_id)}")
+    return head
+
+
+def _start(snapshots: SnapshotStore | None, id: str, version: int) -> int:
+    snapshot = SnapshotReader(snapshots).find([id]).get(id) if snapshots is not None else None
+    return snapshot.version if snapshot is not None and snapshot.version <= version else 0
+
+
+def _check_length(id: str, length: int, most: int) -> None:
+    if length > most:
+        raise HistoryTooLong(
+            f"{length} streams of {id!r} would have to be replayed, and {most} is the most; "
+            "ask for a version that comes soon after the newest snapshot, or replay it in a shell with state_at"
+        )
+
+
+def _fields_of(aggregate: AggregateRoot) -> Mapping[str, Any]:
+    try:
+        plain = aggregate.snapshot()
+    except EnodeError:
+        raise
+    except Exception as error:  # a hook is application code
+        raise InvalidState(f"{type(aggregate).__qualname__} {aggregate.id!r}: {shown(error)}") from error
+    return plain if isinstance(plain, dict) else {"snapshot()": plain}

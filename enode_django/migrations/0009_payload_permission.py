@@ -1,0 +1,19 @@
+from django.db import migrations
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("enode_django", "0008_projection_generations"),
+    ]
+
+    operations = [
+        migrations.AlterModelOptions(
+            name="eventstream",
+            options={
+                "default_permissions": ("view",),
+                "permissions": [("view_payload", "Can view the contents of event streams")],
+                "verbose_name": "event stream",
+                "verbose_name_plural": "event streams",
+            },
+        ),
+    ]
