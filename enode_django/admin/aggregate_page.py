@@ -1,0 +1,181 @@
+"""What the page of an aggregate shows: its timeline, a state, a difference, a causation, and who knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django import forms
+from django.http import Http404
+
+from enode_django.admin import links, stream_list
+from enode_django.admin.causation_picture import Box, Picture, picture_of
+from enode_django.admin.stream_contents import Contents, contents_of
+from enode_django.admin.values import Line, lines_of, path_text, text_of
+from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.limits import holds
+from enode_django.exceptions import EnodeError, StoreUnavailable
+from enode_django.history import Causation, State, causation, difference, reached, state_at, tables
+from enode_django.ids import MAX_ID_LENGTH
+from enode_django.models import EventStream
+
+MOST_REPLAYED = 20_000
+"""Streams: some tenths of a second. Whoever looks at a page waits for it."""
+MOST_CHANGES = 500
+_LAST = 2**63 - 1
+
+
+class Choice(forms.Form):
+    """Of the address of a page: the version in question, what to compare it with, where the timeline begins; or the
+    command whose causation is asked for, since a refused one has no version."""
+
+    version = forms.IntegerField(required=False, min_value=1, max_value=_LAST)
+    other = forms.IntegerField(required=False, min_value=0, max_value=_LAST)
+    below = forms.IntegerField(required=False, min_value=1, max_value=_LAST)
+    command = forms.CharField(required=False, max_length=MAX_ID_LENGTH, strip=False)
+
+
+class TimelineRow(NamedTuple):
+    stream: EventStream
+    contents: Contents | None
+
+
+class ShownState(NamedTuple):
+    """``trouble`` says why there is none."""
+
+    version: int
+    lines: Sequence[Line] = ()
+    trouble: str = ""
+
+
+class ShownChange(NamedTuple):
+    path: str
+    kind: str
+    before: str
+    after: str
+
+
+class ShownDifference(NamedTuple):
+    changes: Sequence[ShownChange] = ()
+    trouble: str = ""
+
+
+class LinkedBox(NamedTuple):
+    box: Box
+    url: str
+
+
+class ShownCausation(NamedTuple):
+    picture: Picture | None = None
+    boxes: Sequence[LinkedBox] = ()
+    cut: Sequence[str] = ()
+    trouble: str = ""
+
+
+class Aggregate:
+    """One that has rows; raises `Http404` otherwise."""
+
+    def __init__(self, store: EventStore, id: str) -> None:
+        self.id = id
+        self.alias = tables.alias_of(store, id) if holds(id) else ""
+        if not self.alias:
+            raise Http404
+        newest = stream_list.newest(self.alias, id).first()
+        refused = None if newest else stream_list.refusals(self.alias, id).first()
+        row = newest or refused
+        if row is None:
+            raise Http404
+        self.type = row.aggregate_root_type
+        self.head = row.version or 0
+
+    def timeline(self, below: int | None, *, with_contents: bool) -> Sequence[TimelineRow]:
+        rows = stream_list.newest(self.alias, self.id, self.head if below is None else below - 1)
+        if not with_contents:
+            return [TimelineRow(row, None) for row in rows]
+        return [TimelineRow(row, contents_of(bytes(row.events), bytes(row.metadata))) for row in rows.defer(None)]
+
+    @property
+    def refusals(self) -> Sequence[EventStream]:
+        return sorted(stream_list.refusals(self.alias, self.id), key=lambda row: -row.sequence)
+
+    @property
+    def shown_shard(self) -> str:
+        """Nothing where there is but one."""
+        return self.alias if len(tables.aliases()) > 1 else ""
+
+    @property
+    def url(self) -> str:
+        return links.aggregate_url(self.id)
+
+
+def shown_state(id: str, version: int) -> ShownState:
+    state = _state_or_trouble(id, version)
+    if isinstance(state, str):
+        return ShownState(version, trouble=state)
+    return ShownState(version, lines_of(state.fields))
+
+
+def shown_difference(id: str, before: int, after: int) -> ShownDifference:
+    """Version 0 is before the first event: there is nothing."""
+    states = [_state_or_trouble(id, version) if version else State("", id, 0, {}) for version in (before, after)]
+    for state in states:
+        if isinstance(state, str):
+            return ShownDifference(trouble=state)
+    one, other = (state for state in states if isinstance(state, State))
+    changes = difference(one, other)
+    return ShownDifference(
+        [
+            ShownChange(path_text(change.path), change.kind, text_of(change.before), text_of(change.after))
+            for change in changes[:MOST_CHANGES]
+        ],
+        f"only the first {MOST_CHANGES} of {len(changes):,} are shown" if len(changes) > MOST_CHANGES else "",
+    )
+
+
+def _state_or_trouble(id: str, version: int) -> State | str:
+    try:
+        return state_at(id, version, most=MOST_REPLAYED)
+    except StoreUnavailable:
+        raise
+    except EnodeError as error:
+        return f"there is no state to show: {error}"
+
+
+def shown_causation(id: str, version: int | None, command_id: str) -> ShownCausation:
+    try:
+        found: Causation = causation(id, version, command_id=command_id)
+    except StoreUnavailable:
+        raise
+    except EnodeError as error:
+        return ShownCausation(trouble=str(error))
+    picture = picture_of(found)
+    return ShownCausation(
+        picture, [LinkedBox(box, links.step_url(box.step) if box.step else "") for box in picture.boxes], found.cut
+    )
+
+
+def page_of(aggregate: Aggregate, choice: Choice, *, with_contents: bool) -> dict[str, Any]:
+    """The context of the template. What a wrong number asks for is what no number does."""
+    asked = choice.cleaned_data
+    id, head = aggregate.id, aggregate.head
+    version = min(asked.get("version") or head, head)
+    command = asked.get("command") or ""
+    timeline = aggregate.timeline(asked.get("below"), with_contents=with_contents)
+    context: dict[str, Any] = {
+        "aggregate": aggregate,
+        "version": version,
+        "timeline": timeline,
+        "older": timeline[-1].stream.version if timeline and (timeline[-1].stream.version or 0) > 1 else None,
+        "is_newest": asked.get("below") is None,
+        "reached": reached(id) if head else (),
+        "command": command,
+    }
+    if with_contents:
+        if head:
+            other = asked.get("other")
+            other = version - 1 if other is None else min(other, head)
+            context |= {"other": other, "state": shown_state(id, version)}
+            context["difference"] = shown_difference(id, other, version)
+        if command or head:
+            context["causation"] = shown_causation(id, None if command else version, command)
+    return context

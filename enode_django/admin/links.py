@@ -1,0 +1,61 @@
+"""The addresses of the event browser's pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin.utils import quote
+from django.urls import reverse
+from django.utils.http import urlencode
+
+from enode_django.history.steps import Step, keys_of_refusal, place_of_event
+
+
+def search_url(id: str) -> str:
+    return f"{reverse('admin:enode_django_eventstream_changelist')}?{urlencode({'q': id})}"
+
+
+def stream_url(sequence: int, alias: str) -> str:
+    return f"{reverse('admin:enode_django_eventstream_change', args=(sequence,))}?{urlencode({'shard': alias})}"
+
+
+def aggregate_url(aggregate_root_id: str) -> str:
+    return reverse("admin:enode_django_eventstream_aggregate", args=(_quoted(aggregate_root_id),))
+
+
+def state_url(aggregate_root_id: str) -> str:
+    return reverse("admin:enode_django_eventstream_state", args=(_quoted(aggregate_root_id),))
+
+
+def _quoted(id: str) -> str:
+    """An id may hold anything that an address must not."""
+    quoted = quote(id)
+    return quoted if quoted.strip(".") else quoted.replace(".", "_2E")  # or a browser would go up
+
+
+def version_url(aggregate_root_id: str, version: int) -> str:
+    return f"{aggregate_url(aggregate_root_id)}?{urlencode({'version': version})}#causation"
+
+
+def command_url(aggregate_root_id: str, command_id: str) -> str:
+    """For a refused command, which has no version."""
+    return f"{aggregate_url(aggregate_root_id)}?{urlencode({'command': command_id})}#causation"
+
+
+def step_url(step: Step) -> str:
+    if step.version is None:
+        return command_url(step.aggregate_root_id, step.command_id)
+    return version_url(step.aggregate_root_id, step.version)
+
+
+def cause_url(causation_id: Any) -> str:
+    """Of what metadata names as the cause; empty if it names nothing. It may not exist."""
+    if not isinstance(causation_id, str) or not causation_id:
+        return ""
+    place = place_of_event(causation_id)
+    if place is not None:
+        return version_url(*place)
+    for command_id, root in keys_of_refusal(causation_id):
+        if root and command_id:
+            return command_url(root, command_id)
+    return search_url(causation_id)

@@ -1,0 +1,251 @@
+"""Pages of the list of streams: what is asked for, and the queries, which are the same on a table of any size.
+
+A page is found by the primary key, newest first, and the links beside it carry a sequence: nothing is counted, and
+nothing passed over. There is no index by type or time, since it would cost every write. Times are turned into
+sequences; for types a page looks through so many sequences as a moment allows, and offers to go on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django import forms
+from django.db import connections
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.messages import Command
+from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.limits import holds
+from enode_django.eventstore.statements import TABLE
+from enode_django.history import tables
+from enode_django.ids import MAX_ID_LENGTH
+from enode_django.models import EventStream
+from enode_django.serialization.registry import types
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+ENVELOPE = (
+    "sequence",
+    "aggregate_root_type",
+    "aggregate_root_id",
+    "version",
+    "command_id",
+    "command_type",
+    "created_at",
+)
+PAGE = 50
+WINDOW = 50_000
+"""Sequences that one query looks through for a type."""
+PATIENCE = 0.1
+"""Seconds after which a page does not begin another query."""
+CLOCKS_DIFFER = timedelta(seconds=5)
+"""So much the times of neighbouring rows may be out of order: workers on several machines have made them."""
+COUNTED = 10_000
+_LAST = 2**63 - 1
+
+
+class MomentField(forms.DateTimeField):
+    """In UTC: a moment that has no time there is none of the database's either."""
+
+    def clean(self, value: Any) -> datetime | None:
+        moment = super().clean(value)
+        try:
+            return moment.astimezone(UTC) if isinstance(moment, datetime) else None
+        except (OverflowError, ValueError) as error:
+            raise forms.ValidationError("Enter a time that has a year from 1 to 9999 in UTC, too.") from error
+
+
+class Filters(forms.Form):
+    """Of the address of a page. ``q`` stands alone: it looks everywhere."""
+
+    q = forms.CharField(required=False, max_length=MAX_ID_LENGTH, strip=False, label="Id")
+    shard = forms.ChoiceField(required=False)
+    type = forms.CharField(required=False, max_length=MAX_ID_LENGTH, label="Aggregate type")
+    command = forms.CharField(required=False, max_length=MAX_ID_LENGTH, label="Command type")
+    since = MomentField(required=False, label="From")
+    until = MomentField(required=False, label="Before")
+    before = forms.IntegerField(required=False, min_value=1, max_value=_LAST)
+    after = forms.IntegerField(required=False, min_value=0, max_value=_LAST)
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.aliases = tables.aliases()
+        shard = self.fields["shard"]
+        assert isinstance(shard, forms.ChoiceField)
+        shard.choices = [(alias, alias) for alias in self.aliases]
+
+    @property
+    def alias(self) -> str:
+        return self.cleaned_data.get("shard") or self.aliases[0]
+
+    @property
+    def wanted_types(self) -> dict[str, str]:
+        """As conditions of a query."""
+        asked = {
+            "aggregate_root_type": self.cleaned_data.get("type"),
+            "command_type": self.cleaned_data.get("command"),
+        }
+        return {column: name for column, name in asked.items() if name}
+
+
+class Listing(NamedTuple):
+    """``older`` and ``newer`` are the sequences that the next pages begin beyond, None where there are none. If the
+    page stopped looking before it was full, ``looked_to`` is how far it came."""
+
+    rows: Sequence[EventStream]
+    older: int | None = None
+    newer: int | None = None
+    looked_to: int | None = None
+
+
+def listing(form: Filters) -> Listing:
+    """The page that a valid form asks for."""
+    asked, alias = form.cleaned_data, form.alias
+    rows = envelopes(alias).filter(**form.wanted_types)
+    low, high = _bounds(alias, asked["since"], asked["until"])
+    if asked["since"]:
+        rows = rows.filter(created_at__gte=asked["since"])
+    if asked["until"]:
+        rows = rows.filter(created_at__lt=asked["until"])
+    size = WINDOW if form.wanted_types or asked["since"] or asked["until"] else _LAST
+    if asked["after"] is not None:
+        return _ascending(rows, max(low, asked["after"] + 1), high, size)
+    before = asked["before"]
+    return _descending(rows, low, high if before is None else min(high, before - 1), size, is_first=before is None)
+
+
+def envelopes(alias: str) -> QuerySet[EventStream]:
+    """Without the contents, which may be long."""
+    return tables.streams(alias).only(*ENVELOPE)
+
+
+def _bounds(alias: str, since: datetime | None, until: datetime | None) -> tuple[int, int]:
+    low = tables.sequence_at(alias, _shifted(since, -CLOCKS_DIFFER)) if since else 1
+    high = tables.sequence_at(alias, _shifted(until, CLOCKS_DIFFER)) - 1 if until else tables.last_sequence(alias)
+    return low, high
+
+
+def _shifted(moment: datetime, by: timedelta) -> datetime:
+    try:
+        return moment + by
+    except OverflowError:  # at the end of all times
+        return moment
+
+
+def _descending(rows: QuerySet[EventStream], low: int, high: int, size: int, *, is_first: bool) -> Listing:
+    found, rest = _fill(rows.order_by("-sequence"), windows(low, high, size))
+    page = found[:PAGE]
+    newer = None if is_first else (page[0].sequence if page else high)
+    if len(found) > PAGE:
+        return Listing(page, page[-1].sequence, newer)
+    if rest is None:
+        return Listing(page, None, newer)
+    return Listing(page, rest[0], newer, looked_to=rest[0])
+
+
+def _ascending(rows: QuerySet[EventStream], low: int, high: int, size: int) -> Listing:
+    found, rest = _fill(rows.order_by("sequence"), _mirrored(low, high, size))
+    page = found[:PAGE][::-1]
+    older = page[-1].sequence if page else low
+    if len(found) > PAGE:
+        return Listing(page, older, page[0].sequence)
+    if rest is None:
+        return Listing(page, older, None)
+    return Listing(page, older, rest[1], looked_to=rest[1])
+
+
+def windows(low: int, high: int, size: int) -> Iterator[tuple[int, int]]:
+    """From the top down.
+
+    >>> list(windows(1, 25, 10))
+    [(16, 25), (6, 15), (1, 5)]
+    """
+    while high >= low:
+        yield max(low, high - size + 1), high
+        high -= size
+
+
+def _mirrored(low: int, high: int, size: int) -> Iterator[tuple[int, int]]:
+    """From the bottom up."""
+    return ((low + high - top, low + high - bottom) for bottom, top in windows(low, high, size))
+
+
+Window = tuple[int, int]
+
+
+def _fill(rows: QuerySet[EventStream], parts: Iterator[Window]) -> tuple[list[EventStream], Window | None]:
+    """One row more than a page, if there are so many; and the last part that was looked at, if there are more."""
+    found: list[EventStream] = []
+    deadline = time.monotonic() + PATIENCE
+    part = next(parts, None)
+    while part is not None:
+        found += rows.filter(sequence__range=part)[: PAGE + 1 - len(found)]
+        following = next(parts, None)
+        if following is not None and (len(found) > PAGE or time.monotonic() > deadline):
+            return found, part
+        part = following
+    return found, None
+
+
+# -- searching ----------------------------------------------------------------------------------------------------
+
+
+class Hits(NamedTuple):
+    """The rows of one shard."""
+
+    alias: str
+    rows: Sequence[EventStream]
+
+
+def search(store: EventStore, id: str) -> Sequence[Hits]:
+    """By the whole id of an aggregate, in its shard, or of a command, in all. Of an aggregate the newest page of
+    versions, and of refusals."""
+    own = tables.alias_of(store, id) if holds(id) else ""
+    hits = []
+    for alias in tables.aliases():
+        queries = [by_command(alias, id), *((newest(alias, id), refusals(alias, id)) if alias == own else ())]
+        rows = {row.sequence: row for query in queries for row in query}
+        hits.append(Hits(alias, [rows[sequence] for sequence in sorted(rows, reverse=True)]))
+    return hits
+
+
+def by_command(alias: str, command_id: str) -> QuerySet[EventStream]:
+    return tables.rows_of_command(alias, command_id).only(*ENVELOPE)
+
+
+def newest(alias: str, aggregate_root_id: str, until: int = _LAST) -> QuerySet[EventStream]:
+    """By version, from ``until`` downwards."""
+    rows = envelopes(alias).filter(aggregate_root_id=aggregate_root_id, version__lte=until)
+    return rows.order_by("-version")[:PAGE]
+
+
+def refusals(alias: str, aggregate_root_id: str) -> QuerySet[EventStream]:
+    """The newest, about: sorting them would take all of them, and the index has them in the order of their places."""
+    rows = envelopes(alias).filter(aggregate_root_id=aggregate_root_id, version__isnull=True)
+    return rows.order_by("-version")[:PAGE]
+
+
+# -- what stands beside -------------------------------------------------------------------------------------------
+
+
+def known_types() -> dict[str, Sequence[str]]:
+    """What this process knows: the table is not asked, which would read all of it. Other names may be typed."""
+    return {"aggregates": sorted(types.names_of(AggregateRoot)), "commands": sorted(types.names_of(Command))}
+
+
+def size_in_words(alias: str) -> str:
+    """An estimate for a large table, since counting reads all of it.
+
+    The database's own is of its last ``VACUUM`` or ``ANALYZE``; before the first one it has none.
+    """
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass", (TABLE,))
+        ((estimate,),) = cursor.fetchall()
+    if estimate > COUNTED:
+        return f"about {estimate:,}"
+    counted = tables.streams(alias).values("pk")[: COUNTED + 1].count()
+    return f"more than {COUNTED:,}" if counted > COUNTED else f"{counted:,}"

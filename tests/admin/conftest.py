@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+from django.test import Client
+
+if TYPE_CHECKING:  # pytest loads this file before the apps
+    from enode_django.models import EventStream
+
+
+@pytest.fixture
+def streams(db: None) -> Sequence[EventStream]:
+    """An account with a script for an owner, a deposit and a refused withdrawal; and another account."""
+    from enode_django import execute_command, metadata
+    from enode_django.models import EventStream
+    from enode_django.testing import inline
+    from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
+    from tests.admin.people import HOSTILE
+
+    with inline(), metadata(user="teller-7"):
+        execute_command(OpenAccount(aggregate_root_id="a", owner=HOSTILE))
+        execute_command(Deposit(aggregate_root_id="a", amount=Decimal("2.50"), id="deposit-1"))
+        execute_command(Withdraw(aggregate_root_id="a", amount=Decimal(9)))
+        execute_command(OpenAccount(aggregate_root_id="b", owner="Ada"))
+    return list(EventStream.objects.order_by("sequence"))
+
+
+@pytest.fixture
+def viewer(client: Client, db: None) -> Client:
+    """May view event streams, and not what is in them."""
+    from tests.admin.people import logged_in
+
+    return logged_in(client, "view_eventstream")
+
+
+@pytest.fixture
+def reader(client: Client, db: None) -> Client:
+    """May view event streams and what is in them."""
+    from tests.admin.people import logged_in
+
+    return logged_in(client, "view_eventstream", "view_payload")
