@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from enode_django.equeue.messages import GroupState, QueueState, Start
 from enode_django.equeue.transports.base import Transport, check_queues
+from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import QueueError
 
 PULL_LIMIT = 100
@@ -64,6 +65,15 @@ class PeekedMessage(NamedTuple):
     body: bytes
 
 
+class ProducerInfo(NamedTuple):
+    """``seconds`` since the process last said that it sends to the topic; it says so every half minute at most, and
+    only while it sends."""
+
+    topic: str
+    producer: str
+    seconds: float
+
+
 def list_topics(transport: Transport, topics: Sequence[str] = ()) -> list[TopicInfo]:
     """All of them, or some. Raises `UnknownTopic`."""
     infos = []
@@ -102,6 +112,22 @@ def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueS
         shares.append(QueueShare(topic, group, queue, committed, end, backlog, owner, seconds, heirs.get(queue)))
     backlog = sum(share.backlog for share in shares)
     return GroupInfo(topic, group, state.generation, state.members, state.counts, backlog, shares)
+
+
+def list_producers(transport: Transport, topics: Sequence[str] = ()) -> list[ProducerInfo]:
+    """Who has sent to all topics, or to some, within the last minutes. Raises `UnknownTopic`."""
+    return [
+        ProducerInfo(topic, producer, seconds)
+        for topic in topics or transport.topics()
+        for producer, seconds in transport.producers(topic).items()
+    ]
+
+
+def broker_figures(transport: Transport) -> Mapping[str, Any]:
+    """What the broker says of itself. Raises `QueueError` where the queue has no broker."""
+    if not isinstance(transport, BrokerTransport):
+        raise QueueError(f"the queue has no broker: its driver is {type(transport).__name__}")
+    return transport.status()
 
 
 def set_offsets(

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
+from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Claim, Commit, GroupState, Lease, Membership, QueueState, Route, Start
 from enode_django.equeue.transports.base import check_new_topic, check_queues
@@ -80,6 +81,7 @@ class Topic:
     hidden_from_producers: set[int] = field(default_factory=set)
     hidden_from_consumers: set[int] = field(default_factory=set)
     groups: dict[str, GroupRecord] = field(default_factory=dict)
+    producers: KnownProducers = field(default_factory=KnownProducers, compare=False)
 
     @property
     def route(self) -> Route:
@@ -129,7 +131,7 @@ class Coordinator:
     def topic(self, name: str, queues: Collection[int] = ()) -> Topic:
         topic = self.topics.get(name)
         if topic is None:
-            raise UnknownTopic(f"topic {name!r} does not exist; create it with create_topic")
+            raise UnknownTopic(f"topic {name!r} does not exist; create it: create_topic, manage.py equeue create")
         topic.check(queues)
         return topic
 

@@ -1,14 +1,14 @@
-"""Dead letters: what they are of, and sending them anew.
+"""Dead letters: what they are of, sending them anew, and discarding them.
 
-A group's topic of dead letters holds the letters and, behind them, notes of which were sent anew. So whoever sends
-some writes the note afterwards, and after a crash in between sends them again: at least once, and none is lost. The
-group ``requeue`` of that topic commits past those that are settled, so that they may be trimmed.
+A group's topic of dead letters holds the letters and, behind them, notes of which are settled: sent anew, or discarded.
+So whoever sends some writes the note afterwards, and after a crash in between sends them again: at least once, and none
+is lost. The group ``requeue`` of that topic commits past those that are settled, so that they may be trimmed.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import NamedTuple
@@ -50,8 +50,8 @@ def groups_with_dead_letters(transport: Transport) -> list[str]:
 
 
 def dead_letters(transport: Transport, group: str) -> Iterator[DeadLetter]:
-    """Those that were not sent anew, the oldest first. It reads the topic twice. Raises `UnknownTopic` for a group
-    that never had any."""
+    """Those that are not settled, the oldest first. It reads the topic twice. Raises `UnknownTopic` for a group that
+    never had any."""
     topic = dead_letter_topic(group)
     first, end, _, _ = transport.queues(topic)[0]
     settled: set[int] = set()
@@ -59,10 +59,9 @@ def dead_letters(transport: Transport, group: str) -> Iterator[DeadLetter]:
         if isinstance(entry, Settled):
             settled |= entry.offsets
     for offset, entry, body in _read(transport, topic, first, end):
-        if isinstance(entry, Failed) and offset not in settled:
-            yield DeadLetter(group, offset, entry, entry.message.body)
-        elif entry is None:
-            yield DeadLetter(group, offset, None, body)
+        if offset in settled or isinstance(entry, Settled):
+            continue
+        yield DeadLetter(group, offset, entry, entry.message.body if entry else body)
 
 
 def _read(
@@ -84,14 +83,40 @@ def requeue(
     end of the queue that they came from, where every group gets them. Raises `QueueError`, and sends nothing, for an
     offset where no such dead letter is; `QueueHeld` while somebody else does the same.
     """
+
+    def can_be_sent(letter: DeadLetter) -> bool:
+        return letter.failed is not None and (to_topic or not letter.failed.for_all)
+
+    def send(letters: Sequence[DeadLetter]) -> None:
+        _send(transport, group, [letter.failed.message for letter in letters if letter.failed], to_topic)
+
+    return _settle(transport, group, offsets, can_be_sent, send)
+
+
+def discard(transport: Transport, group: str, offsets: Collection[int] | None = None) -> list[int]:
+    """Be done with dead letters without sending them anew, those at ``offsets`` or all; returns their offsets.
+
+    Raises `QueueError`, and discards nothing, for an offset where no dead letter is; `QueueHeld` while somebody else
+    discards or requeues.
+    """
+    return _settle(transport, group, offsets, lambda letter: True, lambda letters: None)
+
+
+def _settle(
+    transport: Transport,
+    group: str,
+    offsets: Collection[int] | None,
+    suits: Callable[[DeadLetter], bool],
+    act: Callable[[Sequence[DeadLetter]], None],
+) -> list[int]:
     topic = dead_letter_topic(group)
     transport.queue_count(topic)
     with _alone(transport, topic) as lease:
-        chosen = _chosen(transport, group, offsets, to_topic)
+        chosen = _chosen(transport, group, offsets, suits)
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
             lease.renew()
-            _send(transport, group, [letter.failed.message for letter in some if letter.failed], to_topic)
+            act(some)
             transport.send(topic, {0: [encode_settled([letter.offset for letter in some])]})
         end = transport.end_offsets(topic)[0]  # first: a letter that comes now must not be committed past
         lease.commit(min([end, *(letter.offset for letter in islice(dead_letters(transport, group), 1))]))
@@ -99,16 +124,18 @@ def requeue(
     return [letter.offset for letter in chosen]
 
 
-def _chosen(transport: Transport, group: str, offsets: Collection[int] | None, to_topic: bool) -> list[DeadLetter]:
+def _chosen(
+    transport: Transport, group: str, offsets: Collection[int] | None, suits: Callable[[DeadLetter], bool]
+) -> list[DeadLetter]:
     letters = [
         letter
         for letter in dead_letters(transport, group)
-        if letter.failed and (to_topic or not letter.failed.for_all) and (offsets is None or letter.offset in offsets)
+        if suits(letter) and (offsets is None or letter.offset in offsets)
     ]
     missing = sorted(set(offsets or ()) - {letter.offset for letter in letters})
     if missing:
         raise QueueError(
-            f"group {group!r} has no dead letter at {', '.join(map(str, missing))} that can be sent anew so; what each "
+            f"group {group!r} has no dead letter at {', '.join(map(str, missing))} that can be settled so; what each "
             "of its consumers got (broadcasting) goes to its topic only"
         )
     return letters
@@ -138,9 +165,7 @@ class _Lease:
 
     def renew(self) -> None:
         if self._transport.renew(REQUEUE_GROUP, self._topic, self._owner, {0: self._epoch}, LEASE):
-            raise QueueError(
-                f"somebody else sends the dead letters of {self._topic!r} anew; see what is left, and repeat"
-            )
+            raise QueueError(f"somebody else settles the dead letters of {self._topic!r}; see what is left, and repeat")
 
     def commit(self, offset: int) -> None:
         self._transport.commit(REQUEUE_GROUP, self._topic, {0: Commit(self._epoch, offset)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -31,7 +33,8 @@ class Producer:
 
     A topic that does not exist is created with ``queues`` queues on its first use, or, when ``queues`` is None,
     raises `UnknownTopic`. Which queues a topic has is asked again after ``refresh_after`` seconds of ``clock``, and
-    when the transport says that they have changed.
+    when the transport says that they have changed. Whoever asks is announced as a producer of the topic, as
+    ``host-pid``.
     """
 
     def __init__(
@@ -133,10 +136,13 @@ class Producer:
         return route
 
     def _ask(self, topic: str) -> Route:
+        """Announces this process, too: here it costs no send anything."""
         try:
-            return self._transport.route(topic)
+            route = self._transport.route(topic)
         except UnknownTopic:
             if self._queues is None:
                 raise
-        self._transport.create_topic(topic, self._queues)
-        return self._transport.route(topic)
+            self._transport.create_topic(topic, self._queues)
+            route = self._transport.route(topic)
+        self._transport.announce(topic, f"{socket.gethostname()}-{os.getpid()}")
+        return route

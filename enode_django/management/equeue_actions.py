@@ -72,6 +72,16 @@ def groups(transport: Transport, options: Options) -> Iterator[Row]:
         }
 
 
+def producers(transport: Transport, options: Options) -> Iterator[Row]:
+    for info in administration.list_producers(transport, options["topics"]):
+        yield {"topic": info.topic, "producer": info.producer, "seconds ago": round(info.seconds, 1)}
+
+
+def broker(transport: Transport, options: Options) -> Iterator[Row]:
+    figures = administration.broker_figures(transport)
+    return ({"figure": name.replace("_", " "), "value": value} for name, value in figures.items())
+
+
 def offsets(transport: Transport, options: Options) -> Iterator[Row]:
     infos = administration.list_groups(transport, options["topics"], group=options["group"])
     return (_share(share) for info in infos for share in info.shares)
@@ -154,10 +164,16 @@ def requeue(transport: Transport, options: Options) -> Iterator[Row]:
     return ({"group": options["group"], "offset sent anew": offset} for offset in sent)
 
 
+def discard(transport: Transport, options: Options) -> Iterator[Row]:
+    discarded = dead_letters.discard(transport, options["group"], None if options["all"] else options["offsets"])
+    return ({"group": options["group"], "offset discarded": offset} for offset in discarded)
+
+
 ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "topics": topics,
     "create": create,
     "add-queues": add_queues,
+    "producers": producers,
     "groups": groups,
     "offsets": offsets,
     "set-offset": set_offset,
@@ -167,5 +183,7 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "tail": tail,
     "dead-letters": list_dead_letters,
     "requeue": requeue,
+    "discard": discard,
     "delete-group": delete_group,
+    "broker": broker,
 }

@@ -36,9 +36,11 @@ def write_table(out: OutputWrapper, rows: Sequence[Row]) -> None:
 
 
 def write_lines(out: OutputWrapper, rows: Iterable[Row]) -> None:
-    """Each row as it comes, without headings."""
-    for row in rows:
-        out.write("  ".join(map(_cell, row.values())))
+    """Each row as it comes, below headings; columns are as wide as those."""
+    for number, row in enumerate(rows):
+        lines = [list(row), list(map(_cell, row.values()))]
+        for line in lines[0 if number == 0 else 1 :]:
+            out.write("  ".join(cell.ljust(len(heading)) for heading, cell in zip(row, line, strict=True)).rstrip())
         out.flush()
 
 

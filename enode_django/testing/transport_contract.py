@@ -56,6 +56,8 @@ class TransportContract(TransportGroupContract):
             lambda transport, topic: transport.committed("group", topic),
             lambda transport, topic: transport.receipts("group", topic, 0),
             lambda transport, topic: transport.trim(topic),
+            lambda transport, topic: transport.announce(topic, "a process"),
+            lambda transport, topic: transport.producers(topic),
         ],
     )
     def test_unknown_topic_is_named(self, transport: Transport, use: Callable[[Transport, str], object]) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from enode_django.equeue.messages import Commit, Membership, Once, Receipt, Route, Start
-from enode_django.equeue.transports.base import KNOWN_SENDS, Transport
+from enode_django.equeue.transports.base import KNOWN_SENDS, MOST_PRODUCERS, PRODUCER_SECONDS, Transport
 from enode_django.exceptions import QueueBacklog, QueueError, StaleRoute, UnknownTopic
 from enode_django.testing.transport_lease_contract import QUEUES, TransportLeaseContract, eventually, kept, messages
 
@@ -27,6 +27,30 @@ def finished(transport: Transport, topic: str, group: str = "group") -> None:
 
 
 class TransportGroupContract(TransportLeaseContract):
+    # Producers
+
+    def test_producers_are_those_that_announced_themselves(
+        self, transport: Transport, another: Transport, topic: str
+    ) -> None:
+        assert transport.producers(topic) == {}
+        transport.announce(topic, "b")
+        another.announce(topic, "a")
+        first = transport.producers(topic)
+        assert list(first) == ["a", "b"]
+        assert all(0 <= seconds < PRODUCER_SECONDS for seconds in first.values())
+        eventually(lambda: transport.producers(topic)["a"] > first["a"] or None)
+        transport.announce(topic, "b")
+        second = another.producers(topic)
+        assert list(second) == ["a", "b"]
+        assert second["b"] < second["a"], "it was heard of again"
+
+    def test_of_very_many_producers_those_are_known_that_came_last(self, transport: Transport, topic: str) -> None:
+        for number in range(MOST_PRODUCERS + 1):
+            transport.announce(topic, f"{number}")
+        known = transport.producers(topic)
+        assert len(known) == MOST_PRODUCERS
+        assert f"{MOST_PRODUCERS}" in known
+
     # Members
 
     def test_first_member_shall_own_all_and_the_second_one_half(

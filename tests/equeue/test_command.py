@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enode_django.equeue.messages import Commit
+from enode_django.equeue.producer import Producer
 from enode_django.equeue.subscribing import RetryPolicy
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.management.tables import preview
@@ -67,7 +69,7 @@ def test_topics_are_created_and_shown(queue: MemoryTransport) -> None:
         equeue("create", "orders", "--queues", "5")
     with pytest.raises(CommandError, match="cannot name a topic"):
         equeue("create", "or ders")
-    with pytest.raises(CommandError, match="create it with create_topic"):
+    with pytest.raises(CommandError, match=r"create it: .* manage\.py equeue create"):
         equeue("topics", "others")
 
 
@@ -165,19 +167,55 @@ def test_messages_are_shown(queue: MemoryTransport) -> None:
 
 
 class UntilCtrlC(StringIO):
-    """Ctrl-C is pressed when two lines are out."""
+    """Ctrl-C is pressed when the second message is out."""
 
     def flush(self) -> None:
-        if self.getvalue().count("\n") == 2:
+        if "b" in self.getvalue().split()[-1]:
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("options", "second"), [([], "0  1  1  b"), (["--json"], '"body": "b"')])
-def test_tail_shows_messages_until_ctrl_c(queue: MemoryTransport, options: list[str], second: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ([], ["queue  offset  size  body", "0      0       1     a", "0      1       1     b"]),
+        (["--json"], [f'{{"queue": 0, "offset": {n}, "size": 1, "body": "{body}"}}' for n, body in enumerate("ab")]),
+    ],
+)
+def test_tail_shows_messages_until_ctrl_c(queue: MemoryTransport, options: list[str], shown: list[str]) -> None:
     queue.send("orders", {0: texts("a", "b")})
     out = UntilCtrlC()
     call_command("equeue", "tail", "orders", "--from-first", *options, stdout=out)
-    assert second in out.getvalue().splitlines()[1]
+    assert out.getvalue().splitlines() == shown
+
+
+def test_producers_are_shown(queue: MemoryTransport) -> None:
+    assert equeue("producers").strip() == "nobody has sent anything lately"
+    Producer(queue).send("orders", "ada", b"3 apples")
+    (row,) = rows("producers", "orders")
+    assert (row["topic"], row["producer"]) == ("orders", f"{socket.gethostname()}-{os.getpid()}")
+    assert row["seconds_ago"] < 60
+    with pytest.raises(CommandError, match="'nowhere'"):
+        equeue("producers", "nowhere")
+
+
+def test_a_queue_without_a_broker_has_no_figures_of_one(queue: MemoryTransport) -> None:
+    with pytest.raises(CommandError, match="its driver is MemoryTransport"):
+        equeue("broker")
+
+
+def test_dead_letters_are_discarded_for_good(queue: MemoryTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.create_topic("dead.billing", 1)
+    queue.send("dead.billing", {0: texts("no letter", "nor this")})
+    with pytest.raises(CommandError, match="name offsets"):
+        equeue("discard", "billing", "--yes")
+    monkeypatch.setattr("builtins.input", lambda prompt: "no")
+    with pytest.raises(CommandError, match="nothing was changed"):
+        equeue("discard", "billing", "0")
+    assert rows("discard", "billing", "0", "--yes") == [{"group": "billing", "offset_discarded": 0}]
+    assert [row["offset"] for row in rows("dead-letters", "billing")] == [1]
+    assert "\nrequeue: whoever sends" in equeue("groups"), "the group is not one of theirs"
+    assert rows("discard", "billing", "--all", "--yes") == [{"group": "billing", "offset_discarded": 1}]
+    assert equeue("discard", "billing", "--all", "--yes").strip() == "nothing to discard"
 
 
 def test_dead_letters_are_shown_and_sent_anew(queue: MemoryTransport) -> None:
@@ -217,8 +255,11 @@ def test_who_reads_no_further_ends_it_without_a_complaint(tmp_path: Path) -> Non
         transport = broker.transport()
         transport.create_topic("orders", 2_000)  # more lines than a pipe holds
         transport.close()
-        command = [sys.executable, "manage.py", "equeue", "topics"]
         environment = {**os.environ, "QUEUE_URL": broker.location}
+        figures = [sys.executable, "manage.py", "equeue", "broker", "--json"]
+        shown = subprocess.run(figures, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+        assert json.loads(shown.splitlines()[0]) == {"figure": "run", "value": 1}
+        command = [sys.executable, "manage.py", "equeue", "topics"]
         with subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as reading:

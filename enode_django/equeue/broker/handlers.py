@@ -40,7 +40,7 @@ class Handlers:
         self._trim = trim
         asked = (
             *("create_topic", "add_queues", "show", "join", "leave", "bury", "acquire", "renew", "release"),
-            *("commit", "set_offset", "retire_group", "delete_group"),
+            *("commit", "set_offset", "retire_group", "delete_group", "announce", "producers"),
         )
         own = (
             "receipts",

@@ -128,6 +128,8 @@ REQUESTS: Mapping[str, Request] = {
     "route": Request((text,)),
     "add_queues": Request((text, queue_total, flag), durable=True),
     "show": Request((text, number, flag, flag, flag), durable=True),
+    "announce": Request((text, text)),
+    "producers": Request((text,)),
     "send": Request((text, batches, optional(number), producer, natural), durable=True),
     "pull": Request((text, numbers, number, seconds)),
     "end_offsets": Request((text,)),

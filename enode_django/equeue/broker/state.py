@@ -97,6 +97,13 @@ class BrokerState:
         shown = {"to_producers": to_producers, "to_consumers": to_consumers}
         self._changed("show", topic, queue, **shown, unordered=True, bounds={})
 
+    def announce(self, topic: str, producer: str) -> None:
+        """Costs no record: after a restart producers announce themselves again."""
+        self.coordinator.topic(topic).producers.hear(producer, now=self._clock())
+
+    def producers(self, topic: str) -> Mapping[str, float]:
+        return self.coordinator.topic(topic).producers.seconds(now=self._clock())
+
     # -- groups ---------------------------------------------------------------------------------------------------
 
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:

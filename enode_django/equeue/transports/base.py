@@ -29,6 +29,10 @@ from enode_django.exceptions import QueueError, StaleRoute
 
 KNOWN_SENDS = 100
 """How many sends of a producer can be made again without being stored again."""
+PRODUCER_SECONDS = 600.0
+"""How long a producer is known that does not announce itself again."""
+MOST_PRODUCERS = 1_000
+"""Of each topic so many are known, those that announced themselves last."""
 
 
 class Inbox(Protocol):
@@ -91,6 +95,13 @@ class Transport(Protocol):
         What is hidden from consumers is given to no member of a group. Raises `QueueError` for the last queue that
         producers see.
         """
+
+    def announce(self, topic: str, producer: str) -> None:
+        """Note that a process sends to the topic, under a name for people; it may be said again and again. Nobody
+        depends on it, so it may be lost when the queue restarts."""
+
+    def producers(self, topic: str) -> Mapping[str, float]:
+        """The names announced within the last ten minutes (1,000 at most), with the seconds since."""
 
     # Messages
 

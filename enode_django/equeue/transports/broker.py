@@ -117,6 +117,13 @@ class BrokerTransport:
     ) -> None:
         self._call("show", topic, queue, to_producers, to_consumers, unordered)
 
+    def announce(self, topic: str, producer: str) -> None:
+        self._call("announce", topic, producer)
+
+    def producers(self, topic: str) -> Mapping[str, float]:
+        seconds: Mapping[str, float] = self._call("producers", topic)
+        return seconds
+
     # -- messages -------------------------------------------------------------------------------------------------
 
     def send(

@@ -209,8 +209,8 @@ class Pool:
 
 def unreachable(location: str, reason: object) -> TransportUnavailable:
     return TransportUnavailable(
-        f"the broker at {location} cannot be reached ({reason}); start it with manage.py runbroker, or name another "
-        "one in ENODE['QUEUE']"
+        f"the broker at {location} cannot be reached ({reason}); start it with manage.py runbroker or runprocessors "
+        "--with-broker, or name another one in ENODE['QUEUE']"
     )
 
 

@@ -167,6 +167,14 @@ class MemoryTransport:
         self._coordinator.topic(topic)
         return {number: (queue.first, queue.end) for number, queue in enumerate(self._queues[topic])}
 
+    def announce(self, topic: str, producer: str) -> None:
+        with self._changed:
+            self._coordinator.topic(topic).producers.hear(producer, now=self._clock())
+
+    def producers(self, topic: str) -> Mapping[str, float]:
+        with self._changed:
+            return self._coordinator.topic(topic).producers.seconds(now=self._clock())
+
     # -- messages -------------------------------------------------------------------------------------------------
 
     def send(

@@ -107,7 +107,7 @@ class RedisGroups:
         keys = (self._keys.topic(topic), self._keys.groups(topic), self._keys.group(topic, group))
         answer = self._connection.run(ScriptCall(MEMBERS, keys, (action, group, member, milliseconds(session))))
         if answer is None:
-            raise UnknownTopic(f"topic {topic!r} does not exist; create it with create_topic")
+            raise UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py equeue create")
         now, count, hidden, division, members = answer
         sessions = {name.decode(): until / 1000 for name, until in zip(members[::2], members[1::2], strict=True)}
         generation, shares = msgpack.unpackb(division) if division else (0, {})

@@ -27,6 +27,9 @@ class Keys:
     def topic(self, topic: str) -> str:
         return f"{self._prefix}:{{{topic}}}:topic"
 
+    def producers(self, topic: str) -> str:
+        return f"{self._prefix}:{{{topic}}}:producers"
+
     def groups(self, topic: str) -> str:
         return f"{self._prefix}:{{{topic}}}:groups"
 

@@ -6,6 +6,7 @@ Keys, all under ``prefix`` (``enode``); what a script touches together shares a 
 * ``enode:{topic}:topic`` hash: queues (how many), unproduced and unconsumed (which are hidden), and what
   `redis_topic_scripts` says of version, round, until; ``enode:{topic}:groups`` hash: the groups that ever joined or
   acquired a queue, and whether trimming waits for them; ``enode:{topic}:group:<group>`` hash: sessions, division
+* ``enode:{topic}:producers`` sorted set: who sends to the topic, by when it said so last, in ms since 1970
 * ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:queue`` hash: end (the next
   offset), route and round (copies of the topic's), epoch (the last one given out) and run (under which)
 * ``enode:{topic:3}:times`` stream: entry ids are ms since 1970, each with the offset of the first message of that time
@@ -134,6 +135,12 @@ class RedisStreamsTransport:
             self._topics.show_to_producers(topic, queue, to_producers, unordered=unordered)
         if to_consumers is not None:
             self._topics.show_to_consumers(topic, queue, to_consumers)
+
+    def announce(self, topic: str, producer: str) -> None:
+        self._topics.announce(topic, producer)
+
+    def producers(self, topic: str) -> Mapping[str, float]:
+        return self._topics.producers(topic)
 
     # -- messages -------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ maker is taken for dead, and whoever meets it calls it off by raising the round.
 
 from __future__ import annotations
 
+from enode_django.equeue.transports.base import MOST_PRODUCERS, PRODUCER_SECONDS
+from enode_django.equeue.transports.redis_batches import milliseconds
 from enode_django.equeue.transports.redis_scripts import NOW, Script
 
 CLOSED = "closed"
@@ -21,6 +23,26 @@ if redis.call('HSETNX', KEYS[1], 'queues', ARGV[1]) == 1 then
 end
 return tonumber(redis.call('HGET', KEYS[1], 'queues'))
 """)
+
+ANNOUNCE = Script(
+    NOW
+    + f"""
+-- KEYS: topic, producers. ARGV: a producer. Returns 0 when there is no such topic.
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+redis.call('ZADD', KEYS[2], now, ARGV[1])
+redis.call('ZREMRANGEBYRANK', KEYS[2], 0, {-MOST_PRODUCERS - 1})
+return redis.call('PEXPIRE', KEYS[2], {milliseconds(PRODUCER_SECONDS)})
+"""
+)
+
+ANNOUNCED = Script(
+    NOW
+    + f"""
+-- KEYS: producers. Returns the time in ms, and the producers with when each was heard of.
+local since = string.format('(%d', now - {milliseconds(PRODUCER_SECONDS)})
+return {{now, redis.call('ZRANGEBYSCORE', KEYS[1], since, '+inf', 'WITHSCORES')}}
+"""
+)
 
 BEGIN = Script(
     NOW

@@ -21,6 +21,8 @@ from enode_django.equeue.transports.redis_connection import RedisConnection, Scr
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_scripts import BOUNDS
 from enode_django.equeue.transports.redis_topic_scripts import (
+    ANNOUNCE,
+    ANNOUNCED,
     BEGIN,
     CATCH_UP,
     CLOSED,
@@ -78,6 +80,17 @@ class RedisTopics:
 
     def route(self, topic: str) -> Route:
         return self.read(topic).route
+
+    def announce(self, topic: str, producer: str) -> None:
+        call = ScriptCall(ANNOUNCE, (self._keys.topic(topic), self._keys.producers(topic)), (producer,))
+        if not self._connection.run(call):
+            raise _unknown(topic)
+
+    def producers(self, topic: str) -> Mapping[str, float]:
+        self.read(topic)
+        now, found = self._connection.run(ScriptCall(ANNOUNCED, (self._keys.producers(topic),)))
+        heard = dict(zip(found[::2], found[1::2], strict=True))
+        return {name.decode(): max(0.0, (now - float(at)) / 1000) for name, at in sorted(heard.items())}
 
     def bounds(self, topic: str, count: int) -> Bounds:
         calls = [
@@ -211,4 +224,4 @@ class RedisTopics:
 
 
 def _unknown(topic: str) -> UnknownTopic:
-    return UnknownTopic(f"topic {topic!r} does not exist; create it with create_topic")
+    return UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py equeue create")

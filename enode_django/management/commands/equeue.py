@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import Any
@@ -14,25 +14,34 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from enode_django.conf import conf
+from enode_django.equeue.dead_letters import REQUEUE_GROUP
 from enode_django.equeue.messages import Start
 from enode_django.exceptions import EnodeError, QueueBacklog, UnknownTopic
 from enode_django.management.equeue_actions import ACTIONS
-from enode_django.management.tables import write_json, write_lines, write_table
+from enode_django.management.tables import Row, write_json, write_lines, write_table
 from enode_django.runtime import make_transport
 
 NOTHING = {
     "topics": "no topics",
+    "producers": "nobody has sent anything lately",
     "groups": "no groups",
     "offsets": "the group has nothing in these topics",
     "peek": "no messages there",
     "dead-letters": "no dead letters",
     "requeue": "nothing to send anew",
+    "discard": "nothing to discard",
     "delete-group": "no topic has that group",
 }
 ASKS = {
     "set-offset": "group {group} goes on from {to} in {topic}; what it has handled may come again, or be left out",
     "delete-group": "group {group} is forgotten, with its offsets",
+    "discard": "dead letters of group {group} are gone for good",
 }
+
+
+REQUEUE_EXPLAINED = (
+    f"{REQUEUE_GROUP}: whoever sends dead letters anew; it keeps back those that were not sent yet, and what came after"
+)
 
 
 class Command(BaseCommand):
@@ -49,7 +58,7 @@ class Command(BaseCommand):
                 actions.choices[name].add_argument("--yes", action="store_true", help="do not ask")
 
     def handle(self, *, action: str, **options: Any) -> None:
-        if action == "requeue" and bool(options["offsets"]) == options["all"]:
+        if action in ("requeue", "discard") and bool(options["offsets"]) == options["all"]:
             raise CommandError("name offsets, as manage.py equeue dead-letters shows them, or say --all")
         if action in ASKS and not options["yes"]:
             self._ask(action, options)
@@ -60,10 +69,14 @@ class Command(BaseCommand):
             elif action == "tail":
                 write_lines(self.stdout, rows)
             else:
-                listed = list(rows)
-                write_table(self.stdout, listed)
-                if not listed:
-                    self.stdout.write(NOTHING.get(action, "nothing"))
+                self._show(action, list(rows))
+
+    def _show(self, action: str, rows: Sequence[Row]) -> None:
+        write_table(self.stdout, rows)
+        if not rows:
+            self.stdout.write(NOTHING.get(action, "nothing"))
+        if action == "groups" and any(row["group"] == REQUEUE_GROUP for row in rows):
+            self.stdout.write(REQUEUE_EXPLAINED)
 
     def _ask(self, action: str, options: Mapping[str, Any]) -> None:
         shown = {name: value.value if isinstance(value, Start) else value for name, value in options.items()}
@@ -84,7 +97,7 @@ def _errors_shown(action: str, group: str | None) -> Iterator[None]:
     except BrokenPipeError:  # whoever reads, as `head` does, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
     except UnknownTopic as error:
-        never = action in ("dead-letters", "requeue") and f"group {group!r} never had a dead letter"
+        never = action in ("dead-letters", "requeue", "discard") and f"group {group!r} never had a dead letter"
         raise CommandError(never or str(error)) from error
     except QueueBacklog as error:
         raise CommandError(f"{error}: --unordered") from error
@@ -95,6 +108,9 @@ def _errors_shown(action: str, group: str | None) -> Iterator[None]:
 def _add_topic_actions(actions: Any) -> None:
     listing = actions.add_parser("topics", help="show topics and their queues")
     listing.add_argument("topics", nargs="*", metavar="topic")
+    sending = actions.add_parser("producers", help="show who has sent to a topic lately")
+    sending.add_argument("topics", nargs="*", metavar="topic")
+    actions.add_parser("broker", help="show figures of the broker")
     creating = actions.add_parser("create", help="create a topic")
     creating.add_argument("topic")
     creating.add_argument("--queues", type=_above_0, default=conf().QUEUES_PER_TOPIC, help="how many")
@@ -113,6 +129,7 @@ def _add_topic_actions(actions: Any) -> None:
 
 def _add_group_actions(actions: Any) -> None:
     listing = actions.add_parser("groups", help="show consumer groups")
+    listing.description = f"Shows consumer groups. {REQUEUE_EXPLAINED}."
     offsets = actions.add_parser("offsets", help="show how far a group has come in each queue, and who owns it")
     setting = actions.add_parser("set-offset", help="let a group go on from elsewhere")
     deleting = actions.add_parser("delete-group", help="forget a group")
@@ -141,9 +158,11 @@ def _add_message_actions(actions: Any) -> None:
     for action, default in ((peeking, 10), (letters, 100)):
         action.add_argument("--limit", type=_above_0, default=default, help=f"so many at most ({default})")
     requeuing = actions.add_parser("requeue", help="send dead letters anew")
-    requeuing.add_argument("group")
-    requeuing.add_argument("offsets", nargs="*", type=_number, metavar="offset", help="as dead-letters shows them")
-    requeuing.add_argument("--all", action="store_true", help="all of the group")
+    discarding = actions.add_parser("discard", help="be done with dead letters for good")
+    for action in (requeuing, discarding):
+        action.add_argument("group")
+        action.add_argument("offsets", nargs="*", type=_number, metavar="offset", help="as dead-letters shows them")
+        action.add_argument("--all", action="store_true", help="all of the group")
     requeuing.add_argument("--to-topic", action="store_true", help="to their own topic, where every group gets them")
 
 

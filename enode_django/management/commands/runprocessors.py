@@ -164,7 +164,8 @@ class Command(BaseCommand):
         try:
             queues = {topic: transport.create_topic(topic, current.QUEUES_PER_TOPIC) for topic in topics.values()}
         except (QueueError, ConfigurationError) as error:
-            raise CommandError(f"{error}\nsee ENODE['QUEUE'] in the settings") from error
+            hint = "" if "ENODE['QUEUE']" in str(error) else "\nsee ENODE['QUEUE'] in the settings"
+            raise CommandError(f"{error}{hint}") from error
         followers = [subscriber.name for subscriber in running_subscribers()]
         groups = {Role.COMMAND: [current.CONSUMER_GROUP], Role.EVENT: followers}
         return [Plan(role, processes, topics[role], queues[topics[role]], groups[role]) for role in roles]

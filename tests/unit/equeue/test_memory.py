@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from enode_django.equeue.messages import Commit
+from enode_django.equeue.transports.base import PRODUCER_SECONDS
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueHeld
 
@@ -61,6 +62,15 @@ def test_trim_deletes_all_that_is_committed(transport: MemoryTransport) -> None:
     transport.send("topic", {0: [b"c"]})
     (batch,) = transport.pull("topic", {0: 0}, limit=10, wait=0)
     assert (list(batch.offsets), list(batch.bodies)) == ([2], [b"c"])
+
+
+def test_producer_that_is_silent_is_forgotten(transport: MemoryTransport, clock: Clock) -> None:
+    transport.announce("topic", "silent")
+    clock.now += PRODUCER_SECONDS - 1
+    transport.announce("topic", "busy")
+    assert transport.producers("topic") == {"busy": 0, "silent": PRODUCER_SECONDS - 1}
+    clock.now += 1
+    assert transport.producers("topic") == {"busy": 1}
 
 
 def test_closing_an_inbox_wakes_who_waits_for_it(transport: MemoryTransport) -> None:

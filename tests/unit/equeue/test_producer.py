@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -93,6 +95,20 @@ def test_queues_are_asked_for_again_after_a_while_and_when_they_have_changed(tra
     assert producer.queue_count("orders") == 64
     now = 60.0
     assert producer.queue_count("orders") == 63
+
+
+def test_process_is_announced_when_it_asks_where_to_send(transport: MemoryTransport) -> None:
+    now = 0.0
+    producer = Producer(transport, queues=1, refresh_after=30, clock=lambda: now)
+    announced = []
+    transport.announce = lambda topic, name: announced.append((topic, name))  # type: ignore[method-assign]
+    producer.send("orders", "key", b"x")
+    now = 29.9
+    producer.send("orders", "key", b"x")
+    assert len(announced) == 1
+    now = 30.0
+    producer.send("orders", "key", b"x")
+    assert announced == [("orders", f"{socket.gethostname()}-{os.getpid()}")] * 2
 
 
 class EverNew(MemoryTransport):

@@ -1,0 +1,25 @@
+"""Who sends to a topic. Pure: times are given to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from enode_django.equeue.transports.base import MOST_PRODUCERS, PRODUCER_SECONDS
+
+
+class KnownProducers:
+    """Names of processes, each with when it was heard of last, the one heard of longest ago first."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, float] = {}
+
+    def hear(self, name: str, *, now: float) -> None:
+        self._heard.pop(name, None)
+        self._heard[name] = now
+        while len(self._heard) > MOST_PRODUCERS:
+            del self._heard[next(iter(self._heard))]
+
+    def seconds(self, *, now: float) -> Mapping[str, float]:
+        """Of each how long ago it was heard of; those heard of too long ago are forgotten."""
+        self._heard = {name: heard for name, heard in self._heard.items() if now - heard < PRODUCER_SECONDS}
+        return {name: max(0.0, now - heard) for name, heard in sorted(self._heard.items())}
