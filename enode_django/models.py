@@ -183,7 +183,7 @@ class Rebuild(models.Model):
     class Meta:
         verbose_name = "rebuild"
         verbose_name_plural = "rebuilds"
-        default_permissions = ("view",)
+        default_permissions = ("view", "change")
         constraints = [models.UniqueConstraint(fields=["subscriber", "generation"], name="enode_rebuild_generation")]
 
     def __str__(self) -> str:
@@ -313,7 +313,6 @@ class Job(models.Model):
     class Meta:
         verbose_name = "job"
         verbose_name_plural = "jobs"
-        default_permissions = ("view", "change")
         constraints = [
             models.UniqueConstraint(
                 fields=["kind", "name"], name="enode_job_running", condition=models.Q(state=JobState.RUNNING)
@@ -348,3 +347,33 @@ class ProcessorReport(models.Model):
 
     def __str__(self) -> str:
         return f"{self.supervisor} at {self.reported_at}"
+
+
+class Topic(models.Model):
+    """A topic of the queue. It has no table: the class gives its pages in the admin a place and permissions."""
+
+    name = models.CharField("name", max_length=255, primary_key=True)
+
+    class Meta:
+        verbose_name = "topic"
+        verbose_name_plural = "topics and queues"
+        default_permissions = ("view", "change")
+        managed = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Subscriber(models.Model):
+    """A projection, process manager or event handler group. It has no table, as `Topic`."""
+
+    name = models.CharField("name", max_length=255, primary_key=True)
+
+    class Meta:
+        verbose_name = "subscriber"
+        verbose_name_plural = "subscribers"
+        default_permissions = ("view",)
+        managed = False
+
+    def __str__(self) -> str:
+        return self.name

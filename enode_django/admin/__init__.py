@@ -1,8 +1,9 @@
-"""Pages of the admin: the event store, what is parked, batch jobs."""
+"""Pages of the admin: the event store, what is parked, batch jobs, the queue."""
 
 from enode_django.admin.dashboard import DashboardAdmin
 from enode_django.admin.jobs import JobAdmin
 from enode_django.admin.parked import ParkedEventAdmin
 from enode_django.admin.streams import EventStreamAdmin
+from enode_django.admin.topics import TopicAdmin
 
-__all__ = ["DashboardAdmin", "EventStreamAdmin", "JobAdmin", "ParkedEventAdmin"]
+__all__ = ["DashboardAdmin", "EventStreamAdmin", "JobAdmin", "ParkedEventAdmin", "TopicAdmin"]

@@ -130,6 +130,31 @@ def broker_figures(transport: Transport) -> Mapping[str, Any]:
     return transport.status()
 
 
+def plan_offsets(
+    transport: Transport,
+    group: str,
+    topic: str,
+    to: int | Start | datetime,
+    queues: Sequence[int] = (),
+    *,
+    new_group: bool = False,
+) -> list[OffsetMove]:
+    """What `set_offsets` would do now. Raises as it does, and changes nothing."""
+    known = transport.groups(topic)
+    if group not in known and not new_group:
+        raise QueueError(f"topic {topic!r} has no group {group!r}; it has {', '.join(map(repr, known)) or 'none'}")
+    states = transport.queues(topic)
+    check_queues(topic, queues, len(states))
+    targets = _targets(transport, topic, to, states)
+    claims = known[group].claims if group in known else {}
+    moves = []
+    for queue in queues or sorted(states):
+        before = claims[queue].committed if queue in claims else None
+        after = min(max(targets[queue], states[queue].first), states[queue].end)
+        moves.append(OffsetMove(topic, group, queue, before, after))
+    return moves
+
+
 def set_offsets(
     transport: Transport,
     group: str,
@@ -145,18 +170,10 @@ def set_offsets(
     An offset is limited to what the queue has. Owners lose their queues for a moment, and what they are at is handled
     again. Raises `QueueError` for a group that the topic does not have, unless ``new_group``.
     """
-    known = transport.groups(topic)
-    if group not in known and not new_group:
-        raise QueueError(f"topic {topic!r} has no group {group!r}; it has {', '.join(map(repr, known)) or 'none'}")
-    states = transport.queues(topic)
-    check_queues(topic, queues, len(states))
-    targets = _targets(transport, topic, to, states)
-    claims = known[group].claims if group in known else {}
     moves = []
-    for queue in queues or sorted(states):
-        transport.set_offset(group, topic, queue, targets[queue])
-        before = claims[queue].committed if queue in claims else None
-        moves.append(OffsetMove(topic, group, queue, before, transport.committed(group, topic)[queue]))
+    for move in plan_offsets(transport, group, topic, to, queues, new_group=new_group):
+        transport.set_offset(group, topic, move.queue, move.after)
+        moves.append(move._replace(after=transport.committed(group, topic)[move.queue]))
     return moves
 
 

@@ -1,0 +1,78 @@
+"""What somebody does in the admin after having read what will happen: a form, a page that says it, then the deed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.db import DatabaseError, models
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.text import capfirst
+
+from enode_django.exceptions import EnodeError
+
+if TYPE_CHECKING:
+    from django.contrib.admin import ModelAdmin
+
+    Admin = ModelAdmin[Any]
+
+CONFIRMED = "confirmed"
+"""The name of the button on the page that says what will happen."""
+ERRORS = (EnodeError, DatabaseError, ValueError)
+
+
+class Operation(forms.Form):
+    """Each has a title and says on its button what it does. What both methods raise of `ERRORS` is shown."""
+
+    title: ClassVar[str]
+    button: ClassVar[str]
+
+    def consequences(self) -> Iterable[str]:
+        """Sentences about what `perform` would do now; of a form whose values are good."""
+        raise NotImplementedError
+
+    def perform(self) -> str:
+        """Does it, and says what was done, for the messages and the log of the admin."""
+        raise NotImplementedError
+
+
+def operate(
+    admin: Admin,
+    request: HttpRequest,
+    target: models.Model,
+    make_form: Callable[[Mapping[str, Any] | None], Operation],
+    *,
+    back: str,
+    crumbs: Sequence[tuple[str, str]] = (),
+) -> HttpResponse:
+    """The pages of an operation, for a user whose permission was checked. ``make_form`` gets what was posted, or None.
+
+    GET shows the form, the first POST what would happen, and one with `CONFIRMED` does it, writes it into the log of
+    the admin under ``target``, and goes ``back``. ``crumbs`` are (url, text) of the pages above.
+    """
+    form = make_form(request.POST if request.method == "POST" else None)
+    consequences: Sequence[str] = ()
+    if form.is_valid():
+        try:
+            if CONFIRMED in request.POST:
+                done = form.perform()
+                admin.log_change(request, target, done)
+                admin.message_user(request, capfirst(done), messages.SUCCESS)
+                return HttpResponseRedirect(back)
+            consequences = list(form.consequences())
+        except ERRORS as error:
+            form.add_error(None, str(error))
+    context = {
+        **admin.admin_site.each_context(request),
+        "opts": admin.opts,
+        "title": form.title,
+        "form": form,
+        "consequences": consequences,
+        "confirmed": CONFIRMED,
+        "back": back,
+        "crumbs": crumbs,
+    }
+    return TemplateResponse(request, "enode_django/admin/operation.html", context)

@@ -1,0 +1,272 @@
+"""What the pages of the queue can change. Each operation is a form for one topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from django import forms
+
+from enode_django.admin.operating import Operation
+from enode_django.equeue import administration, dead_letters
+from enode_django.equeue.messages import Start
+from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.transports.base import Transport
+from enode_django.exceptions import QueueError
+
+MOST_OFFSET = (1 << 63) - 1
+MOST_QUEUES = 1 << 16
+UNORDERED = "Messages of a key may then overtake each other. Else it is refused while a group has a backlog."
+
+
+class TopicOperation(Operation):
+    def __init__(self, transport: Transport, topic: str, data: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(data, **options)
+        self.transport = transport
+        self.topic = topic
+        self.offer()
+
+    def offer(self) -> None:
+        """Let choices be what the queue has."""
+
+    def _offer_groups(self) -> None:
+        self._choose_from("group", self.transport.groups(self.topic))
+
+    def _choose_from(self, name: str, values: Any, *more: tuple[str, str]) -> None:
+        field = self.fields[name]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [*more, *((str(value), str(value)) for value in values)]
+
+
+class AddQueues(TopicOperation):
+    title, button = "Add queues", "Add the queues"
+
+    queues = forms.IntegerField(label="Queues in all", min_value=1, max_value=MOST_QUEUES)
+    unordered = forms.BooleanField(label="Also while there is a backlog", required=False, help_text=UNORDERED)
+
+    def consequences(self) -> Iterator[str]:
+        has, wanted = self.transport.queue_count(self.topic), self.cleaned_data["queues"]
+        if wanted <= has:
+            raise QueueError(f"topic {self.topic!r} has {has} queues, and queues are never taken away; give more")
+        yield f"Topic {self.topic} has {has} queues, and will have {wanted}. Queues cannot be taken away again."
+        yield "From then on many keys go to other queues than before."
+        yield from _about_order(self.cleaned_data["unordered"])
+
+    def perform(self) -> str:
+        count = self.transport.add_queues(
+            self.topic, self.cleaned_data["queues"], unordered=self.cleaned_data["unordered"]
+        )
+        return f"topic {self.topic} has {count} queues now"
+
+
+class ShowQueue(TopicOperation):
+    title, button = "Hide or show a queue", "Change who sees it"
+
+    queue = forms.ChoiceField(label="Queue")
+    producers = forms.ChoiceField(label="Producers")
+    consumers = forms.ChoiceField(label="Consumers")
+    unordered = forms.BooleanField(label="Also while there is a backlog", required=False, help_text=UNORDERED)
+
+    def offer(self) -> None:
+        self._choose_from("queue", self.transport.queues(self.topic))
+        for name in ("producers", "consumers"):
+            field = self.fields[name]
+            assert isinstance(field, forms.ChoiceField)
+            field.choices = [("", "as it is"), ("hide", "do not see it"), ("show", "see it")]
+            field.required = False
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if not cleaned.get("producers") and not cleaned.get("consumers"):
+            raise forms.ValidationError("say what producers or consumers shall see")
+        return cleaned
+
+    def consequences(self) -> Iterator[str]:
+        cleaned = self.cleaned_data
+        queue = f"Queue {cleaned['queue']} of topic {self.topic}"
+        if cleaned["producers"]:
+            what = "gets no more messages" if cleaned["producers"] == "hide" else "gets messages"
+            yield f"{queue} {what} by key; many keys go to other queues than before."
+            yield from _about_order(cleaned["unordered"])
+        if cleaned["consumers"] == "hide":
+            yield f"{queue} is given to no consumer: what is in it waits until it is shown again."
+        elif cleaned["consumers"]:
+            yield f"{queue} is given to a member of each group."
+
+    def perform(self) -> str:
+        cleaned = self.cleaned_data
+        self.transport.show(
+            self.topic,
+            int(cleaned["queue"]),
+            to_producers=_seen(cleaned["producers"]),
+            to_consumers=_seen(cleaned["consumers"]),
+            unordered=cleaned["unordered"],
+        )
+        told = [f"{who}: {cleaned[who]}" for who in ("producers", "consumers") if cleaned[who]]
+        return f"queue {cleaned['queue']} of topic {self.topic}: {', '.join(told)}"
+
+
+class SetOffset(TopicOperation):
+    title, button = "Set an offset", "Set the offset"
+
+    group = forms.ChoiceField(label="Group")
+    queue = forms.ChoiceField(label="Queue", required=False)
+    place = forms.ChoiceField(
+        label="Go on from",
+        choices=[("first", "the first message"), ("last", "the end"), ("offset", "an offset"), ("time", "a time")],
+    )
+    offset = forms.IntegerField(label="Offset", required=False, min_value=0, max_value=MOST_OFFSET)
+    time = forms.DateTimeField(
+        label="Time", required=False, help_text="As 2030-01-31 12:00, in the time zone of this site."
+    )
+
+    def offer(self) -> None:
+        self._offer_groups()
+        self._choose_from("queue", self.transport.queues(self.topic), ("", "all queues"))
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        place = cleaned.get("place", "")
+        if place in ("offset", "time") and cleaned.get(place) is None and place not in self.errors:
+            self.add_error(place, f"name the {place} to go on from")
+        return cleaned
+
+    def consequences(self) -> Iterator[str]:
+        group = self.cleaned_data["group"]
+        for move in administration.plan_offsets(self.transport, group, self.topic, self._to(), self._queues()):
+            yield f"Queue {move.queue}: {_moved(move.before or 0, move.after)}"
+        yield f"Whoever has these queues for group {group} loses them for a moment; what it is at is handled again."
+
+    def perform(self) -> str:
+        group = self.cleaned_data["group"]
+        moves = administration.set_offsets(self.transport, group, self.topic, self._to(), self._queues())
+        told = ", ".join(f"queue {move.queue} from {move.before or 0} to {move.after}" for move in moves)
+        return f"offsets of group {group} in topic {self.topic} were set: {told}"
+
+    def _queues(self) -> Sequence[int]:
+        return [int(self.cleaned_data["queue"])] if self.cleaned_data["queue"] else []
+
+    def _to(self) -> int | Start | datetime:
+        place = self.cleaned_data["place"]
+        to: int | datetime = self.cleaned_data[place] if place in ("offset", "time") else 0
+        return Start(place) if place in ("first", "last") else to
+
+
+class DeleteGroup(TopicOperation):
+    title, button = "Forget a group", "Forget the group"
+
+    group = forms.ChoiceField(label="Group")
+    living = forms.BooleanField(label="Also while it has members", required=False, help_text="They begin anew then.")
+
+    def offer(self) -> None:
+        self._offer_groups()
+
+    def consequences(self) -> Iterator[str]:
+        group = self.cleaned_data["group"]
+        (info,) = administration.list_groups(self.transport, [self.topic], group=group)
+        yield f"Group {group} is forgotten in topic {self.topic}, with its offsets; it then holds back no message."
+        yield f"It has a backlog of {info.backlog} messages and {len(info.members)} members."
+
+    def perform(self) -> str:
+        group = self.cleaned_data["group"]
+        administration.delete_group(self.transport, group, [self.topic], living=self.cleaned_data["living"])
+        return f"group {group} of topic {self.topic} was forgotten"
+
+
+class LetterOperation(TopicOperation):
+    """For the topic of a group's dead letters."""
+
+    offsets = forms.CharField(
+        label="Offsets",
+        required=False,
+        max_length=2_000,
+        help_text="Of the letters, with commas between. None: all of the group.",
+    )
+
+    @property
+    def group(self) -> str:
+        prefix = dead_letter_topic("")
+        if not self.topic.startswith(prefix):
+            raise QueueError(f"topic {self.topic!r} has no dead letters of a group")
+        return self.topic.removeprefix(prefix)
+
+    def clean_offsets(self) -> list[int] | None:
+        parts = [part.strip() for part in self.cleaned_data["offsets"].split(",") if part.strip()]
+        if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
+            raise forms.ValidationError("offsets are numbers, with commas between")
+        return [int(part) for part in parts] or None
+
+    def _which(self) -> str:
+        offsets = self.cleaned_data["offsets"]
+        if offsets is not None:
+            return f"The dead letters of group {self.group} at {', '.join(map(str, offsets))}"
+        count = sum(1 for _ in islice(dead_letters.dead_letters(self.transport, self.group), 10_000))
+        return f"All dead letters of group {self.group} ({count})"
+
+
+class Requeue(LetterOperation):
+    title, button = "Send dead letters anew", "Send them anew"
+
+    to_topic = forms.BooleanField(
+        label="To the topic that they came from",
+        required=False,
+        help_text="There every group gets them. Else they go to the retries of their own group.",
+    )
+
+    def consequences(self) -> Iterator[str]:
+        to_topic = self.cleaned_data["to_topic"]
+        where = "the topic that they came from, where every group gets them" if to_topic else "its own retries"
+        yield f"{self._which()} are sent to {where}."
+        yield "They are handled at least once more, behind what is there already."
+
+    def perform(self) -> str:
+        cleaned = self.cleaned_data
+        sent = dead_letters.requeue(self.transport, self.group, cleaned["offsets"], to_topic=cleaned["to_topic"])
+        return f"{len(sent)} dead letters of group {self.group} were sent anew: {_some(sent)}"
+
+
+class Discard(LetterOperation):
+    title, button = "Discard dead letters", "Discard them"
+
+    def consequences(self) -> Iterator[str]:
+        yield f"{self._which()} are gone for good, and nobody handles them."
+
+    def perform(self) -> str:
+        discarded = dead_letters.discard(self.transport, self.group, self.cleaned_data["offsets"])
+        return f"{len(discarded)} dead letters of group {self.group} were discarded: {_some(discarded)}"
+
+
+OPERATIONS: Mapping[str, type[TopicOperation]] = {
+    "add-queues": AddQueues,
+    "show": ShowQueue,
+    "set-offset": SetOffset,
+    "delete-group": DeleteGroup,
+    "requeue": Requeue,
+    "discard": Discard,
+}
+
+
+def _seen(choice: str) -> bool | None:
+    return choice == "show" if choice else None
+
+
+def _about_order(unordered: bool) -> Iterator[str]:
+    if unordered:
+        yield "Messages of a key that are not handled yet may be overtaken by later ones."
+    else:
+        yield "It is refused while a group has messages left, so no message overtakes another."
+
+
+def _moved(before: int, after: int) -> str:
+    if after < before:
+        return f"goes back from {before} to {after}; {before - after} messages are handled again."
+    if after > before:
+        return f"goes on from {before} to {after}; {after - before} messages may never be handled."
+    return f"stays at {before}."
+
+
+def _some(offsets: Sequence[int], most: int = 20) -> str:
+    shown = ", ".join(map(str, offsets[:most])) or "none"
+    return shown if len(offsets) <= most else f"{shown} …"

@@ -1,0 +1,110 @@
+"""Messages of the queue for people: what kind of message it is, and its content as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from enode_django.admin.showing import as_json
+from enode_django.equeue.retrying import Failed
+from enode_django.equeue.retrying import decode as decode_set_aside
+from enode_django.eventing.messages import decode_published
+from enode_django.exceptions import EnodeError
+from enode_django.serialization.codec import StoredRefusal, decode_command, decode_metadata, read_stored
+from enode_django.serialization.plain import unpack
+
+MOST_BYTES = 4_096
+MOST_TEXT = 200_000
+
+
+class Readable(NamedTuple):
+    kind: str
+    text: str
+
+
+def readable(body: bytes) -> Readable:
+    """Never raises: what is no message of ours is shown as JSON, text or bytes."""
+    for kind, read in _READERS.items():
+        try:
+            return Readable(kind, _cut(read(body)))
+        except (EnodeError, ValueError, TypeError, LookupError, RecursionError):
+            continue
+    shown = body[:MOST_BYTES].hex(" ")
+    return Readable(f"{len(body)} bytes", shown if len(body) <= MOST_BYTES else f"{shown} …")
+
+
+def _command(body: bytes) -> str:
+    wire = decode_command(body)
+    return as_json(
+        {
+            "type": wire.type_name,
+            "id": wire.id,
+            "aggregate_root_id": wire.aggregate_root_id,
+            "fields": wire.fields,
+            "metadata": decode_metadata(wire.metadata).as_map(),
+        }
+    )
+
+
+def _events(body: bytes) -> str:
+    record, _ = decode_published(body)
+    shown: dict[str, Any] = {
+        "type": record.aggregate_root_type,
+        "aggregate_root_id": record.aggregate_root_id,
+        "version": record.version,
+        "command_id": record.command_id,
+        "command_type": record.command_type,
+        "created_at": record.created_at,
+    }
+    stored = read_stored(record.events)
+    if isinstance(stored, StoredRefusal):
+        shown["refused"] = {"type": stored.type_name, "message": stored.message, "fields": stored.fields}
+    else:
+        shown["events"] = [{event.type_name: event.fields} for event in stored.events]
+    return as_json(shown)
+
+
+def _dead_command(body: bytes) -> str:
+    """As command workers put aside what they cannot handle."""
+    place, (error_type, error), inner = unpack(body)
+    topic, queue, offset = place or ("?", 0, 0)
+    content = readable(inner)
+    return f"from queue {queue} of {topic}, offset {offset}\n{error_type}: {error}\n\n{content.kind}\n{content.text}"
+
+
+def _set_aside(body: bytes) -> str:
+    entry = decode_set_aside(body)
+    if not isinstance(entry, Failed):
+        return "settled: " + ", ".join(map(str, sorted(entry.offsets)))
+    message, content = entry.message, readable(entry.message.body)
+    place = f"from queue {message.queue} of {message.topic}, offset {message.offset}, attempt {message.attempt}"
+    return f"{place}\n{entry.error}\n\n{content.kind}\n{content.text}"
+
+
+def _json(body: bytes) -> str:
+    value = json.loads(body)
+    if not isinstance(value, dict | list):
+        raise TypeError(value)
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _text(body: bytes) -> str:
+    text = body.decode()
+    if not all(sign.isprintable() or sign in "\n\r\t" for sign in text):
+        raise ValueError(text)
+    return text
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} …"
+
+
+_READERS: Mapping[str, Callable[[bytes], str]] = {
+    "a command": _command,
+    "an event stream": _events,
+    "a command that was put aside": _dead_command,
+    "a message that was put aside": _set_aside,
+    "JSON": _json,
+    "text": _text,
+}

@@ -1,0 +1,231 @@
+"""The pages of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client, override_settings
+
+from enode_django.admin.operating import CONFIRMED
+from enode_django.equeue.dead_letters import dead_letters
+from enode_django.equeue.messages import Commit
+from enode_django.equeue.retrying import Failed, Message, encode_failed
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.serialization.codec import encode_command
+from sample_project.bank.domain import OpenAccount
+from tests.admin.users import client_of
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/enode_django/topic/"
+SCRIPT = "<script>alert(1)</script>"
+_memory = MemoryTransport()
+
+
+def shared_memory(location: str) -> MemoryTransport:
+    return _memory
+
+
+@pytest.fixture
+def queue() -> Iterator[MemoryTransport]:
+    """What the settings name: a topic with a group, and one of its dead letters."""
+    global _memory
+    _memory = MemoryTransport()
+    _memory.create_topic("orders", 2)
+    _memory.send("orders", {0: [b"a", b"b", b"c"]})
+    _memory.announce("orders", f"host-{SCRIPT}")
+    lease = _memory.acquire("billing", "orders", 0, "one", 60)
+    _memory.commit("billing", "orders", {0: Commit(lease.epoch, 2)})
+    _memory.join("billing", "orders", f"member-{SCRIPT}", 60)
+    _memory.create_topic("dead.billing", 1)
+    command = encode_command(OpenAccount(aggregate_root_id="ada", owner=SCRIPT), b"")
+    letters = [Failed(Message("orders", 0, at, command, 3), f"ValueError: {SCRIPT}", 1e9, 0.0) for at in range(2)]
+    _memory.send("dead.billing", {0: [encode_failed(letter) for letter in letters]})
+    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.shared_memory"}}):
+        yield _memory
+
+
+def operate(client: Client, topic: str, name: str, values: dict[str, str], **more: str) -> str:
+    """Fill the form in, and confirm what it says, which is returned."""
+    url = f"{LIST}{topic}/operate/{name}/"
+    assert client.get(url).status_code == 200
+    said = client.post(url, values)
+    assert said.status_code == 200
+    done = client.post(url, {**values, CONFIRMED: "yes"})
+    assert done.status_code == 302, done.context["form"].errors
+    return said.content.decode()
+
+
+def test_topics_queues_groups_owners_and_producers_are_shown(queue: MemoryTransport) -> None:
+    client = client_of("view_topic")
+    listed = client.get(LIST).content.decode()
+    assert f'<a href="{LIST}orders/change/">orders</a>' in listed
+    assert "billing" in listed
+    page = client.get(f"{LIST}orders/change/").content.decode()
+    for shown in ("Group billing", "Backlog 1", "one (60 s left)", "host-", "member-"):
+        assert shown in page
+    assert SCRIPT not in listed + page
+    assert "operate/" not in page, "who may only view is offered nothing else"
+    assert 'href="/admin/enode_django/topic/"' in client.get("/admin/").content.decode()
+
+
+def test_an_offset_is_set_after_a_page_that_says_what_follows(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    said = operate(client, "orders", "set-offset", {"group": "billing", "queue": "0", "place": "first"})
+    assert "goes back from 2 to 0; 2 messages are handled again" in said
+    assert queue.committed("billing", "orders")[0] == 0
+    said = operate(client, "orders", "set-offset", {"group": "billing", "place": "offset", "offset": "99"})
+    assert "Queue 0: goes on from 0 to 3" in said
+    assert "Queue 1: stays at 0" in said
+    assert queue.committed("billing", "orders") == {0: 3, 1: 0}
+    operate(client, "orders", "set-offset", {"group": "billing", "place": "time", "time": "2001-01-01 12:00"})
+    assert queue.committed("billing", "orders") == {0: 0, 1: 0}
+    logged = LogEntry.objects.earliest("pk")
+    assert (logged.object_id, logged.get_admin_url()) == ("orders", f"{LIST}orders/change/")
+    assert logged.get_change_message() == "offsets of group billing in topic orders were set: queue 0 from 2 to 0"
+
+
+def test_queues_are_hidden_shown_and_added(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    said = operate(client, "orders", "show", {"queue": "1", "producers": "hide", "unordered": "on"})
+    assert "gets no more messages by key" in said
+    assert queue.route("orders").queues == (0,)
+    operate(client, "orders", "show", {"queue": "1", "producers": "show", "consumers": "hide", "unordered": "on"})
+    assert (queue.queues("orders")[1].to_producers, queue.queues("orders")[1].to_consumers) == (True, False)
+    assert "hidden" in client.get(f"{LIST}orders/change/").content.decode()
+    operate(client, "orders", "add-queues", {"queues": "4", "unordered": "on"})
+    assert queue.queue_count("orders") == 4
+    assert LogEntry.objects.count() == 3
+
+
+def test_what_the_queue_refuses_is_said_and_nothing_is_logged(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    backlog = {"queues": "4", CONFIRMED: "yes"}
+    assert "has 1 messages" in client.post(f"{LIST}orders/operate/add-queues/", backlog).content.decode()
+    fewer = client.post(f"{LIST}orders/operate/add-queues/", {"queues": "2"}).content.decode()
+    assert "queues are never taken away" in fewer
+    members = client.post(f"{LIST}orders/operate/delete-group/", {"group": "billing", CONFIRMED: "yes"})
+    assert "has members" in members.content.decode()
+    assert queue.queue_count("orders") == 2
+    assert "billing" in queue.groups("orders")
+    assert not LogEntry.objects.exists()
+    operate(client, "orders", "delete-group", {"group": "billing", "living": "on"})
+    assert queue.groups("orders") == {}
+
+
+def test_dead_letters_are_looked_at_sent_anew_and_discarded(queue: MemoryTransport) -> None:
+    client = client_of("change_topic", "view_payload")
+    listed = client.get(f"{LIST}dead.billing/letters/").content.decode()
+    assert "ValueError: &lt;script&gt;" in listed
+    letter = client.get(f"{LIST}dead.billing/messages/0/1/").content.decode()
+    for shown in ("a command", "bank.OpenAccount", "ada", "&lt;script&gt;"):
+        assert shown in letter
+    assert SCRIPT not in listed + letter
+    said = operate(client, "dead.billing", "requeue", {"offsets": "1"})
+    assert "The dead letters of group billing at 1 are sent to its own retries" in said
+    assert queue.end_offsets("retry.billing") == {0: 1}
+    said = operate(client, "dead.billing", "discard", {"offsets": ""})
+    assert "All dead letters of group billing (1) are gone for good" in said
+    assert list(dead_letters(queue, "billing")) == []
+    assert queue.end_offsets("retry.billing") == {0: 1}
+    assert {entry.object_id for entry in LogEntry.objects.all()} == {"dead.billing"}
+
+
+def test_messages_are_shown_page_by_page(queue: MemoryTransport) -> None:
+    queue.send("orders", {1: [f"message {number}".encode() for number in range(70)]})
+    client = client_of("view_topic", "view_payload")
+    newest = client.get(f"{LIST}orders/messages/1/")
+    assert "message 69" in newest.content.decode()
+    assert newest.context["earlier"] == 0
+    assert "message 19" not in newest.content.decode()
+    assert "message 0" in client.get(f"{LIST}orders/messages/1/", {"offset": "0"}).content.decode()
+    assert "no messages here" in client.get(f"{LIST}orders/messages/1/", {"offset": "70"}).content.decode()
+
+
+OPERATION_PAGES = ("add-queues", "show", "set-offset", "delete-group", "requeue", "discard")
+
+
+@pytest.mark.parametrize("name", OPERATION_PAGES)
+def test_whoever_may_only_view_changes_nothing(queue: MemoryTransport, name: str) -> None:
+    client = client_of("view_topic", "view_payload")
+    topic = "dead.billing" if name in ("requeue", "discard") else "orders"
+    values = {"queues": "9", "unordered": "on", "queue": "0", "consumers": "hide", "group": "billing", "place": "first"}
+    for method in (client.get, client.post):
+        response = method(f"{LIST}{topic}/operate/{name}/", {**values, "living": "on", CONFIRMED: "yes"})
+        assert response.status_code == 403
+    assert queue.queue_count("orders") == 2
+    assert queue.queues("orders")[0].to_consumers
+    assert queue.committed("billing", "orders")[0] == 2
+    assert len(list(dead_letters(queue, "billing"))) == 2
+
+
+@pytest.mark.parametrize("name", OPERATION_PAGES)
+def test_a_post_from_elsewhere_changes_nothing(queue: MemoryTransport, name: str) -> None:
+    client = client_of("change_topic", checks=True)
+    assert client.post(f"{LIST}dead.billing/operate/{name}/", {CONFIRMED: "yes"}).status_code == 403
+    assert len(list(dead_letters(queue, "billing"))) == 2
+
+
+def test_who_may_not_view_sees_nothing_of_the_queue(queue: MemoryTransport, client: Client) -> None:
+    pages = ["", "orders/change/", "dead.billing/letters/", "orders/messages/0/", "orders/messages/0/0/"]
+    stranger = client_of("view_payload")
+    assert {stranger.get(LIST + page).status_code for page in pages} == {403}
+    assert "topic" not in stranger.get("/admin/").content.decode().lower()
+    assert {client.get(LIST + page).status_code for page in pages} == {302}, "to the login"
+
+
+def test_bodies_need_a_permission_of_their_own(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    assert client.get(f"{LIST}dead.billing/messages/0/0/").status_code == 403
+    assert client.get(f"{LIST}orders/messages/0/").status_code == 403
+    assert "messages/0" not in client.get(f"{LIST}dead.billing/letters/").content.decode()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("nowhere/change/", "orders/letters/", "orders/operate/burn/", "orders/messages/9/", "orders/messages/0/9/"),
+        *("orders/messages/-1/", f"orders/messages/0/{10**40}/", "orders/messages/0/?offset=x", "dead.nobody/letters/"),
+        *("nowhere/operate/requeue/", "'%20OR%201=1--/change/", "%00/change/", f"{quote(SCRIPT, safe='')}/change/"),
+    ],
+)
+def test_what_is_not_there_is_not_found(queue: MemoryTransport, page: str) -> None:
+    response = client_of("change_topic", "view_payload").get(LIST + page)
+    assert response.status_code == 404
+    assert SCRIPT not in response.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "error"),
+    [
+        ("set-offset", {"group": "nobody", "place": "first"}, "not one of the available choices"),
+        ("set-offset", {"group": "billing", "place": "offset"}, "name the offset"),
+        ("set-offset", {"group": "billing", "place": "offset", "offset": "9" * 30}, "less than or equal"),
+        ("set-offset", {"group": "billing", "place": "time", "time": "yesterday"}, "valid date/time"),
+        ("set-offset", {"group": "billing", "place": "first", "queue": "7"}, "not one of the available choices"),
+        ("show", {"queue": "0"}, "say what producers or consumers shall see"),
+        ("add-queues", {"queues": "1e9"}, "whole number"),
+        ("discard", {"offsets": f"1, {SCRIPT}"}, "offsets are numbers"),
+        ("discard", {"offsets": "17"}, "no dead letter at 17"),
+    ],
+)
+def test_what_makes_no_sense_is_said_on_the_form(
+    queue: MemoryTransport, name: str, values: dict[str, str], error: str
+) -> None:
+    topic = "dead.billing" if name == "discard" else "orders"
+    response = client_of("change_topic").post(f"{LIST}{topic}/operate/{name}/", {**values, CONFIRMED: "yes"})
+    assert response.status_code == 200
+    assert error in response.content.decode()
+    assert SCRIPT not in response.content.decode()
+    assert not LogEntry.objects.exists()
+
+
+@override_settings(ENODE={"QUEUE": {"LOCATION": "tcp://127.0.0.1:1"}})
+@pytest.mark.parametrize("page", ["", "orders/change/", "orders/operate/add-queues/"])
+def test_a_queue_that_cannot_be_reached_is_said_with_what_to_do(page: str) -> None:
+    response = client_of("change_topic").get(LIST + page)
+    assert response.status_code == 200
+    assert "start it with manage.py runbroker" in response.content.decode()
