@@ -37,6 +37,16 @@ BROKER_DEFAULTS: Mapping[str, Any] = {
     "TLS_CLIENT_CA": None,
 }
 
+API_DEFAULTS: Mapping[str, Any] = {
+    "COMMANDS": {},
+    "MAX_BODY": 1024 * 1024,
+    "MAX_TIMEOUT": 60.0,
+    "STREAM_SECONDS": 300.0,
+    "STREAM_INTERVAL": 1.0,
+    "STREAM_HEARTBEAT": 15.0,
+    "KEY_RETENTION_DAYS": 7.0,
+}
+
 DISCOVERED_MODULES = (
     "domain",
     "commands",
@@ -91,6 +101,8 @@ class Conf:
     """``INTERVAL`` (5; None: none are written), ``RETENTION`` (3,600)."""
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Of the broker that ``runbroker`` runs: see `BROKER_DEFAULTS`."""
+    API: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Of `enode_django.api`: see `API_DEFAULTS`."""
     PROCESSES: int | None = None
     """Worker processes of each role in one runprocessors (None: one per core it may use)."""
     COMMIT_INTERVAL: float = 1.0
@@ -204,6 +216,10 @@ class Conf:
         return seconds
 
     @property
+    def api(self) -> Mapping[str, Any]:
+        return {**API_DEFAULTS, **self.API}
+
+    @property
     def event_store_backend(self) -> str:
         return str(self.EVENT_STORE.get("BACKEND", POSTGRES))
 
@@ -216,6 +232,7 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "SNAPSHOTS": frozenset({"ENABLED"}),
     "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES"}),
     "BROKER": frozenset(BROKER_DEFAULTS),
+    "API": frozenset(API_DEFAULTS),
     "JOBS": frozenset({"LEASE", "TIME_LIMIT", "ATTEMPTS"}),
     "REPORTS": frozenset({"INTERVAL", "RETENTION"}),
 }

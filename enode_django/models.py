@@ -377,3 +377,22 @@ class Subscriber(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ReceivedCommand(models.Model):
+    """A command that came through the API with an ``Idempotency-Key``, so that the key cannot be used for another."""
+
+    command_id = models.CharField("command id", max_length=255, primary_key=True, db_collation="C")
+    user = models.CharField("user", max_length=255, help_text="Who sent it: the primary key.")
+    digest = models.BinaryField("digest", help_text="Of its content.")
+    received_at = models.DateTimeField("received at", db_default=Now())
+
+    class Meta:
+        verbose_name = "received command"
+        verbose_name_plural = "received commands"
+        default_permissions = ()
+        permissions = [("send_command", "Can send commands through the API")]
+        indexes = [models.Index(fields=["received_at"], name="enode_received_at")]
+
+    def __str__(self) -> str:
+        return f"command {self.command_id} of user {self.user}"

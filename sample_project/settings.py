@@ -67,6 +67,8 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
     "django_celery_beat",
     "enode_django",
     *(app for app in ("sample_project.bank", "sample_project.notes") if find_spec(app)),
@@ -123,6 +125,26 @@ LANGUAGE_CODE = "en-us"
 ENODE: dict[str, Any] = {
     "QUEUE": queue_at(QUEUE_URL),
     "EVENT_STORE": {"DATABASES": list(SHARDS)} if SHARDS else {},
+}
+
+REST_FRAMEWORK: dict[str, Any] = {
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_THROTTLE_RATES": {
+        "enode-commands": "100/second",
+        "enode-queries": "100/second",
+        "enode-streams": "60/min",
+    },
+}
+SPECTACULAR_SETTINGS: dict[str, Any] = {
+    "TITLE": "The sample's API",
+    "VERSION": "1",
+    # Which commands there are is nobody's business who may not send any.
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
+    "SERVE_INCLUDE_SCHEMA": False,
+    # Its files come with the sidecar, not from a CDN.
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
 }
 
 EVENT_ARCHIVE = os.environ.get("EVENT_ARCHIVE", str(BASE_DIR / "archive"))

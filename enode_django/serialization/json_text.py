@@ -79,19 +79,23 @@ def described(events: bytes, metadata: bytes) -> tuple[list[str], str]:
     ``{"events": [{"type", "schema_version", "fields"}], "result", "metadata"}``, or ``{"refusal": {"type",
     "schema_version", "message", "fields"}, "metadata"}``. Raises `MalformedMessage`.
     """
+    found = contents(events, metadata)
+    return [event["type"] for event in found.get("events", ())], json_text(found)
+
+
+def contents(events: bytes, metadata: bytes) -> dict[str, Any]:
+    """The same before it is text. Raises `MalformedMessage`."""
     stored, about = read_stored(events), {"metadata": decode_metadata(metadata).as_map()}
     if isinstance(stored, StoredStream):
         values = [
             {"type": event.type_name, "schema_version": event.schema_version, "fields": event.fields}
             for event in stored.events
         ]
-        return [event.type_name for event in stored.events], json_text(
-            {"events": values, "result": stored.result, **about}
-        )
+        return {"events": values, "result": stored.result, **about}
     refusal = {
         "type": stored.type_name,
         "schema_version": stored.schema_version,
         "message": stored.message,
         "fields": stored.fields,
     }
-    return [], json_text({"refusal": refusal, **about})
+    return {"refusal": refusal, **about}

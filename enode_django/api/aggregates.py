@@ -1,0 +1,160 @@
+"""``GET aggregates/{type}/{id}/`` and its events, and ``GET events/``: what is stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rest_framework.response import Response
+
+from enode_django.api.base import ApiView, MayViewPayload, MayViewStreams, may_view_payload
+from enode_django.api.outcomes import etag
+from enode_django.api.problems import Problem, invalid_parameter
+from enode_django.api.streams import Places, read_cursor, read_feed, stream_body, write_cursor
+from enode_django.commanding.loading import AggregateLoader
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventstore.base import EventStore
+from enode_django.exceptions import EnodeError, StoreError, UnknownMessageType, shown
+from enode_django.runtime import make_snapshots, make_store
+from enode_django.serialization.json_text import json_value
+from enode_django.serialization.registry import types
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+
+HIGHEST = 2**63 - 1
+PAGE, LARGEST_PAGE = 100, 500
+
+
+class AggregateView(ApiView):
+    """The state of an aggregate, now or at a version; the version is its ETag."""
+
+    permission_classes: Any = [*ApiView.permission_classes, MayViewStreams, MayViewPayload]
+
+    def get(self, request: Request, type: str, id: str) -> Response:
+        store = make_store()
+        wanted = read_number(request, "version", None, least=1)
+        head = _head(store, type, id)
+        version = head if wanted is None else wanted
+        if version > head:
+            raise Problem(404, f"the aggregate has come to version {head}", kind="enode:unknown-version")
+        if _is_known(request, version):
+            return Response(status=304, headers=etag(version))
+        aggregate = _load(store, id, version)
+        body = {
+            "aggregate_root_type": types.name_of(aggregate.__class__),
+            "aggregate_root_id": id,
+            "version": version,
+            "state": _state(aggregate),
+        }
+        return Response(body, headers=etag(version))
+
+
+def _head(store: EventStore, type_name: str, id: str) -> int:
+    """The newest version; raises a `Problem` unless it is an aggregate of this type."""
+    first = next(iter(store.load(id, until=1)), None)
+    if first is None or not _is_of(first.aggregate_root_type, type_name):
+        raise unknown(type_name, id)
+    return store.heads([id])[id]
+
+
+def _is_of(stored: str, asked: str) -> bool:
+    """The stored name may be an alias by now."""
+    if stored == asked:
+        return True
+    try:
+        return types.class_of(AggregateRoot, stored) is types.class_of(AggregateRoot, asked)
+    except UnknownMessageType:
+        return False
+
+
+def unknown(type_name: str, id: str) -> Problem:
+    return Problem(404, f"there is no {shown(type_name)} with the id {shown(id)}", kind="enode:unknown-aggregate")
+
+
+def _is_known(request: Request, version: int) -> bool:
+    """Whether If-None-Match names this version; a weak ETag is as good."""
+    given = request.headers.get("If-None-Match", "")
+    return given.strip() == "*" or f'"{version}"' in {each.strip().removeprefix("W/") for each in given.split(",")}
+
+
+def _load(store: EventStore, id: str, version: int) -> AggregateRoot:
+    try:
+        aggregate = AggregateLoader(store, make_snapshots(store)).load(id, until=version)
+    except StoreError:
+        raise
+    except EnodeError as error:
+        raise _unreadable(error) from error
+    assert aggregate is not None  # it has a version
+    return aggregate
+
+
+def _state(aggregate: AggregateRoot) -> Any:
+    try:
+        return json_value(aggregate.snapshot())
+    except Exception as error:  # a hook of the application
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> Problem:
+    detail = f"its state cannot be made of its events here ({type(error).__name__}); the events can be read"
+    return Problem(409, detail, kind="enode:no-state")
+
+
+class AggregateEventsView(ApiView):
+    """The event streams of an aggregate by version, ``after`` one of them."""
+
+    permission_classes: Any = [*ApiView.permission_classes, MayViewStreams]
+
+    def get(self, request: Request, type: str, id: str) -> Response:
+        after = read_number(request, "after", 0) or 0
+        limit = read_limit(request)
+        store = make_store()
+        head = _head(store, type, id)
+        records = store.load_ranges({id: (after, HIGHEST)}, limit=limit).get(id, ())
+        with_payload = may_view_payload(request)
+        body = {
+            "version": head,
+            "results": [stream_body(record, with_payload) for record in records],
+            "after": records[-1].version if records else after,
+            "more": bool(records) and (records[-1].version or 0) < head,
+        }
+        return Response(body)
+
+
+class FeedView(ApiView):
+    """Everything that is stored, in an order that is the same for everybody: go on with each page's cursor."""
+
+    permission_classes: Any = [*ApiView.permission_classes, MayViewStreams]
+
+    def get(self, request: Request) -> Response:
+        part = read_feed(make_store().shards, read_places(request.query_params.get("cursor")), read_limit(request))
+        with_payload = may_view_payload(request)
+        results = [{"cursor": row.cursor, **stream_body(row.record, with_payload)} for row in part.rows]
+        return Response({"results": results, "cursor": write_cursor(part.places), "more": part.more})
+
+
+# -- reading requests -------------------------------------------------------------------------------------------------
+
+
+def read_places(cursor: str | None, name: str = "cursor") -> Places:
+    """Without a cursor all shards' beginnings; raises a `Problem`."""
+    if not cursor:
+        return {}
+    try:
+        return read_cursor(cursor)
+    except ValueError as error:
+        raise invalid_parameter(name, str(error)) from error
+
+
+def read_limit(request: Request) -> int:
+    return min(read_number(request, "limit", PAGE, least=1) or PAGE, LARGEST_PAGE)
+
+
+def read_number(request: Request, name: str, default: int | None, *, least: int = 0) -> int | None:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
+    if number < least:
+        raise invalid_parameter(name, f"{shown(text)} is no whole number from {least} on")
+    return number

@@ -1,0 +1,55 @@
+"""What all views of the API have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from django.db import transaction
+from django.utils.decorators import method_decorator
+from rest_framework.permissions import BasePermission, IsAuthenticated
+from rest_framework.settings import api_settings
+from rest_framework.throttling import ScopedRateThrottle
+from rest_framework.views import APIView
+
+from enode_django.api.problems import handle_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rest_framework.request import Request
+
+
+class Throttle(ScopedRateThrottle):
+    """Of a scope that has no rate in ``DEFAULT_THROTTLE_RATES`` there may be any number."""
+
+    def get_rate(self) -> str | None:
+        return cast("str | None", api_settings.DEFAULT_THROTTLE_RATES.get(self.scope or ""))
+
+
+# A command must be durable when it is answered, and nothing is waited for in a transaction.
+@method_decorator(transaction.non_atomic_requests, name="dispatch")
+class ApiView(APIView):
+    """Whoever is authenticated; problem details for errors; throttled by ``throttle_scope``."""
+
+    permission_classes: Any = [IsAuthenticated]
+    throttle_classes: Any = [Throttle, *api_settings.DEFAULT_THROTTLE_CLASSES]
+    throttle_scope = "enode-queries"
+
+    def get_exception_handler(self) -> Callable[..., Any]:
+        return handle_exception
+
+
+class MayViewStreams(BasePermission):
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return bool(request.user and request.user.has_perm("enode_django.view_eventstream"))
+
+
+class MayViewPayload(BasePermission):
+    """Of events, states and results: what is in them, beside that they are there."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return may_view_payload(request)
+
+
+def may_view_payload(request: Request) -> bool:
+    return bool(request.user and request.user.has_perm("enode_django.view_payload"))

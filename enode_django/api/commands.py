@@ -1,0 +1,188 @@
+"""``POST commands/`` and ``GET commands/{id}/``."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from rest_framework.response import Response
+
+from enode_django.api.base import ApiView, may_view_payload
+from enode_django.api.exposure import offered
+from enode_django.api.outcomes import etag, failure_of, outcome, refused_unseen, timed_out
+from enode_django.api.parsing import StrictJsonParser
+from enode_django.api.problems import Problem, invalid, invalid_parameter
+from enode_django.api.received import is_pending, read_key, receive, sender_of
+from enode_django.client import execute_command, send_command
+from enode_django.commanding.results import CommandStatus, WaitFor, stored_result
+from enode_django.conf import conf
+from enode_django.domain.messages import Command
+from enode_django.domain.metadata import metadata
+from enode_django.eventstore.limits import holds
+from enode_django.exceptions import CommandTimeout, Path, shown
+from enode_django.json_values import command_from_json
+from enode_django.models import EventStream
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+
+WAITS: dict[str, WaitFor | None] = {"none": None, "executed": WaitFor.EXECUTED, "handled": WaitFor.HANDLED}
+
+
+class Body(NamedTuple):
+    type: str
+    aggregate_root_id: Any
+    fields: Any
+
+
+class Wish(NamedTuple):
+    """How long somebody wants to wait, and the version that the aggregate must have."""
+
+    wait_for: WaitFor | None
+    timeout: float | None
+    expected_version: int | None
+
+
+class CommandsView(ApiView):
+    """Send a command: answers when the queue has it, or when it was executed, or handled by all subscribers."""
+
+    # Each command has its own: see `exposure`.
+    permission_classes: Any = []
+    parser_classes: Any = [StrictJsonParser]
+    throttle_scope = "enode-commands"
+
+    def post(self, request: Request) -> Response:
+        body = read_body(request.data)
+        cls = self._permitted(body.type)
+        wish = read_wish(request)
+        key = read_key(request.headers.get("Idempotency-Key"))
+        command = command_from_json(cls, body.aggregate_root_id, body.fields, id=key, path=("fields",))
+        self.check_object_permissions(request, command)
+        user = user_of(request)
+        if key is not None:
+            receive(command, [*body, wish.expected_version], user)
+        with metadata(user=user or None):
+            return self._send(command, wish)
+
+    def _permitted(self, type_name: str) -> type[Command]:
+        """Whoever is not authenticated does not learn which commands there are."""
+        found = offered(type_name)
+        if found is None:
+            if not self.request.user or not self.request.user.is_authenticated:
+                self.permission_denied(self.request)
+            raise Problem(404, f"no command is named {shown(type_name)}", kind="enode:unknown-type")
+        self.permission_classes = found.permissions
+        self.check_permissions(self.request)
+        return found.cls
+
+    def _send(self, command: Command, wish: Wish) -> Response:
+        location = f"{self.request.path}{quote(command.id, safe='')}/"
+        if wish.wait_for is None:
+            send_command(command, expected_version=wish.expected_version)
+            sent = {"id": command.id, "aggregate_root_id": command.aggregate_root_id, "status": "sent"}
+            return Response(sent, 202, headers={"Location": location})
+        try:
+            result = execute_command(
+                command, wait_for=wish.wait_for, timeout=wish.timeout, expected_version=wish.expected_version
+            )
+        except CommandTimeout as error:
+            raise timed_out(error, command.id, location) from error
+        problem = failure_of(result)
+        if problem is not None:
+            raise problem
+        return Response(outcome(result), headers={"Location": location, **etag(result.version)})
+
+
+class CommandView(ApiView):
+    """What became of a command: for whoever sent it, and for those who may view event streams."""
+
+    def get(self, request: Request, id: str) -> Response:
+        user = user_of(request)
+        may_view_streams = request.user.has_perm("enode_django.view_eventstream")
+        for row in _rows(id, request.query_params.get("aggregate_root_id")):
+            is_own = sender_of(row) == user != ""
+            if is_own or may_view_streams:
+                result = stored_result(row)
+                return Response(_stored(result, is_own or may_view_payload(request)), headers=etag(result.version))
+        if is_pending(id, user):
+            return Response({"id": id, "status": "pending"})
+        raise Problem(404, "nothing is stored of such a command, at least not yet", kind="enode:unknown-command")
+
+
+def _rows(id: str, aggregate_root_id: str | None) -> Any:
+    """One for each aggregate that the same command was sent to, in all shards."""
+    if not holds(id) or not holds(aggregate_root_id or ""):
+        return
+    wanted = {"command_id": id}
+    if aggregate_root_id is not None:
+        wanted["aggregate_root_id"] = aggregate_root_id
+    for alias in conf().event_databases:
+        yield from EventStream.objects.using(alias).filter(**wanted).order_by("aggregate_root_id")[:10]
+
+
+def _stored(result: Any, with_payload: bool) -> dict[str, Any]:
+    if result.status is CommandStatus.FAILED:
+        body = {"id": result.command_id, "aggregate_root_id": result.aggregate_root_id, "status": "refused"}
+        return {**body, "problem": refused_unseen(result)} if with_payload else body
+    body = outcome(result)
+    del body["parked"]  # not known here
+    return body if with_payload else {name: body[name] for name in body if name != "value"}
+
+
+def user_of(request: Request) -> str:
+    """As metadata has it; empty for somebody who is not authenticated."""
+    return str(request.user.pk) if request.user and request.user.is_authenticated else ""
+
+
+# -- reading requests -------------------------------------------------------------------------------------------------
+
+
+def read_body(given: Any) -> Body:
+    """Raises `Problem`."""
+    errors: dict[Path, str] = {}
+    if type(given) is not dict:
+        raise invalid({(): "expected an object"})
+    for name in given.keys() - {*Body._fields}:
+        errors[(name,)] = f"there is no such member; known are {', '.join(Body._fields)}"
+    for name in ("type", "aggregate_root_id"):
+        if name not in given:
+            errors[(name,)] = "this member is required"
+        elif type(given[name]) is not str:
+            errors[(name,)] = f"expected a string, got {shown(given[name])}"
+    if errors:
+        raise invalid(errors)
+    return Body(given["type"], given["aggregate_root_id"], given.get("fields", {}))
+
+
+def read_wish(request: Request) -> Wish:
+    """Raises `Problem`."""
+    wait = request.query_params.get("wait", "none")
+    if wait not in WAITS:
+        raise invalid_parameter("wait", f"{shown(wait)} is none of {', '.join(WAITS)}")
+    timeout = _read_timeout(request.query_params.get("timeout"))
+    return Wish(WAITS[wait], timeout, read_if_match(request.headers.get("If-Match")))
+
+
+def _read_timeout(text: str | None) -> float | None:
+    if text is None:
+        return None
+    most = conf().api["MAX_TIMEOUT"]
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= most:  # nor NaN
+        raise invalid_parameter("timeout", f"{shown(text)} is no number of seconds above 0 and up to {most:g}")
+    return seconds
+
+
+def read_if_match(header: str | None) -> int | None:
+    """``"7"`` is version 7 of the aggregate, ``"0"`` one that does not exist; ``*`` is any."""
+    if header is None or header.strip() == "*":
+        return None
+    text = header.strip()
+    digits = text[1:-1] if len(text) > 2 and text[0] == text[-1] == '"' else ""
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+        raise invalid_parameter("If-Match", f'{shown(header)} is no version; send one ETag, such as "7"')
+    return int(digits)

@@ -1,0 +1,71 @@
+"""JSON as strictly as RFC 8259 advises: UTF-8, each key once, no NaN, and no more bytes than the settings allow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import IO, Any
+
+from rest_framework.exceptions import ParseError
+from rest_framework.parsers import BaseParser
+
+from enode_django.api.problems import Problem
+from enode_django.conf import conf
+from enode_django.exceptions import shown
+
+
+class StrictJsonParser(BaseParser):
+    """Of objects, which a command is. A body that is too large is not read to its end."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        most = int(conf().api["MAX_BODY"])
+        _check_announced((parser_context or {}).get("request"), most)
+        body = stream.read(most + 1)
+        if len(body) > most:
+            raise too_large(most)
+        return parse(body)
+
+
+def _check_announced(request: Any, most: int) -> None:
+    announced = str(request.META.get("CONTENT_LENGTH") or "") if request is not None else ""
+    if announced.isascii() and announced.isdigit() and (len(announced) > 18 or int(announced) > most):
+        raise too_large(most)
+
+
+def too_large(most: int) -> Problem:
+    return Problem(413, f"the body is larger than {most} bytes", kind="enode:too-large", members={"max_bytes": most})
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """Raises `ParseError`."""
+    try:
+        value = _decode(body.decode())
+    except UnicodeDecodeError:
+        raise ParseError("the body is not in UTF-8") from None
+    except RecursionError:
+        raise ParseError("the body is nested too deeply") from None
+    except ValueError as error:  # also of numbers with too many digits
+        raise ParseError(f"the body is no JSON: {error}") from None
+    if type(value) is not dict:
+        raise ParseError("the body is no JSON object; send {…}")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {shown(twice)} is there twice")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant).decode

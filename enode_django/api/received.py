@@ -1,0 +1,108 @@
+"""Idempotency keys: the same key with the same content is the same command, and takes effect once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Any
+
+from django.db import connections, router
+from django.utils import timezone
+
+from enode_django.api.problems import Problem, invalid_parameter
+from enode_django.conf import conf
+from enode_django.domain.messages import Command
+from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import InvalidId, MalformedMessage
+from enode_django.ids import check_id
+from enode_django.models import EventStream, ReceivedCommand
+from enode_django.runtime import make_store
+from enode_django.serialization.codec import decode_metadata
+from enode_django.serialization.registry import types
+
+_EVERY, _PRUNED_AT_ONCE = 100, 500
+_counter = itertools.count(1)
+
+
+def read_key(header: str | None) -> str | None:
+    """The command id that ``Idempotency-Key`` gives; with or without the quotes that a structured field has."""
+    if header is None:
+        return None
+    quoted = len(header) > 1 and header[0] == header[-1] == '"'
+    try:
+        return check_id(header[1:-1] if quoted else header)
+    except InvalidId as error:
+        raise invalid_parameter("Idempotency-Key", str(error)) from error
+
+
+def receive(command: Command, content: Any, user: str) -> None:
+    """Note that ``user`` sends this command; ``content`` is what `json.loads` gave. Raises a `Problem` of status 422 if
+    the id is that of another command, or somebody else's, which is not told apart."""
+    digest = _digest(content)
+    if _insert(command.id, user, digest):
+        _check_stored(command, user)
+        if next(_counter) % _EVERY == 0:
+            prune()
+        return
+    row = ReceivedCommand.objects.filter(command_id=command.id).first()
+    if row is not None and (row.user, bytes(row.digest)) != (user, digest):
+        raise _other_content()
+
+
+def _digest(content: Any) -> bytes:
+    return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).digest()
+
+
+def _insert(id: str, user: str, digest: bytes) -> bool:
+    table = ReceivedCommand._meta.db_table
+    with connections[router.db_for_write(ReceivedCommand)].cursor() as cursor:
+        cursor.execute(
+            f'INSERT INTO {table} (command_id, "user", digest) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING',
+            (id, user, digest),
+        )
+        return bool(cursor.rowcount)
+
+
+def _check_stored(command: Command, user: str) -> None:
+    """A command that was stored with this id before: one that came another way, or whose key was pruned. Its outcome
+    is the answer, so it must be the same user's, and the same kind."""
+    key = (command.id, command.aggregate_root_id)
+    stored = make_store().find([key]).get(key)
+    if stored is not None and not _is_from(stored, command, user):
+        ReceivedCommand.objects.filter(command_id=command.id, user=user).delete()
+        raise _other_content()
+
+
+def _is_from(stored: StreamRecord, command: Command, user: str) -> bool:
+    return stored.command_type == types.name_of(type(command)) and sender_of(stored) == user != ""
+
+
+def sender_of(record: StreamRecord | EventStream) -> str:
+    """Empty where it is not known."""
+    try:
+        return decode_metadata(bytes(record.metadata)).user or ""
+    except MalformedMessage:
+        return ""
+
+
+def _other_content() -> Problem:
+    return Problem(
+        422, "this Idempotency-Key was used for another command; take a new one for each", kind="enode:key-reused"
+    )
+
+
+def is_pending(id: str, user: str) -> bool:
+    return ReceivedCommand.objects.filter(command_id=id, user=user).exists()
+
+
+def prune() -> int:
+    """Delete some keys that are older than ``KEY_RETENTION_DAYS``; returns how many. Called now and then for more keys
+    than have come since."""
+    before = timezone.now() - timedelta(days=conf().api["KEY_RETENTION_DAYS"])
+    old = ReceivedCommand.objects.filter(received_at__lt=before).order_by("received_at")
+    deleted, _ = ReceivedCommand.objects.filter(
+        pk__in=list(old.values_list("pk", flat=True)[:_PRUNED_AT_ONCE])
+    ).delete()
+    return deleted

@@ -1,0 +1,99 @@
+"""Rows of the event store as JSON, and where a reader of the feed has come to. Pure, but for the shards it reads."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC
+from typing import Any, NamedTuple
+
+from enode_django.eventstore.base import Shard, StreamRecord
+from enode_django.eventstore.positions import BEGINNING, Position
+from enode_django.exceptions import MalformedMessage, shown
+from enode_django.serialization.json_text import contents, json_value
+
+Places = Mapping[int, Position]
+"""Positions by the shard's number; a shard that is not named is at its beginning."""
+
+
+def stream_body(record: StreamRecord, with_payload: bool) -> dict[str, Any]:
+    """Without the payload it says that something happened, and not what."""
+    body = {
+        "aggregate_root_type": record.aggregate_root_type,
+        "aggregate_root_id": record.aggregate_root_id,
+        "version": record.version,
+        "command_id": record.command_id,
+        "command_type": record.command_type,
+        "created_at": record.created_at.astimezone(UTC).isoformat(),
+    }
+    return {**body, **_payload(record)} if with_payload else body
+
+
+def _payload(record: StreamRecord) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json_value(contents(record.events, record.metadata))
+    except MalformedMessage as error:
+        return {"unreadable": str(error)}
+    return found
+
+
+def write_cursor(places: Places) -> str:
+    """
+    >>> read_cursor(write_cursor({0: Position(0, 5321, 88412)}))
+    {0: Position(generation=0, transaction_id=5321, sequence=88412)}
+    """
+    text = ",".join(f"{number}:{position}" for number, position in sorted(places.items()))
+    return urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str) -> Places:
+    """Raises ValueError."""
+    try:
+        text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
+        pairs = (part.split(":", 1) for part in text.split(","))
+        return {_number(number): Position.parse(position) for number, position in pairs}
+    except (binascii.Error, ValueError):
+        raise ValueError(f"{shown(cursor)} is no cursor; send one that a page or an event gave you") from None
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ValueError(text)
+    return int(text)
+
+
+class FeedRow(NamedTuple):
+    """``cursor`` is where to go on behind it."""
+
+    cursor: str
+    record: StreamRecord
+
+
+class FeedPart(NamedTuple):
+    """``more`` says that there was no room for all that is there by now."""
+
+    rows: Sequence[FeedRow]
+    places: Places
+    more: bool
+
+
+def read_feed(shards: Sequence[Shard], places: Places, limit: int) -> FeedPart:
+    """What comes next, at most ``limit`` rows or one of each shard. Blocks; raises `StoreUnavailable`."""
+    share = max(1, limit // len(shards))
+    now = dict(places)
+    rows: list[FeedRow] = []
+    more = False
+    for shard in shards:
+        page = shard.feed(now.get(shard.number, BEGINNING), limit=share)
+        for entry in page.entries:
+            now[shard.number] = entry.position
+            rows.append(FeedRow(write_cursor(now), entry.record))
+        now[shard.number] = page.position
+        more = more or len(page.entries) == share
+    return FeedPart(rows, now, more)
+
+
+def places_now(shards: Sequence[Shard]) -> Iterator[tuple[int, Position]]:
+    for shard in shards:
+        yield shard.number, shard.position()
