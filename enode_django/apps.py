@@ -14,17 +14,23 @@ class EnodeConfig(AppConfig):
     def ready(self) -> None:
         from enode_django.checks import check_definitions, check_settings
         from enode_django.conf import DISCOVERED_MODULES, conf
+        from enode_django.deploy_checks import check_production, check_queue
         from enode_django.exceptions import ConfigurationError
         from enode_django.serialization.registry import types
-        from enode_django.store_checks import check_shards, check_store
-        from enode_django.subscriber_checks import check_subscribers
+        from enode_django.store_checks import check_constraints, check_sessions, check_shards, check_store
+        from enode_django.subscriber_checks import check_rebuilds, check_subscribers
 
         types.label_of = _label_of
         register(check_settings, Tags.compatibility)
         register(check_definitions, Tags.models)
         register(check_store, Tags.compatibility)
         register(check_shards, Tags.database)
+        register(check_constraints, Tags.database)
+        register(check_sessions, Tags.database, deploy=True)
         register(check_subscribers, Tags.models)
+        register(check_rebuilds, Tags.database)
+        register(check_queue, Tags.compatibility, deploy=True)
+        register(check_production, Tags.security, deploy=True)
         try:
             modules = conf().AUTODISCOVER_MODULES
         except ConfigurationError:  # the system check says so, which a traceback from here would keep it from

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from django.apps import AppConfig
@@ -11,11 +13,13 @@ from django.core.checks import CheckMessage, Error, Warning
 
 from enode_django import conf as settings
 from enode_django.broker_settings import broker_options
+from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
+from enode_django.domain.messages import DomainEvent
 from enode_django.exceptions import ConfigurationError, DefinitionError
 from enode_django.runtime import make_states
-from enode_django.serialization.registry import types
+from enode_django.serialization.registry import Kind, types
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -23,7 +27,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 
 
 def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    return [*_handlers(), *_names(), *_fields()]
+    return [*_handlers(), *_names(), *_fields(), *_appliers()]
 
 
 def _settings() -> Iterator[CheckMessage]:
@@ -188,3 +192,42 @@ def _fields() -> Iterator[CheckMessage]:
             cls.schema()
         except DefinitionError as error:
             yield Error(f"{cls.__module__}: {error}", obj=cls, id="enode_django.E013")
+
+
+def _appliers() -> Iterator[CheckMessage]:
+    """Of apps that have aggregates: events of others may be applied in another project."""
+    aggregates = _named(AggregateRoot)
+    applied = {event for cls in aggregates for event in cls.applied_events()}
+    for event, name in _named(DomainEvent).items():
+        candidates = sorted(cls.__qualname__ for cls, known in aggregates.items() if _app(known) == _app(name))
+        if candidates and not _is_applied(event, applied):
+            yield Warning(
+                f"{event.__module__}.{event.__qualname__} is applied by no aggregate: apply() would refuse it, and no "
+                f"aggregate that has such an event could be loaded.",
+                hint=f"Mark a method of {' or '.join(candidates)} with @applies({event.__name__}), or say applied = "
+                "False in the body of the event.",
+                obj=event,
+                id="enode_django.W028",
+            )
+
+
+def _named(kind: type[Kind]) -> dict[type[Kind], str]:
+    """Those that are known by now, each by its present name; a class that a reloaded module defined again stands for
+    the one before."""
+    classes = {types.class_of(kind, name) for name in types.names_of(kind)}
+    return {cls: types.name_of(cls) for cls in classes if not cls.__module__.startswith("enode_django.")}
+
+
+def _app(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _is_applied(event: type[DomainEvent], applied: AbstractSet[type[DomainEvent]]) -> bool:
+    """By a method for it or for one of its bases. The base of events that are applied need not be applied itself; and
+    ``applied = False`` in its own body says that it is not meant to be."""
+    given = event.__dict__.get("applied", True) is False and "applied" not in inspect.get_annotations(event)
+    return (
+        given
+        or any(base in applied for base in event.__mro__)
+        or any(_is_applied(derived, applied) for derived in event.__subclasses__())
+    )

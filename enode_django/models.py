@@ -177,6 +177,13 @@ class Rebuild(models.Model):
     tables = models.JSONField("tables", default=dict, help_text="What they were like when they were made.")
     migrations = models.JSONField("migrations", default=list, help_text="Those applied when it was swapped.")
     positions = models.JSONField("positions", default=dict, help_text="Up to which all is in what it replaces.")
+    fingerprint = models.CharField(
+        "fingerprint",
+        max_length=100,
+        null=True,
+        db_collation="C",
+        help_text="Of the handlers' code that made the rows.",
+    )
     started_at = models.DateTimeField("started at", db_default=Now())
     swapped_at = models.DateTimeField("swapped at", null=True)
 

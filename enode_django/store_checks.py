@@ -7,12 +7,15 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, router
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, models, router
 
 from enode_django import conf as settings
+from enode_django.databases import execute
 from enode_django.eventstore.shard_map import ShardMap
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.eventstore.statements import SHARD
 from enode_django.exceptions import ConfigurationError, ShardMismatch, StoreUnavailable
+from enode_django.models import EventStream
 
 
 def check_store(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -79,3 +82,73 @@ def check_shards(
 
 def _has_claims(alias: str) -> bool:
     return connections[alias].vendor == "postgresql" and SHARD in connections[alias].introspection.table_names()
+
+
+_UNIQUE = """
+    SELECT ARRAY(SELECT attname::text FROM unnest(i.indkey) WITH ORDINALITY AS key (number, place)
+                 JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = number ORDER BY place)
+    FROM pg_index AS i
+    WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
+"""
+
+
+def check_constraints(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Of the event store's among the ``databases`` that Django was asked to look at: their real indexes, not what
+    migrations say. What has no tables yet, or is away, says nothing."""
+    return [message for alias in _asked(databases) for message in _missing_constraints(alias)]
+
+
+def _missing_constraints(alias: str) -> Iterator[CheckMessage]:
+    table = EventStream._meta.db_table
+    try:
+        if table not in connections[alias].introspection.table_names():
+            return
+        found = [columns for (columns,) in execute(alias, _UNIQUE, (table,))]
+    except DATABASE_ERRORS:
+        return
+    for constraint in EventStream._meta.constraints:
+        if isinstance(constraint, models.UniqueConstraint) and [*constraint.fields] not in found:
+            yield Error(
+                f"The database {alias!r} has no unique index on ({', '.join(constraint.fields)}) of {table}, the "
+                f"constraint {constraint.name}: commands could take effect twice, and versions be stored twice.",
+                hint=f"Remove what is there twice, and create it: ALTER TABLE {table} ADD CONSTRAINT "
+                f"{constraint.name} UNIQUE ({', '.join(constraint.fields)})",
+                obj=EventStream,
+                id="enode_django.E027",
+            )
+
+
+def check_sessions(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Of the event store's among the ``databases`` that Django was asked to look at."""
+    return [message for alias in _asked(databases) for message in _idle_sessions(alias)]
+
+
+def _idle_sessions(alias: str) -> Iterator[CheckMessage]:
+    try:
+        (limit,) = execute(alias, "SELECT current_setting('idle_in_transaction_session_timeout')", ()).fetchone() or (
+            "",
+        )
+    except DATABASE_ERRORS:
+        return
+    if limit == "0":
+        yield Warning(
+            f"The database {alias!r} has no idle_in_transaction_session_timeout: a session that leaves its transaction "
+            "open holds back sweeps, rebuilds and the feed of the event store, for as long as it is there.",
+            hint="Let the server, the database or the role have one: ALTER DATABASE … SET "
+            "idle_in_transaction_session_timeout = '10min'",
+            id="enode_django.W031",
+        )
+
+
+def _asked(databases: Sequence[str] | None) -> list[str]:
+    """Of the event store's databases those that Django was asked to look at, as far as PostgreSQL speaks for them."""
+    try:
+        aliases = settings.conf().event_databases
+    except ConfigurationError:  # E001 says so
+        return []
+    asked = {*(databases or ())} & {*connections}
+    return [alias for alias in aliases if alias in asked and connections[alias].vendor == "postgresql"]

@@ -7,14 +7,16 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
-from django.db import connections
+from django.db import connections, transaction
 
 from enode_django.eventing.event_handlers import EventHandlerGroup, handler_groups
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers
-from enode_django.exceptions import TypeNameError
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
+from enode_django.exceptions import RebuildError, TypeNameError
 from enode_django.rebuilding.shadow import declared_models
+from enode_django.rebuilding.target import Target
 
 
 def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -131,6 +133,33 @@ def _ambiguity(group: EventHandlerGroup) -> Iterator[CheckMessage]:
             f"Several event handlers of {_description(group)} are named {name!r}: {', '.join(places)}.",
             hint="Give each a name of its own.",
             id="enode_django.E020",
+        )
+
+
+def check_rebuilds(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Of projections in the ``databases`` that Django was asked to look at; what has no tables yet, or is away, says
+    nothing."""
+    projections = [one for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
+    asked = {*(databases or ())}
+    return [message for one in projections if one.database in asked for message in _other_code(one)]
+
+
+def _other_code(projection: ModelProjection[Any] | Projection) -> Iterator[CheckMessage]:
+    try:
+        with transaction.atomic(using=projection.database):
+            changed = Target.of(projection.name).is_of_other_code()
+    except (RebuildError, *DATABASE_ERRORS):
+        return
+    if changed:
+        yield Warning(
+            f"The code of {_description(projection)} has changed since its tables were last rebuilt: rows from before "
+            "may differ from what it makes now.",
+            hint=f"manage.py rebuildprojection {projection.name} --compare-only: where no row differs, that is noted; "
+            "else rebuild it.",
+            obj=type(projection),
+            id="enode_django.W030",
         )
 
 

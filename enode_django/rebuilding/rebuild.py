@@ -116,6 +116,8 @@ def rebuild(
         raise
     if compare_only:
         target.abandon(record)
+        if comparison.is_equal:
+            target.keep_with_this_code()
     return Rebuilt(replayed + catching_up.total, comparison, not compare_only, time.monotonic() - started)
 
 

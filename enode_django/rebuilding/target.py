@@ -19,6 +19,7 @@ from enode_django.eventstore import sqlstates
 from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.models import ProjectionGeneration, Rebuild
 from enode_django.rebuilding.definitions import Table, describe
+from enode_django.rebuilding.fingerprint import fingerprint_of, is_other_code
 from enode_django.rebuilding.making import make_tables
 from enode_django.rebuilding.obstacles import obstacles
 from enode_django.rebuilding.shadow import Shadow, declared_models, table_names
@@ -112,8 +113,23 @@ class Target(NamedTuple):
                 generation=shadow.generation,
                 replaces=replaces,
                 tables={name: table.shape for name, table in tables.items()},
+                fingerprint=fingerprint_of(self.subscriber),
             )
         return rebuild, shadow
+
+    def keep_with_this_code(self) -> None:
+        """Note that the tables in use are what this process's code makes of the events."""
+        used = self.rebuilds().filter(generation=self.generation())
+        used.update(fingerprint=fingerprint_of(self.subscriber))
+
+    def is_of_other_code(self) -> bool:
+        """Whether the tables in use were built by handlers whose code has changed since. Of tables that no rebuild has
+        made nothing is known."""
+        known = self.rebuilds().filter(generation=self.generation(), fingerprint__isnull=False)
+        return any(
+            is_other_code(built_by or "", fingerprint_of(self.subscriber))
+            for built_by in known.values_list("fingerprint", flat=True)
+        )
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

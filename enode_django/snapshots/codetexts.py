@@ -114,6 +114,8 @@ class CodeReader:
     def _function(self, function: FunctionType) -> str:
         if not self._is_new(function):
             return f"function {self._numbers[function]}"
+        if _package(function.__module__) == "django":  # what it puts into the classes of models
+            return f"function {function.__module__}.{function.__qualname__}"
         defaults = self.value((function.__defaults__, function.__kwdefaults__))
         closure = ", ".join(self.value(_content(cell)) for cell in function.__closure__ or ())
         code = self._code(function.__code__, function.__globals__, _package(function.__module__))
@@ -208,9 +210,12 @@ def _function_of(value: Any) -> FunctionType | None:
             return None
 
 
+_NOT_THE_APPLICATION = ("enode_django", "django", "builtins", "enum", "typing")
+
+
 def _bases(cls: type) -> list[type]:
     """Of a class over its MRO those that are application code."""
-    return [base for base in cls.__mro__ if _package(base.__module__) not in ("enode_django", "builtins", "enum")]
+    return [base for base in cls.__mro__ if _package(base.__module__) not in _NOT_THE_APPLICATION]
 
 
 def _package(module: str | None) -> str:

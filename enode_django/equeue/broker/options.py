@@ -79,7 +79,7 @@ class BrokerOptions:
                 _check_number(f"the limit of {name}", value, int | float)
         if self.secret is not None and (not isinstance(self.secret, str) or not self.secret):
             raise ConfigurationError("the secret must be a text that is not empty")
-        if not _is_loopback(host) and (not self.secret or self.tls is None):
+        if not is_loopback(host) and (not self.secret or self.tls is None):
             raise ConfigurationError(
                 f"the broker would listen on {host!r} without a secret and TLS; give it both, or an address of this "
                 "machine only, like tcp://127.0.0.1"
@@ -117,7 +117,7 @@ def location_of(host: str, port: int) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,0 +1,112 @@
+"""System checks of ``manage.py check --deploy``. Every id is documented in ``docs/reference/checks.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from typing import Any
+
+from django.apps import AppConfig
+from django.conf import settings as project
+from django.core.checks import CheckMessage, Error, Warning
+from django.utils.module_loading import import_string
+
+from enode_django import conf as settings
+from enode_django.concurrency.threads import start_thread
+from enode_django.equeue.broker.options import is_loopback, parse_location
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import ConfigurationError
+from enode_django.runtime import make_transport
+
+PATIENCE = 10.0
+"""Seconds that a queue has for an answer."""
+
+
+def check_queue(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Blocks up to `PATIENCE`, whatever the transport's own timeouts are."""
+    failures: list[str] = []
+    asking = start_thread("enode check of the queue", lambda: failures.extend(_failures()))
+    asking.join(PATIENCE)
+    if asking.is_alive():
+        failures.append(f"no answer within {PATIENCE:.0f} s")
+    return [
+        Error(
+            f"The queue of ENODE['QUEUE'] cannot be used: {failure}.",
+            hint="Start it, or correct BACKEND, LOCATION and OPTIONS.",
+            id="enode_django.E029",
+        )
+        for failure in failures
+    ]
+
+
+def _failures() -> Iterator[str]:
+    try:
+        with closing(make_transport()) as transport:
+            transport.topics()
+    except Exception as error:  # whatever the driver raises is what there is to say
+        yield str(error) or type(error).__name__
+
+
+def check_production(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """What is right for development, and not beyond."""
+    try:
+        return [*_secret(), *_memory(), *_debug(), *_directory()]
+    except ConfigurationError:  # E001 says so
+        return []
+
+
+def _secret() -> Iterator[CheckMessage]:
+    current = settings.conf()
+    if current.queue_backend == settings.BROKER and not current.queue_options.get("secret"):
+        yield Warning(
+            "Workers and senders have no secret for the broker: so it can have none, and whoever reaches it, if only "
+            "from this machine, may send commands and read events.",
+            hint="Give ENODE['BROKER']['SECRET'] and the option 'secret' of ENODE['QUEUE'] the same text.",
+            id="enode_django.W032",
+        )
+
+
+def _memory() -> Iterator[CheckMessage]:
+    current = settings.conf()
+    for key, path, memory in (
+        ("QUEUE", current.queue_backend, MemoryTransport),
+        ("EVENT_STORE", current.event_store_backend, MemoryEventStore),
+    ):
+        if _is_a(path, memory):
+            yield Warning(
+                f"ENODE[{key!r}] is in memory: no other process sees it, and it ends with this one.",
+                hint="Name another BACKEND.",
+                id="enode_django.W033",
+            )
+
+
+def _is_a(path: str, base: type) -> bool:
+    with suppress(ImportError):
+        backend = import_string(path)
+        return isinstance(backend, type) and issubclass(backend, base)
+    return False
+
+
+def _debug() -> Iterator[CheckMessage]:
+    if project.DEBUG:
+        yield Warning(
+            "DEBUG is on: Django keeps the statements of every connection, which slows down the processors.",
+            hint="Set DEBUG = False where runprocessors runs.",
+            id="enode_django.W034",
+        )
+
+
+def _directory() -> Iterator[CheckMessage]:
+    current = settings.conf()
+    if current.queue_backend != settings.BROKER or "DIRECTORY" in current.BROKER:
+        return
+    with suppress(ConfigurationError):  # which E029 says
+        host, _ = parse_location(current.queue_location)
+        if is_loopback(host):
+            yield Warning(
+                "The broker keeps its messages in the default directory, beside the code: what replaces the code may "
+                "take them along.",
+                hint="Name a directory that stays in ENODE['BROKER']['DIRECTORY'].",
+                id="enode_django.W035",
+            )

@@ -1,0 +1,54 @@
+"""What the rows of a projection depend on besides the events: the code of its handlers, as one short text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any
+
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.subscribers import Followed
+from enode_django.exceptions import TypeNameError
+from enode_django.rebuilding.shadow import declared_models
+from enode_django.serialization.registry import types
+from enode_django.serialization.upcasting import upcasters
+from enode_django.snapshots.codetexts import CodeReader
+
+
+def fingerprint_of(projection: ModelProjection[Any] | Projection) -> str:
+    """``<Python's tag>:<32 hexadecimal digits>``. Those of two versions of Python cannot be compared.
+
+    Covered are the handlers, and what they use of the same package: methods, functions, constants, methods of the
+    events and of the models; and the upcasters of the events. Comments and the places of files make no difference.
+    """
+    text = "\n".join(_description(projection))
+    digest = blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
+    return f"{sys.implementation.cache_tag}:{digest}"
+
+
+def is_other_code(one: str, other: str) -> bool:
+    """Whether two fingerprints tell of different code; made by two versions of Python they tell nothing.
+
+    >>> is_other_code("cpython-311:ab", "cpython-311:cd"), is_other_code("cpython-311:ab", "cpython-312:cd")
+    (True, False)
+    """
+    return one != other and one.partition(":")[0] == other.partition(":")[0]
+
+
+def _description(projection: ModelProjection[Any] | Projection) -> Iterator[str]:
+    cls = type(projection)
+    methods = sorted(cls._methods.items(), key=lambda item: _name(item[0]))
+    reader = CodeReader([cls, *declared_models(projection), *(event for event, _ in methods)])
+    for event, method in methods:
+        yield f"event {_name(event)} {event.schema_version} {method}"
+        yield from reader.methods_named(cls, method)
+        for version, upcaster in upcasters.of(event).items():
+            yield f"from {version} {reader.value(upcaster)}"
+
+
+def _name(event: Followed) -> str:
+    try:
+        return types.first_name_of(event)
+    except TypeNameError:
+        return event.__qualname__

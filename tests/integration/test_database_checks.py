@@ -1,0 +1,80 @@
+"""What `manage.py check --database` finds in the event store's real catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.core.checks import CheckMessage, run_checks
+from django.db import connection
+from django.test import override_settings
+
+from enode_django.store_checks import check_constraints, check_sessions
+
+pytestmark = pytest.mark.django_db
+TABLE = "enode_django_eventstream"
+
+
+def sql(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def ids(check: Callable[..., list[CheckMessage]], *databases: str) -> list[str | None]:
+    return [message.id for message in check(None, databases=databases)]
+
+
+def test_a_unique_constraint_that_is_gone_is_named_until_it_is_back() -> None:
+    assert ids(check_constraints, "default") == []
+    sql(f"ALTER TABLE {TABLE} DROP CONSTRAINT enode_stream_command")
+    (message,) = check_constraints(None, databases=["default"])
+    assert message.id == "enode_django.E027"
+    assert "enode_stream_command" in message.msg
+    sql(f"ALTER TABLE {TABLE} DROP CONSTRAINT enode_stream_version")
+    assert ids(check_constraints, "default") == ["enode_django.E027"] * 2
+    sql(f"CREATE UNIQUE INDEX enode_stream_command ON {TABLE} (command_id, aggregate_root_id)")
+    sql(f"CREATE UNIQUE INDEX other ON {TABLE} (aggregate_root_id, version)")
+    assert ids(check_constraints, "default") == []
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "INDEX lookalike ON {table} (aggregate_root_id, version)",
+        "UNIQUE INDEX lookalike ON {table} (aggregate_root_id, version) WHERE version > 1",
+        "UNIQUE INDEX lookalike ON {table} (aggregate_root_id, version, command_id)",
+        "UNIQUE INDEX lookalike ON {table} (lower(aggregate_root_id), version)",
+    ],
+)
+def test_an_index_that_is_not_as_strict_does_not_count(index: str) -> None:
+    sql(f"ALTER TABLE {TABLE} DROP CONSTRAINT enode_stream_version")
+    sql(f"CREATE {index.format(table=TABLE)}")
+    assert ids(check_constraints, "default") == ["enode_django.E027"]
+
+
+def test_a_database_without_tables_yet_says_nothing() -> None:
+    sql(f"ALTER TABLE {TABLE} RENAME TO elsewhere")
+    assert ids(check_constraints, "default") == []
+
+
+def test_a_session_that_may_idle_in_its_transaction_for_ever_is_named() -> None:
+    sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+    assert ids(check_sessions, "default") == ["enode_django.W031"]
+    sql("SET LOCAL idle_in_transaction_session_timeout = '10min'")
+    assert ids(check_sessions, "default") == []
+
+
+def test_only_the_databases_that_were_asked_for_are_looked_at() -> None:
+    sql(f"ALTER TABLE {TABLE} DROP CONSTRAINT enode_stream_version")
+    assert ids(check_constraints) == ids(check_constraints, "no such") == []
+    assert "enode_django.E027" not in [message.id for message in run_checks()]
+    assert "enode_django.E027" in [message.id for message in run_checks(databases=["default"])]
+    with override_settings(ENODE={"EVENT_STORE": "no dictionary"}):
+        assert ids(check_constraints, "default") == []
+
+
+def test_the_timeout_is_asked_for_a_deployment_only() -> None:
+    sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+    assert "enode_django.W031" not in [message.id for message in run_checks(databases=["default"])]
+    found = run_checks(databases=["default"], include_deployment_checks=True)
+    assert "enode_django.W031" in [message.id for message in found]

@@ -1,0 +1,101 @@
+"""What `manage.py check --deploy` says of a project that is not ready for others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.test import override_settings
+
+from enode_django import deploy_checks
+from enode_django.deploy_checks import check_production, check_queue
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventstore.memory import MemoryEventStore
+
+MEMORY = {"BACKEND": f"{MemoryTransport.__module__}.MemoryTransport"}
+BROKER = {"QUEUE": {"OPTIONS": {"secret": "x"}}, "BROKER": {"SECRET": "x", "DIRECTORY": "/var/lib/broker"}}
+
+
+@pytest.fixture(autouse=True)
+def no_debug() -> Iterator[None]:
+    with override_settings(DEBUG=False):
+        yield
+
+
+def ids(**settings: Any) -> list[str | None]:
+    with override_settings(ENODE=settings):
+        return [message.id for message in check_production(None)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (BROKER, []),
+        ({**BROKER, "QUEUE": {}}, ["enode_django.W032"]),
+        ({**BROKER, "BROKER": {"SECRET": "x"}}, ["enode_django.W035"]),
+        ({"QUEUE": {"LOCATION": "tcp://10.0.0.7", "OPTIONS": {"secret": "x"}}}, []),  # its directory is not here
+        ({"QUEUE": {"LOCATION": "nonsense", "OPTIONS": {"secret": "x"}}}, []),
+        ({"QUEUE": MEMORY}, ["enode_django.W033"]),
+        (
+            {**BROKER, "EVENT_STORE": {"BACKEND": f"{MemoryEventStore.__module__}.MemoryEventStore"}},
+            ["enode_django.W033"],
+        ),
+        ({**BROKER, "EVENT_STORE": {"BACKEND": "no.such.thing"}}, []),
+        ({"QUEUE": "no dictionary"}, []),
+    ],
+)
+def test_defaults_for_development_are_named(settings: dict[str, Any], expected: list[str]) -> None:
+    assert ids(**settings) == expected
+
+
+def test_debug_is_named() -> None:
+    with override_settings(DEBUG=True):
+        assert ids(**BROKER) == ["enode_django.W034"]
+
+
+@pytest.mark.parametrize("location", ["redis://:hidden@127.0.0.1:1/0", "tcp://127.0.0.1:1"])
+def test_a_queue_that_cannot_be_reached_is_named_without_its_password(location: str) -> None:
+    driver = "broker.BrokerTransport" if location.startswith("tcp") else "redis_streams.RedisStreamsTransport"
+    queue = {"BACKEND": f"enode_django.equeue.transports.{driver}", "LOCATION": location}
+    with override_settings(ENODE={"QUEUE": queue}):
+        (message,) = check_queue(None)
+    assert message.id == "enode_django.E029"
+    assert "127.0.0.1:1" in message.msg
+    assert "hidden" not in message.msg
+
+
+def test_a_queue_that_cannot_be_made_is_named() -> None:
+    with override_settings(ENODE={"QUEUE": {"BACKEND": "no.such.thing"}}):
+        (message,) = check_queue(None)
+    assert "'no.such.thing'" in message.msg
+
+
+def test_a_queue_that_can_be_reached_is_fine() -> None:
+    with override_settings(ENODE={"QUEUE": MEMORY}):
+        assert check_queue(None) == []
+
+
+asked = threading.Event()
+
+
+class Silent(MemoryTransport):
+    def topics(self) -> Sequence[str]:
+        asked.wait(60)
+        return []
+
+
+def test_a_queue_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy_checks, "PATIENCE", 0.05)
+    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.Silent"}}):
+        (message,) = check_queue(None)
+    asked.set()
+    assert "no answer" in message.msg
+
+
+def test_they_run_for_a_deployment_only() -> None:
+    with override_settings(ENODE={"QUEUE": MEMORY}):
+        assert "enode_django.W033" not in [message.id for message in run_checks()]
+        assert "enode_django.W033" in [message.id for message in run_checks(include_deployment_checks=True)]
