@@ -3,7 +3,7 @@ from django.db import migrations
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0008_projection_generations"),
+        ("enode_django", "0009_operations"),
     ]
 
     operations = [

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0008_projection_generations"),
+        ("enode_django", "0009_rebuild_fingerprint"),
     ]
 
     operations = [
