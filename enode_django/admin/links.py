@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils.http import urlencode
 
 from enode_django.history.steps import Step, keys_of_refusal, place_of_event
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9-]")
+_QUOTED = re.compile(rb"_([0-9A-F]{2})")
 
 
 def search_url(id: str) -> str:
@@ -28,9 +31,17 @@ def state_url(aggregate_root_id: str) -> str:
 
 
 def _quoted(id: str) -> str:
-    """An id may hold anything that an address must not."""
-    quoted = quote(id)
-    return quoted if quoted.strip(".") else quoted.replace(".", "_2E")  # or a browser would go up
+    """An id may hold anything that an address must not.
+
+    >>> _quoted("a/b é")
+    'a_2Fb_20_C3_A9'
+    """
+    return _UNSAFE.sub(lambda match: "".join(f"_{byte:02X}" for byte in match[0].encode()), id)
+
+
+def id_of(quoted: str) -> str:
+    """Raises `ValueError` for what no id is quoted as."""
+    return _QUOTED.sub(lambda match: bytes([int(match[1], 16)]), quoted.encode()).decode()
 
 
 def version_url(aggregate_root_id: str, version: int) -> str:

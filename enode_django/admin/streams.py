@@ -112,7 +112,7 @@ class EventStreamAdmin(ReadOnly, StreamBase):
     def aggregate_view(self, request: HttpRequest, quoted_id: str) -> HttpResponse:
         choice = Choice(request.GET)
         choice.is_valid()
-        aggregate = Aggregate(make_store(), unquote(quoted_id))
+        aggregate = _aggregate(quoted_id)
         context = aggregate_page.page_of(aggregate, choice, with_contents=self.may_read(request))
         return self.render(request, "aggregate", f"Aggregate {aggregate.id}", {**context, "choice": choice})
 
@@ -124,7 +124,7 @@ class EventStreamAdmin(ReadOnly, StreamBase):
         choice = Choice(request.GET)
         if not choice.is_valid() or not choice.cleaned_data["version"]:
             return JsonResponse({"error": "version must be a number from 1 on"}, status=400)
-        aggregate = Aggregate(make_store(), unquote(quoted_id))
+        aggregate = _aggregate(quoted_id)
         state = aggregate_page.shown_state(aggregate.id, choice.cleaned_data["version"])
         if state.trouble:
             return JsonResponse({"version": state.version, "error": state.trouble}, status=422)
@@ -140,6 +140,14 @@ class EventStreamAdmin(ReadOnly, StreamBase):
         known |= {"may_read": self.may_read(request), **context}
         request.current_app = self.admin_site.name
         return TemplateResponse(request, f"enode_django/admin/{name}.html", known, status=status)
+
+
+def _aggregate(quoted_id: str) -> Aggregate:
+    try:
+        id = links.id_of(quoted_id)
+    except ValueError as error:
+        raise Http404 from error
+    return Aggregate(make_store(), id)
 
 
 def _link(request: HttpRequest, name: str, place: int | None) -> str:

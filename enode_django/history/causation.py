@@ -144,26 +144,26 @@ class _Descent:
     def run(self) -> list[Step]:
         level = [self._focus]
         for _ in range(self._limits.depth):
-            level = self._children(level)
-            if not level:
-                break
-        else:
-            if self._children(level):
-                self._cut.append(f"no more than {self._limits.depth} commands deep")
+            level = self._kept(self._children(level))
+        if level and self._children(level):
+            self._say(f"no more than {self._limits.depth} commands deep")
         return list(self._found.values())[1:]
 
+    def _kept(self, steps: list[Step]) -> list[Step]:
+        room = self._limits.steps + 1 - len(self._found)
+        if len(steps) > room:
+            self._say(f"no more than {self._limits.steps} commands")
+        self._found.update((step.key, step) for step in steps[:room])
+        return steps[:room]
+
     def _children(self, level: Sequence[Step]) -> list[Step]:
+        """Those that were not found before."""
         causes = {cause for step in level for cause in step.causes}
         keys = dict.fromkeys(key for cause in causes for key in self._seen_next.get(cause, ()))
         keys.update(dict.fromkeys(self._derived(level)))
         found = self._store.find(key for key in keys if key not in self._found)
         steps = sorted(map(Step.of, found.values()), key=lambda step: step.created_at)
-        children = [step for step in steps if step.metadata.causation_id in causes]
-        room = self._limits.steps + 1 - len(self._found)
-        if len(children) > room:
-            self._say(f"no more than {self._limits.steps} commands")
-        self._found.update((step.key, step) for step in children[:room])
-        return children[:room]
+        return [step for step in steps if step.metadata.causation_id in causes]
 
     @cached_property
     def _seen_next(self) -> dict[str, list[CommandKey]]:
