@@ -1,5 +1,11 @@
-/* The slider of an aggregate's page: each place it comes to shows the state there. Without this the form does it. */
+/* The page of an aggregate. The slider shows the state at each place it comes to; without this the form does it. The
+   picture begins where the command stands that was asked for. */
 "use strict";
+
+(() => {
+  const focus = document.querySelector(".enode-focus rect");
+  if (focus) focus.closest(".enode-scroll").scrollLeft = focus.x.baseVal.value - 24;
+})();
 
 (() => {
   const slider = document.querySelector(".enode-slider");

@@ -1,0 +1,91 @@
+"""The event browser over an event store of two databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import pytest
+from django.db import connections
+from django.test import Client
+from pytest_django import DjangoDbBlocker
+
+from enode_django.admin import links
+from enode_django.eventstore.base import StreamRecord
+from enode_django.history import causation
+from enode_django.serialization.codec import STREAM
+from enode_django.serialization.plain import pack
+from tests.admin.people import logged_in
+from tests.integration.sharded import ALIASES, empty, id_in, opened, shard_databases, sharded_settings, sharded_store
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LIST = "/admin/enode_django/eventstream/"
+FIRST, SECOND = id_in(0), id_in(1)
+
+
+@pytest.fixture(scope="module")
+def databases(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[dict[str, str]]:
+    with django_db_blocker.unblock(), shard_databases() as names:
+        yield names
+
+
+@pytest.fixture(autouse=True)
+def stored(databases: dict[str, str], transactional_db: None) -> Iterator[None]:
+    """In each shard an aggregate, the second's caused by the first's."""
+    nothing = STREAM + pack(([("gone.Done", 1, {})], None))
+    causes = {FIRST: b"", SECOND: pack({"causation_id": f"{FIRST}/1/0", "correlation_id": "c0"})}
+    with opened(databases), sharded_settings():
+        empty()
+        records = [
+            StreamRecord(id, 1, f"c{place}", "gone.Type", "gone.Do", datetime.now(UTC), nothing, causes[id])
+            for place, id in enumerate((FIRST, SECOND))
+        ]
+        for record in records:
+            sharded_store().append([record])
+        yield
+
+
+@pytest.fixture
+def reader(client: Client) -> Client:
+    return logged_in(client, "view_eventstream", "view_payload")
+
+
+def listed(client: Client, **parameters: str) -> Sequence[str]:
+    return [row.aggregate_root_id for row in client.get(LIST, parameters).context["listing"].rows]
+
+
+def test_each_shard_has_its_list(reader: Client) -> None:
+    assert listed(reader) == [FIRST]
+    assert listed(reader, shard=ALIASES[1]) == [SECOND]
+    assert "listing" not in reader.get(LIST, {"shard": "default"}).context
+
+
+def test_a_search_looks_where_the_aggregate_is_and_for_a_command_everywhere(reader: Client) -> None:
+    for id, command in ((FIRST, "c0"), (SECOND, "c1")):
+        for wanted in (id, command):
+            hits = reader.get(LIST, {"q": wanted}).context["hits"]
+            assert [(hit.alias, row.aggregate_root_id) for hit in hits for row in hit.rows] == [
+                (ALIASES[id == SECOND], id)
+            ]
+
+
+def test_pages_come_from_the_shard_that_has_the_aggregate(reader: Client) -> None:
+    text = reader.get(links.aggregate_url(SECOND)).content.decode()
+    assert f"in {ALIASES[1]}" in text
+    stream = reader.get(LIST, {"shard": ALIASES[1]}).context["listing"].rows[0]
+    assert SECOND in reader.get(links.stream_url(stream.sequence, ALIASES[1])).content.decode()
+
+
+def test_causes_are_found_across_the_shards() -> None:
+    assert [step.aggregate_root_id for step in causation(FIRST, 1).descendants] == [SECOND]
+    assert [step.aggregate_root_id for step in causation(SECOND, 1).ancestors] == [FIRST]
+
+
+def test_a_shard_that_is_away_is_said_to_be_away(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    connections[ALIASES[1]].close()
+    with monkeypatch.context() as patch:
+        patch.setitem(connections[ALIASES[1]].settings_dict, "NAME", "there_is_none")
+        response = reader.get(LIST, {"shard": ALIASES[1]})
+        assert response.status_code == 503
+        assert "cannot be read at the moment" in response.content.decode()
+        assert listed(reader) == [FIRST]
