@@ -18,7 +18,7 @@ from sample_project.embedded import embedded_services
 Benchmark = Callable[[Services, bool], list[figures.Figure]]
 
 
-ONLY_BY_NAME = frozenset({"append", "queue_start"})
+ONLY_BY_NAME = frozenset({"append", "browsing", "queue_start"})
 """They take gigabytes of disk, and many minutes."""
 
 
@@ -26,6 +26,7 @@ def benchmarks() -> dict[str, Benchmark]:
     """In the order they run. They are imported when Django is set up."""
     from benchmarks import (
         appending,
+        browsing,
         latency,
         memory,
         peer,
@@ -61,6 +62,7 @@ def benchmarks() -> dict[str, Benchmark]:
         "queue_start": queueing.run_start,
         "memory": memory.run,
         "append": appending.run,
+        "browsing": browsing.run,
     }
 
 

@@ -99,6 +99,7 @@ BARS = (
         lambda larger, smaller: larger / smaller,
         at_most=2.4,
     ),
+    Bar("browsing, slowest page, ms", ["browsing, slowest page"], lambda slowest: slowest, at_most=200),
     Bar("handled p50, ms", ["handled p50"], lambda p50: p50, at_most=12),
     Bar(
         "append, large table / small",
