@@ -33,8 +33,7 @@ class Notifier:
 
     def ready(self) -> None:
         if not self._is_ready:
-            self._is_ready = True
-            self._send("READY=1")
+            self._is_ready = self._send("READY=1")
 
     def alive(self, status: str = "") -> None:
         """To be called in the loop that is to be watched: when it stays out, systemd starts the service anew."""
@@ -48,16 +47,18 @@ class Notifier:
 
     def stopping(self) -> None:
         if not self._is_stopping:
-            self._is_stopping = True
-            self._send("STOPPING=1")
+            self._is_stopping = self._send("STOPPING=1")
 
-    def _send(self, text: str) -> None:
+    def _send(self, text: str) -> bool:
+        """Whether it need not be said again: systemd may be too busy to take it."""
         if self._socket is None:
-            return
+            return True
         try:
             self._socket.sendto(text.encode(), self._address)
         except OSError as error:
             logger.debug("systemd cannot be told %s: %s", text, error)
+            return False
+        return True
 
 
 def _watchdog_interval(environment: MutableMapping[str, str]) -> float | None:

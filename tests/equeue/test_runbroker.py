@@ -3,8 +3,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,32 @@ def test_command_says_where_it_listens_and_ends_cleanly(tmp_path: Path) -> None:
         broker.send_signal(signal.SIGTERM)
         assert broker.wait(DEADLINE) == 0
     assert (tmp_path / "checkpoint").is_file()
+
+
+def test_broker_is_watched_from_outside(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(DEADLINE)
+        command = [sys.executable, "manage.py", "runbroker", "--listen", "tcp://127.0.0.1:0", "--health-port", "0"]
+        broker = subprocess.Popen(
+            [*command, "--directory", str(tmp_path / "data")],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"},
+        )
+        assert broker.stdout is not None
+        with broker.stdout:
+            found = re.search(r"/live, /ready at (http://127\.0\.0\.1:\d+)", broker.stdout.readline())
+            assert found is not None
+            assert systemd.recv(100) == b"READY=1"
+            for page in ("/live", "/ready"):
+                with urllib.request.urlopen(found[1] + page, timeout=DEADLINE) as answer:
+                    assert answer.read() == b"ok\n"
+            assert systemd.recv(100) == b"WATCHDOG=1"
+            broker.send_signal(signal.SIGTERM)
+            assert b"STOPPING=1" in iter(lambda: systemd.recv(100), b"")
+            assert broker.wait(DEADLINE) == 0
 
 
 def test_directory_and_address_in_use_are_told(broker: RunningBroker, tmp_path: Path) -> None:

@@ -58,6 +58,19 @@ def test_systemd_hears_that_it_is_ready_lives_and_stops(systemd: tuple[socket.so
     assert heard(listener) == ["WATCHDOG=1", "STATUS=3 workers", "STOPPING=1"]
 
 
+def test_what_a_busy_systemd_did_not_take_is_said_again(systemd: tuple[socket.socket, str]) -> None:
+    listener, name = systemd
+    now = 0.0
+    notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3000000"}, clock=lambda: now)
+    for second in range(1_000):  # nobody reads them, so that there is no room any more
+        now = float(second)
+        notifier.alive()
+    notifier.ready()
+    assert "READY=1" not in heard(listener)
+    notifier.ready()
+    assert heard(listener) == ["READY=1"]
+
+
 def test_without_systemd_nothing_is_said() -> None:
     notifier = Notifier({"WATCHDOG_USEC": "3000000"})
     notifier.ready()

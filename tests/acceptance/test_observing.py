@@ -1,0 +1,116 @@
+"""What is seen of real processors from outside: one start for all of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import urllib.error
+import urllib.request
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from enode_django.ids import new_id
+from sample_project.bank.domain import Deposit, OpenAccount
+from tests.acceptance.processors import Processors
+from tests.acceptance.stack import COMMANDS, GROUP, Stack
+from tests.acceptance.waiting import wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+
+NEWEST = "SELECT figures, ended, supervisor FROM enode_django_processorreport ORDER BY reported_at DESC LIMIT 1"
+ACCOUNTS = 20
+
+
+class Systemd:
+    def __init__(self, path: Path) -> None:
+        self.heard: list[str] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.bind(str(path))
+
+    def hears(self, word: str) -> bool:
+        try:
+            while True:
+                self.heard.append(self._socket.recv(1_000).decode())
+        except BlockingIOError:
+            return any(re.match(word, text) for text in self.heard)
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def metrics(url: str) -> dict[str, float]:
+    """Values by name, summed over the labels."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(get(f"{url}/metrics")[1]):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0) + sample.value
+    return found
+
+
+def urls(processors: Processors) -> list[str]:
+    return re.findall(r"/live, /ready, /metrics at (http://127\.0\.0\.1:\d+)", processors.log)
+
+
+def newest(stack: Stack) -> tuple[dict[str, Any], bool, str]:
+    rows: list[Any] = stack.query(NEWEST)
+    return rows[0] if rows else ({}, False, "")
+
+
+def test_processors_are_seen_from_outside(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    systemd = Systemd(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "3000000")
+    ports = ("--health-port", "0", "--metrics-port", "0")
+    processors = stack.start(1, *ports, role="all", REPORTS={"INTERVAL": 0.2})
+    # Both ports are any port, at one address: one server has all pages.
+    wait_until(lambda: len(urls(processors)) == 1, "it says where its pages are")
+    (url,) = urls(processors)
+    assert get(f"{url}/live") == (200, "ok\n")
+    wait_until(lambda: systemd.hears("WATCHDOG=1$"), "systemd hears that it lives")
+    wait_until(lambda: systemd.hears("READY=1$"), "and that it is ready")
+    wait_until(lambda: get(f"{url}/ready") == (200, "ok\n"), "as everybody else does")
+
+    stack.wait_subscribed()
+    for account in (new_id() for _ in range(ACCOUNTS)):
+        stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
+        stack.client.execute(Deposit(aggregate_root_id=account, amount=Decimal(5)))
+    stack.wait_followed()
+    wait_until(lambda: metrics(url)["enode_commands_finished_total"] == 2 * ACCOUNTS, "all commands are counted")
+    found = metrics(url)
+    assert found["enode_commands_total"] == found["enode_batch_commands_sum"] == 2 * ACCOUNTS
+    assert found["enode_store_seconds_count"] == found["enode_batches_total"] > 0
+    assert found["enode_command_latency_seconds_count"] == 2 * found["enode_batches_total"]
+    assert found["enode_streams_handled_total"] >= 4 * ACCOUNTS
+    wait_until(lambda: newest(stack)[0].get("finished") == 2 * ACCOUNTS, "and reported in a row")
+    wait_until(lambda: newest(stack)[0].get("backlog", {}).get(COMMANDS) == {GROUP: 0}, "with the queue's backlog")
+
+    # A database that stands still keeps the supervisor from nothing, and what ended workers have done stays counted.
+    (worker,) = processors.living_workers().values()
+    stack.postgres.pause()
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: len(processors.workers()) == 2, "another worker is started")
+    wait_until(lambda: metrics(url)["enode_worker_restarts_total"] == 1, "and counted")
+    assert get(f"{url}/live") == (200, "ok\n")
+    stack.postgres.resume()
+    assert metrics(url)["enode_commands_finished_total"] == 2 * ACCOUNTS
+    wait_until(lambda: get(f"{url}/ready") == (200, "ok\n"), "it is ready again")
+
+    processors.signal(signal.SIGTERM)
+    assert processors.wait_end() == 0
+    assert systemd.hears("STOPPING=1$")
+    assert systemd.heard.count("READY=1") == 1
+    figures, ended, supervisor = newest(stack)
+    assert ended
+    assert (figures["finished"], figures["workers"], figures["restarts"]) == (2 * ACCOUNTS, 0, 1)
+    assert all(name.startswith(f"{supervisor}/") for name in processors.workers())

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from enode_django.equeue.messages import GroupState
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import StoreUnavailable, TransportUnavailable
+from enode_django.processors import observing, probes
+from enode_django.processors.observing import Observations, backlog_of
+from enode_django.processors.probes import BrokerHealth
+from tests.integration.running import wait_for
+
+WELL = {
+    **{"planned_workers": 2, "planned_event_workers": 1, "beating_workers": 3},
+    **{"failing_workers": 0, "stopping": False, "finished": 5},
+}
+
+
+class Queue(MemoryTransport):
+    is_away = False
+
+    def groups(self, topic: str) -> Mapping[str, GroupState]:
+        if self.is_away:
+            raise TransportUnavailable("it is away")
+        return super().groups(topic)
+
+
+class Store(MemoryEventStore):
+    is_away = False
+
+    def heads(self, aggregate_root_ids: Any) -> Mapping[str, int]:
+        if self.is_away:
+            raise StoreUnavailable("it is away")
+        return super().heads(aggregate_root_ids)
+
+
+@pytest.fixture
+def queue() -> Queue:
+    queue = Queue()
+    queue.create_topic("commands", 2)
+    queue.send("commands", {0: [b"1", b"2"], 1: [b"3"]})
+    lease = queue.acquire("processors", "commands", 0, "w", 60)
+    assert lease is not None
+    return queue
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def seen(queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observations]:
+    monkeypatch.setattr(observing, "WATCH_INTERVAL", 0.01)
+    monkeypatch.setattr(observing, "ANSWERS_WITHIN", 0.1)
+    observations = Observations(queue, ["commands"], store)
+    observations.start()
+    yield observations
+    observations.stop()
+
+
+def test_what_works_is_live_and_ready(seen: Observations) -> None:
+    seen.look(WELL)
+    wait_for(lambda: seen.is_not_ready() == [])
+    assert seen.is_not_live() == []
+    assert seen.figures() == {**WELL, "backlog": {"commands": {"processors": 3}}}
+
+
+def test_it_is_not_ready_before_the_workers_are_up(seen: Observations) -> None:
+    wait_for(lambda: seen.is_not_ready() == ["0 of 0 workers are up"])
+    seen.look({**WELL, "beating_workers": 1})
+    assert seen.is_not_ready() == ["1 of 3 workers are up"]
+    assert seen.is_not_live() == [], "they are being started"
+
+
+def test_it_is_not_ready_while_it_stops(seen: Observations) -> None:
+    seen.look({**WELL, "stopping": True})
+    wait_for(lambda: seen.is_not_ready() == ["it is stopping"])
+
+
+def test_workers_that_end_again_and_again_are_no_life(seen: Observations) -> None:
+    seen.look({**WELL, "failing_workers": 2})
+    assert seen.is_not_live() == ["2 workers end again and again"]
+
+
+def test_a_supervisor_that_hangs_is_no_life(seen: Observations, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen.look(WELL)
+    turned = time.monotonic()
+    monkeypatch.setattr(observing.time, "monotonic", lambda: turned + observing.TURNS_WITHIN + 1)
+    assert seen.is_not_live() == ["the supervisor hangs"]
+
+
+def test_a_queue_or_a_store_that_is_away_makes_it_not_ready_but_leaves_it_live(
+    seen: Observations, queue: Queue, store: Store
+) -> None:
+    seen.look(WELL)
+    queue.is_away = True
+    wait_for(lambda: seen.is_not_ready() == ["the queue does not answer"])
+    assert "backlog" not in seen.figures()
+    store.is_away = True
+    wait_for(lambda: seen.is_not_ready() == ["the queue does not answer", "the event store does not answer"])
+    assert seen.is_not_live() == []
+    queue.is_away = store.is_away = False
+    wait_for(lambda: seen.is_not_ready() == [])
+
+
+def test_the_backlog_is_what_a_group_has_not_committed(queue: Queue) -> None:
+    assert backlog_of(queue, ["commands"]) == {"commands": {"processors": 3}}
+
+
+def test_a_broker_is_live_while_its_loop_turns_and_ready_while_it_takes_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = BrokerHealth()
+    assert (broker.is_not_live(), broker.is_not_ready()) == ([], ["the broker takes no connections"])
+    broker.ready()
+    assert broker.is_not_ready() == []
+    turned = time.monotonic()
+    monkeypatch.setattr(probes.time, "monotonic", lambda: turned + probes.BROKER_TURNS_WITHIN + 1)
+    assert broker.is_not_ready() == broker.is_not_live() == ["the broker hangs"]
+    monkeypatch.undo()
+    broker.turned()
+    broker.stopping()
+    assert broker.is_not_ready() == ["the broker takes no connections"]
