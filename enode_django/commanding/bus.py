@@ -21,6 +21,7 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.eventstore.base import CommandKey
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.serialization.codec import encode_command, encode_metadata
+from enode_django.tracing import current_tracing
 
 SEND_TRIES = 3
 
@@ -75,12 +76,15 @@ class QueueCommandBus:
         self._producer = producer
         self._topic = topic
         self._replies = Replies(transport)
+        self._tracing = current_tracing()
 
     def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
-        metadata = encode_metadata(current_metadata())
-        self._send([(command, metadata) for command in commands], "", expected_version)
+        with self._tracing.sending(_named(commands), current_metadata()) as metadata:
+            encoded = encode_metadata(metadata)
+            self._send([(command, encoded) for command in commands], "", expected_version)
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
+        """They continue the traces of the events that they follow from."""
         self._send([(command, encode_metadata(metadata)) for command, metadata in commands], "")
 
     def _send(
@@ -99,7 +103,8 @@ class QueueCommandBus:
 
     def _ask(self, command: Command, handling: bool, expected_version: int | None) -> SendResult:
         reply_to = reply_address(self._replies.address, handling=handling)
-        return self._send([(command, encode_metadata(current_metadata()))], reply_to, expected_version)[0]
+        with self._tracing.sending(_named([command]), current_metadata()) as metadata:
+            return self._send([(command, encode_metadata(metadata))], reply_to, expected_version)[0]
 
     def execute(
         self,
@@ -138,6 +143,10 @@ class QueueCommandBus:
     def close(self) -> None:
         self._replies.close()
         self._transport.close()
+
+
+def _named(commands: Sequence[Command]) -> str:
+    return type(commands[0]).__qualname__ if len(commands) == 1 else f"{len(commands)} commands"
 
 
 def _key(command: Command) -> CommandKey:

@@ -35,6 +35,7 @@ from enode_django.exceptions import (
     UnknownMessageType,
     UnusableSnapshot,
 )
+from enode_django.tracing import current_tracing
 
 logger = logging.getLogger("enode_django.commands")
 
@@ -84,6 +85,7 @@ class CommandProcessor:
         self._suspects = suspects
         self._is_alone = False
         self._epoch = 0
+        self._handle = current_tracing().handling(self._handle_untraced)
 
     @property
     def cached(self) -> int:
@@ -302,7 +304,7 @@ class CommandProcessor:
         self._recent.remember(envelope.id, slot.id, entry.result)
         return entry
 
-    def _handle(self, slot: Slot, envelope: Envelope) -> Entry:
+    def _handle_untraced(self, slot: Slot, envelope: Envelope) -> Entry:
         command = envelope.command
         unusable = envelope.failed or slot.error
         if command is None or unusable is not None:

@@ -22,6 +22,7 @@ from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
 from enode_django.exceptions import EnodeError, UnknownMessageType
+from enode_django.tracing import FollowsEvents, current_tracing
 
 
 class Applier(ABC):
@@ -40,7 +41,11 @@ class Applier(ABC):
         self.name = subscriber.name
         self.store = store
         self.attempted: dict[str, tuple[int | None, str]] = {}
-        self._followed = FollowedEvents(subscriber)
+        self._tracing = current_tracing()
+        self._followed = self._new_followed()
+
+    def _new_followed(self) -> FollowsEvents:
+        return self._tracing.following(self.name, FollowedEvents(self.subscriber))
 
     def subscribe(self, shard: Shard) -> checkpoints.Subscription:
         """Where the subscriber began in that shard: a new one begins here and now, or with the first event."""
@@ -76,7 +81,7 @@ class Applier(ABC):
         free = [work for work in works if work.aggregate_root_id not in parked]
         streams = contiguous(self.store, free, positions, portion)
         self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
-        self._followed = FollowedEvents(self.subscriber)
+        self._followed = self._new_followed()
         return streams
 
 

@@ -87,7 +87,7 @@ class CallingApplier(Applier):
             return
         followed = followed_refusal(self.subscriber, record)
         if followed is not None:
-            calls.run([followed])
+            calls.run(self._tracing.followed(self.name, record, [followed]))
             calls.refusals.append(key)
             calls.handled.add(key)
 

@@ -44,6 +44,7 @@ from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
 from enode_django.runtime import make_producer, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind
+from enode_django.tracing import current_tracing
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -103,6 +104,7 @@ class Pipeline:
         self._store = store
         self._statistics = statistics
         self._meter = BatchMeter(statistics)
+        self._tracing = current_tracing()
         shards = len(store.shards)
         self._router = MailboxRouter(conf.COMMAND_MAILBOXES, conf.EVENT_MAILBOXES, shards, store.place_of)
         self._backlogs = ShardBacklogs(shards, conf.MAX_UNFINISHED)
@@ -353,8 +355,10 @@ class Pipeline:
                 self._commit(committer, entries[start : start + self._conf.COPY_MAX_BATCH])
 
     def _commit(self, committer: Committer, entries: Sequence[Entry]) -> None:
+        began = self._tracing.now()
         committed = committer.commit(entries)
         self._meter.stored(committed.finished, len(committed.recoveries), committer.store_seconds)
+        self._tracing.batch("commit", (one.envelope for one in committed.finished), began)
         if committed.finished:
             self._finished.post(committed.finished)
         self._tell_command_mailboxes(committed.released, committed.recoveries)
@@ -385,7 +389,9 @@ class Pipeline:
         ) is not None:
             finished = items[0] if len(items) == 1 else [one for item in items for one in item]
             if finished:
+                began = self._tracing.now()
                 publisher.publish(finished)
+                self._tracing.batch("publish", (one.envelope for one in finished if one.record is not None), began)
                 self._statistics.count_published(len(finished))
                 self._room.set()
             elif publisher.waiting:

@@ -1,0 +1,239 @@
+"""Traces of OpenTelemetry, from the sender of a command to the subscribers of its events.
+
+    send ─► handle ─► commit
+                  ├─► publish
+                  └─► each subscriber's handlers
+
+The context travels in the metadata, as ``traceparent`` of W3C Trace Context: from the sender in the command's, from the
+handler in those of the stored stream. Commands whose trace is not sampled carry none, and have no spans.
+
+Nothing is done where the package ``opentelemetry-api`` is missing, or nobody has set a tracer provider when a sender or
+a worker starts: then hooks are what they would be without this module, except for one call for each batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache, partial
+from inspect import isgenerator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from enode_django.domain.metadata import Metadata
+from enode_django.exceptions import MessageError
+from enode_django.serialization.codec import decode_metadata, encode_metadata
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanKind
+
+TRACEPARENT = "traceparent"
+_MARK = TRACEPARENT.encode()
+"""Its key is in encoded metadata as it is here, so looking for it costs next to nothing."""
+
+
+class Carrier(Protocol):
+    """A command on its way."""
+
+    id: str
+    aggregate_root_id: str
+    type_name: str
+    metadata: bytes
+
+
+class Stored(Protocol):
+    @property
+    def command_id(self) -> str: ...
+    @property
+    def aggregate_root_id(self) -> str: ...
+    @property
+    def metadata(self) -> bytes: ...
+
+
+class HasResult(Protocol):
+    @property
+    def result(self) -> Any:
+        """What the command came to, if it is known; it has ``status`` and ``error_type``."""
+
+
+Followed = tuple[Any, Sequence[Callable[..., Any]]]
+"""A message with its handlers."""
+
+
+class FollowsEvents(Protocol):
+    def of(self, record: Any, /) -> list[Followed]: ...
+
+
+AnyCarrier = TypeVar("AnyCarrier", bound=Carrier)
+Slot = TypeVar("Slot")
+Made = TypeVar("Made", bound=HasResult)
+Events = TypeVar("Events", bound=FollowsEvents)
+
+
+class Tracing:
+    """The hooks, doing nothing. Safe for threads."""
+
+    def sending(self, what: str, metadata: Metadata) -> AbstractContextManager[Metadata]:
+        """Around sending; gives the metadata that the commands shall carry."""
+        return nullcontext(metadata)
+
+    def handling(self, handle: Callable[[Slot, AnyCarrier], Made]) -> Callable[[Slot, AnyCarrier], Made]:
+        """What is to be called instead of ``handle``."""
+        return handle
+
+    def now(self) -> int:
+        return 0
+
+    def batch(self, name: str, carriers: Iterable[Carrier], began: int) -> None:
+        """Something was done with these commands, from a time of `now` until now."""
+
+    def following(self, subscriber: str, events: Events) -> Events | FollowsEvents:
+        """What is to be used instead of ``events``."""
+        return events
+
+    def followed(self, subscriber: str, record: Stored, followed: list[Followed]) -> list[Followed]:
+        """What is to be called instead of the handlers for this record."""
+        return followed
+
+
+NO_TRACING = Tracing()
+
+
+def current_tracing() -> Tracing:
+    """Decided at the time of the call: `NO_TRACING`, unless a tracer provider is set."""
+    trace = _api()
+    if trace is None:
+        return NO_TRACING
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return NO_TRACING
+    return _Traced(trace)
+
+
+@lru_cache(maxsize=1)
+def _api() -> ModuleType | None:
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return None
+    return trace
+
+
+class _Traced(Tracing):
+    def __init__(self, trace: Any) -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._trace = trace
+        self._tracer = trace.get_tracer("enode_django")
+        self._propagator = TraceContextTextMapPropagator()
+
+    # -- the sender -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def sending(self, what: str, metadata: Metadata) -> Iterator[Metadata]:
+        """The span's parent is the current one; else what the metadata says already, in a handler of events."""
+        parent = None if self._trace.get_current_span().get_span_context().is_valid else self._parent(metadata.extra)
+        with self._span(f"send {what}", parent, self._trace.SpanKind.PRODUCER) as span:
+            yield self._with_context(metadata, span)
+
+    def _with_context(self, metadata: Metadata, span: Span) -> Metadata:
+        extra = {name: value for name, value in metadata.extra.items() if name != TRACEPARENT}
+        if span.get_span_context().trace_flags.sampled:
+            carrier: dict[str, str] = {}
+            self._propagator.inject(carrier, self._trace.set_span_in_context(span))
+            extra[TRACEPARENT] = carrier[TRACEPARENT]
+        return dataclasses.replace(metadata, extra=extra)
+
+    # -- the worker -----------------------------------------------------------------------------------------------
+
+    def handling(self, handle: Callable[[Slot, AnyCarrier], Made]) -> Callable[[Slot, AnyCarrier], Made]:
+        def traced(slot: Slot, carrier: AnyCarrier) -> Made:
+            parent = self.parent_of(carrier)
+            if parent is None:
+                return handle(slot, carrier)
+            attributes = _attributes(carrier.id, carrier.aggregate_root_id)
+            with self._span(f"handle {carrier.type_name}", parent, self._trace.SpanKind.CONSUMER, attributes) as span:
+                continued = copy.copy(carrier)
+                continued.metadata = encode_metadata(self._with_context(decode_metadata(carrier.metadata), span))
+                made = handle(slot, continued)
+                if made.result is not None and made.result.error_type:
+                    span.set_status(self._trace.StatusCode.ERROR, made.result.error_type)
+                return made
+
+        return traced
+
+    def now(self) -> int:
+        return time.time_ns()
+
+    def batch(self, name: str, carriers: Iterable[Carrier], began: int) -> None:
+        ended = self.now()
+        for carrier in carriers:
+            parent = self.parent_of(carrier)
+            if parent is not None:
+                attributes = _attributes(carrier.id, carrier.aggregate_root_id)
+                span = self._tracer.start_span(name, parent, start_time=began, attributes=attributes)
+                span.end(ended)
+
+    def following(self, subscriber: str, events: Events) -> FollowsEvents:
+        return _TracedEvents(subscriber, events, self)
+
+    def followed(self, subscriber: str, record: Stored, followed: list[Followed]) -> list[Followed]:
+        parent = self.parent_of(record)
+        if parent is None:
+            return followed
+        call = partial(self._call, subscriber, record, parent)
+        return [(message, [partial(call, handler) for handler in handlers]) for message, handlers in followed]
+
+    def _call(
+        self, subscriber: str, record: Stored, parent: Context, handler: Callable[..., Any], *arguments: Any
+    ) -> Any:
+        """The generator of a process manager is worked off inside the span."""
+        attributes = {**_attributes(record.command_id, record.aggregate_root_id), "enode.subscriber": subscriber}
+        with self._span(f"{subscriber} follows", parent, self._trace.SpanKind.CONSUMER, attributes):
+            made = handler(*arguments)
+            return list(made) if isgenerator(made) else made
+
+    # -- contexts -------------------------------------------------------------------------------------------------
+
+    def _span(
+        self, name: str, parent: Context | None, kind: SpanKind, attributes: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[Span]:
+        span: AbstractContextManager[Span] = self._tracer.start_as_current_span(
+            name, parent, kind=kind, attributes=attributes
+        )
+        return span
+
+    def parent_of(self, stored: Stored | Carrier) -> Context | None:
+        """None, unless it is sampled."""
+        if _MARK not in stored.metadata:
+            return None
+        try:
+            return self._parent(decode_metadata(stored.metadata).extra)
+        except MessageError:
+            return None
+
+    def _parent(self, extra: Mapping[str, Any]) -> Context | None:
+        value = extra.get(TRACEPARENT)
+        if not isinstance(value, str):
+            return None
+        context = self._propagator.extract({TRACEPARENT: value})
+        parent = self._trace.get_current_span(context).get_span_context()
+        return context if parent.is_valid and parent.trace_flags.sampled else None
+
+
+class _TracedEvents:
+    def __init__(self, subscriber: str, events: FollowsEvents, tracing: _Traced) -> None:
+        self._subscriber = subscriber
+        self._events = events
+        self._tracing = tracing
+
+    def of(self, record: Any) -> list[Followed]:
+        return self._tracing.followed(self._subscriber, record, self._events.of(record))
+
+
+def _attributes(command_id: str, aggregate_root_id: str) -> dict[str, str]:
+    return {"enode.command_id": command_id, "enode.aggregate_root_id": aggregate_root_id}
