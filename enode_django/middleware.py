@@ -24,27 +24,27 @@ def EnodeMiddleware(get_response: Respond) -> Respond:
     if iscoroutinefunction(get_response):
 
         async def answer_async(request: HttpRequest) -> HttpResponse:
-            with ambient_metadata(_source(request)):
+            with ambient_metadata(_Source(request)):
                 pending: Awaitable[HttpResponse] = get_response(request)
                 return await pending
 
         return answer_async
 
     def answer(request: HttpRequest) -> HttpResponse:
-        with ambient_metadata(_source(request)):
+        with ambient_metadata(_Source(request)):
             response: HttpResponse = get_response(request)
             return response
 
     return answer
 
 
-def _source(request: HttpRequest) -> Callable[[], Metadata]:
-    request_id = (request.headers.get("X-Request-ID") or new_id())[:255]
+class _Source:
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+        self.correlation_id = (request.headers.get("X-Request-ID") or new_id())[:255]
 
-    def metadata() -> Metadata:
+    def __call__(self) -> Metadata:
         # Asked when a command is sent: a view may have logged somebody in, and most requests need no user at all.
-        user = getattr(request, "user", None)
+        user = getattr(self._request, "user", None)
         key = None if user is None or not user.is_authenticated else str(user.pk)
-        return Metadata(user=key, request=request_id, correlation_id=request_id)
-
-    return metadata
+        return Metadata(user=key, request=self.correlation_id, correlation_id=self.correlation_id)

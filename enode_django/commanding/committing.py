@@ -178,7 +178,9 @@ class Committer:
             batch.refuse(entry)
         elif appended.outcome is Outcome.INVALID:
             error = MessageError(f"the database refuses the events: {appended.error}")
-            logger.error("command %r on aggregate %r: %s", _key(entry)[0], entry.aggregate_root_id, error)
+            command_id, id = _key(entry)
+            extra = {"command_id": command_id, "aggregate_root_id": id}
+            logger.error("command %r on aggregate %r: %s", command_id, id, error, extra=extra)
             batch.fail(entry, error)
             batch.refuse(entry)
         else:

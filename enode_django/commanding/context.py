@@ -48,6 +48,10 @@ class CommandContext:
         return self.command.id
 
     @property
+    def aggregate_root_id(self) -> str:
+        return self.command.aggregate_root_id
+
+    @property
     def metadata(self) -> Metadata:
         return decode_metadata(self._metadata)
 

@@ -166,12 +166,13 @@ class Intake:
                 envelope.suspect = deaths > 0
                 received.commands.append(envelope)
                 return
-        logger.error("%s: %s", _place(one.window, one.offset), error)
+        logger.error("%s: %s", _place(one.window, one.offset), error, extra=_extra(one.wire))
         received.commands.append(self._envelope(one, None, failed=error, body=one.body))
 
     def _delay(self, one: _Pulled, error: UnknownMessageType, attempts: int) -> None:
         delay = self._delays[attempts]
-        logger.warning("%s: %s; trying again in %.1f s", _place(one.window, one.offset), error, delay)
+        place = _place(one.window, one.offset)
+        logger.warning("%s: %s; trying again in %.1f s", place, error, delay, extra=_extra(one.wire))
         delayed = self._delayed[one.wire.aggregate_root_id] = _Delayed(one, self._clock() + delay)
         delayed.attempts = attempts + 1
 
@@ -203,6 +204,11 @@ class Intake:
             id, aggregate_root_id, "", None, failed=error, reply_to=reply_to, window=window, offset=offset, body=body
         )
         return Finished(envelope, None, failure(id, aggregate_root_id, error))
+
+
+def _extra(wire: WireCommand) -> dict[str, str]:
+    """For log records."""
+    return {"command_id": wire.id, "aggregate_root_id": wire.aggregate_root_id}
 
 
 def _place(window: OffsetWindow, offset: int) -> str:

@@ -159,7 +159,10 @@ class CommandProcessor:
         if not unfinished:
             self._epoch += 1
             return [Entry(EntryKind.RESUMED, id, self._epoch, None, None)]
-        logger.warning("aggregate %r: stored by somebody else; handling %d commands again", id, len(unfinished))
+        extra = {"aggregate_root_id": id}
+        logger.warning(
+            "aggregate %r: stored by somebody else; handling %d commands again", id, len(unfinished), extra=extra
+        )
         return self._handle_again(id, unfinished)
 
     def _handle_again(self, id: str, unfinished: list[Entry]) -> list[Entry]:
@@ -233,7 +236,7 @@ class CommandProcessor:
         try:
             aggregate = rebuild()
         except EnodeError as error:
-            logger.error("aggregate %r cannot be loaded: %s", id, error)
+            logger.error("aggregate %r cannot be loaded: %s", id, error, extra={"aggregate_root_id": id})
             unreadable = error
         self._epoch += 1
         queue = envelope.window.queue if envelope.window is not None else 0
@@ -286,7 +289,7 @@ class CommandProcessor:
                     aggregate = replay_record(aggregate, record)
             slot.aggregate, slot.error = aggregate, None
         except EnodeError as error:
-            logger.error("aggregate %r cannot be loaded: %s", id, error)
+            logger.error("aggregate %r cannot be loaded: %s", id, error, extra={"aggregate_root_id": id})
             slot.aggregate, slot.error = None, error
 
     # -- handling -------------------------------------------------------------------------------------------------

@@ -57,6 +57,12 @@ def current_metadata() -> Metadata:
     return ambient() if callable(ambient) else ambient
 
 
+def known_correlation_id() -> str | None:
+    """That of the ambient metadata, if it is known without asking for them: that may take a query."""
+    correlation_id: str | None = getattr(_ambient.get(), "correlation_id", None)
+    return correlation_id
+
+
 @contextmanager
 def metadata(
     *,

@@ -25,6 +25,9 @@ NO_ORIGIN: Origin = KnownOrigin()
 
 
 class HandledCommand(Origin, Protocol):
+    @property
+    def aggregate_root_id(self) -> str: ...
+
     def note_change(self, aggregate: Any, /) -> None:
         """An aggregate begins to change while this command is handled."""
 

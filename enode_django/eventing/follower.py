@@ -214,7 +214,8 @@ class Follower:
         """Messages of what is not stored, in a store restored from a dump: nobody is told that it was handled."""
         for message in work.messages:
             name, id, version = self.subscriber.name, message.aggregate_root_id, message.version
-            logger.error("%s heard of version %s of %s, which is not stored", name, version, id)
+            extra = _extra(name, id)
+            logger.error("%s heard of version %s of %s, which is not stored", name, version, id, extra=extra)
             yield message._replace(reply_to=""), ""
 
     def _is_given_up(self, work: Work, failure: Failure) -> bool:
@@ -228,7 +229,8 @@ class Follower:
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         told = "%s failed at %s of %s (%d of %d): %s"
         first = failure.error if work.failures == 1 else None
-        logger.warning(told, who, where, id, work.failures, len(pauses) + 1, failure.text, exc_info=first)
+        values = (who, where, id, work.failures, len(pauses) + 1, failure.text)
+        logger.warning(told, *values, exc_info=first, extra=_extra(who, id))
         if work.failures > len(pauses):
             return True
         work.next_try = self._clock() + pauses[work.failures - 1]
@@ -243,7 +245,8 @@ class Follower:
         self.runner.park(work, failure)
         self.parked += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
-        logger.error("%s parked %s at %s: its later events wait; see manage.py parked", who, id, where)
+        told = "%s parked %s at %s: its later events wait; see manage.py parked"
+        logger.error(told, who, id, where, extra=_extra(who, id))
 
     def _finish(self, finished: Sequence[tuple[Message, str]]) -> None:
         """Tell who waits, then let the windows move."""
@@ -260,6 +263,11 @@ class Follower:
             offsets.setdefault(message.window, []).append(message.offset)
         for window, done in offsets.items():
             window.finish_many(done)
+
+
+def _extra(subscriber: str, id: str) -> dict[str, str]:
+    """For log records."""
+    return {"subscriber": subscriber, "aggregate_root_id": id}
 
 
 def _parts(works: Sequence[Work], at_once: int) -> Iterator[Sequence[Work]]:

@@ -1,8 +1,56 @@
-"""Logging of ``runprocessors`` where the project has set up none."""
+"""What log records say of the command or the subscriber they come from, and the console of ``runprocessors``."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+
+from enode_django.domain.metadata import known_correlation_id
+from enode_django.domain.origin import handled_command
+from enode_django.eventing.subscribers import running_subscriber
+from enode_django.exceptions import EnodeError
+
+FIELDS = ("command_id", "aggregate_root_id", "subscriber", "correlation_id")
+FORMAT = "%(asctime)s %(levelname)s %(processName)s %(name)s: %(message)s%(enode)s"
+
+
+class AddContext(logging.Filter):
+    """For handlers of log records: lets all of them through, and gives them ``command_id``, ``aggregate_root_id``,
+    ``subscriber`` and ``correlation_id``, where these are known and the record does not have them already (``extra``).
+
+    They are those of the command that is being handled, of the subscriber that is running, and of the request.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        context: dict[str, str | None] = {}
+        with suppress(EnodeError):  # metadata that cannot be decoded fails its command, not what is said of it
+            context = _context()
+        for name, value in context.items():
+            if value and getattr(record, name, None) is None:
+                setattr(record, name, value)
+        return True
+
+
+class AddContextText(AddContext):
+    """As `AddContext`, and ``enode`` is all of them as one text, empty if there are none."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        super().filter(record)
+        known = {name: getattr(record, name, None) for name in FIELDS}
+        text = " ".join(f"{name}={value!s}" for name, value in known.items() if value is not None)
+        record.enode = f" [{text}]" if text else ""
+        return True
+
+
+def _context() -> dict[str, str | None]:
+    handled = handled_command.get()
+    if handled is None:
+        return {"subscriber": running_subscriber.get(), "correlation_id": known_correlation_id()}
+    return {
+        "command_id": handled.command_id,
+        "aggregate_root_id": handled.aggregate_root_id,
+        "correlation_id": handled.metadata.correlation_id,
+    }
 
 
 def log_to_console(verbosity: int) -> None:
@@ -10,5 +58,7 @@ def log_to_console(verbosity: int) -> None:
     go. Does nothing where handlers are set up."""
     logger = logging.getLogger("enode_django")
     if not logger.handlers and not logging.getLogger().handlers:
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(processName)s %(name)s: %(message)s")
+        handler = logging.StreamHandler()
+        handler.addFilter(AddContextText())
+        logging.basicConfig(format=FORMAT, handlers=[handler])
         logger.setLevel({0: logging.WARNING, 3: logging.DEBUG}.get(verbosity, logging.INFO))
