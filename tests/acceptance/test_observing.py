@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,16 +16,21 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from enode_django import metadata
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import COMMANDS, GROUP, Stack
 from tests.acceptance.waiting import wait_until
+from tests.observing.traced.apps import SPANS
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
 
 NEWEST = "SELECT figures, ended, supervisor FROM enode_django_processorreport ORDER BY reported_at DESC LIMIT 1"
 ACCOUNTS = 20
+APPS = "tests.acceptance.faulty tests.observing.traced"
+COUNT = 2 * ACCOUNTS + 1
+TRACE, SENDER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Systemd:
@@ -67,12 +73,24 @@ def newest(stack: Stack) -> tuple[dict[str, Any], bool, str]:
     return rows[0] if rows else ({}, False, "")
 
 
+def check_trace(stack: Stack) -> None:
+    """Of the one command that was sent with a trace context: across the processes, with the parents right."""
+    spans = [json.loads(line) for line in (stack.directory / SPANS).read_text().splitlines()]
+    assert {span["trace"] for span in spans} == {TRACE}
+    (handled,) = (span for span in spans if span["name"] == "handle bank.OpenAccount")
+    assert handled["parent"] == SENDER
+    rest = {span["name"]: span for span in spans if span is not handled}
+    assert {"commit", "publish", "bank.AccountSummaries follows"} <= rest.keys()
+    assert {span["parent"] for span in rest.values()} == {handled["span"]}
+    assert rest["commit"]["process"] == handled["process"] != rest["bank.AccountSummaries follows"]["process"]
+
+
 def test_processors_are_seen_from_outside(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     systemd = Systemd(tmp_path / "notify")
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "3000000")
     ports = ("--health-port", "0", "--metrics-port", "0")
-    processors = stack.start(1, *ports, role="all", REPORTS={"INTERVAL": 0.2})
+    processors = stack.start(1, *ports, role="all", apps=APPS, REPORTS={"INTERVAL": 0.2})
     # Both ports are any port, at one address: one server has all pages.
     wait_until(lambda: len(urls(processors)) == 1, "it says where its pages are")
     (url,) = urls(processors)
@@ -85,14 +103,17 @@ def test_processors_are_seen_from_outside(stack: Stack, tmp_path: Path, monkeypa
     for account in (new_id() for _ in range(ACCOUNTS)):
         stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
         stack.client.execute(Deposit(aggregate_root_id=account, amount=Decimal(5)))
+    with metadata(traceparent=f"00-{TRACE}-{SENDER}-01"):
+        stack.client.execute(OpenAccount(aggregate_root_id=new_id(), owner="somebody"))
     stack.wait_followed()
-    wait_until(lambda: metrics(url)["enode_commands_finished_total"] == 2 * ACCOUNTS, "all commands are counted")
+    check_trace(stack)
+    wait_until(lambda: metrics(url)["enode_commands_finished_total"] == COUNT, "all commands are counted")
     found = metrics(url)
-    assert found["enode_commands_total"] == found["enode_batch_commands_sum"] == 2 * ACCOUNTS
+    assert found["enode_commands_total"] == found["enode_batch_commands_sum"] == COUNT
     assert found["enode_store_seconds_count"] == found["enode_batches_total"] > 0
     assert found["enode_command_latency_seconds_count"] == 2 * found["enode_batches_total"]
     assert found["enode_streams_handled_total"] >= 4 * ACCOUNTS
-    wait_until(lambda: newest(stack)[0].get("finished") == 2 * ACCOUNTS, "and reported in a row")
+    wait_until(lambda: newest(stack)[0].get("finished") == COUNT, "and reported in a row")
     wait_until(lambda: newest(stack)[0].get("backlog", {}).get(COMMANDS) == {GROUP: 0}, "with the queue's backlog")
 
     # A database that stands still keeps the supervisor from nothing, and what ended workers have done stays counted.
@@ -103,7 +124,7 @@ def test_processors_are_seen_from_outside(stack: Stack, tmp_path: Path, monkeypa
     wait_until(lambda: metrics(url)["enode_worker_restarts_total"] == 1, "and counted")
     assert get(f"{url}/live") == (200, "ok\n")
     stack.postgres.resume()
-    assert metrics(url)["enode_commands_finished_total"] == 2 * ACCOUNTS
+    assert metrics(url)["enode_commands_finished_total"] == COUNT
     wait_until(lambda: get(f"{url}/ready") == (200, "ok\n"), "it is ready again")
 
     processors.signal(signal.SIGTERM)
@@ -112,5 +133,5 @@ def test_processors_are_seen_from_outside(stack: Stack, tmp_path: Path, monkeypa
     assert systemd.heard.count("READY=1") == 1
     figures, ended, supervisor = newest(stack)
     assert ended
-    assert (figures["finished"], figures["workers"], figures["restarts"]) == (2 * ACCOUNTS, 0, 1)
+    assert (figures["finished"], figures["workers"], figures["restarts"]) == (COUNT, 0, 1)
     assert all(name.startswith(f"{supervisor}/") for name in processors.workers())

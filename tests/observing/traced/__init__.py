@@ -1,0 +1,1 @@
+"""An app that lets workers trace: each span is a line of JSON in a file."""
