@@ -1,0 +1,205 @@
+"""Forms made of command classes: what is sent takes effect once, and a refusal becomes an error of the form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import copy
+from functools import cache
+from typing import Any
+from uuid import UUID, uuid5
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.core.signing import BadSignature, Signer
+from django.forms.forms import DeclarativeFieldsMetaclass
+from django.utils.translation import gettext_lazy as _
+
+from enode_django.client import execute_command
+from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
+from enode_django.domain.messages import Command
+from enode_django.exceptions import DefinitionError, InvalidField, InvalidId
+from enode_django.failures import text_of
+from enode_django.form_fields import AGGREGATE, Declaration, chosen
+from enode_django.ids import new_id
+from enode_django.serialization.registry import types
+
+TOKEN, EXPECTED = "command_id", "expected_version"
+_OUT_OF_DATE = _("This page is out of date. Look at it anew, and send it again.")
+
+
+class CommandFormMetaclass(DeclarativeFieldsMetaclass):
+    """Puts the fields of ``Meta.command`` beside those that the class body declares, which come before them."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], attrs: dict[str, Any]) -> type:
+        form: Any = super().__new__(mcs, name, bases, attrs)
+        meta = getattr(form, "Meta", None)
+        if meta is not None:
+            form.declarations = _chosen(form, meta)
+            made = {key: _made(key, declared, meta) for key, declared in form.declarations.items()}
+            form.base_fields = {**made, **form.declared_fields, **_hidden()}
+        return form  # type: ignore[no-any-return]
+
+
+def _chosen(form: type, meta: Any) -> dict[str, Declaration]:
+    found = chosen(form, meta)
+    if taken := {TOKEN, EXPECTED}.intersection(found):
+        raise DefinitionError(f"{form.__qualname__} hides a field {min(taken)!r} of its own; exclude the command's")
+    return found
+
+
+def _made(name: str, declared: Declaration, meta: Any) -> forms.Field:
+    options: dict[str, Any] = {}
+    for option, given in (("label", "labels"), ("help_text", "help_texts"), ("widget", "widgets")):
+        values = getattr(meta, given, None) or {}
+        if name in values:
+            options[option] = values[name]
+    return declared.form_field(**options)
+
+
+def _hidden() -> dict[str, forms.Field]:
+    return {
+        TOKEN: forms.CharField(required=False, widget=forms.HiddenInput),
+        EXPECTED: forms.IntegerField(min_value=0, max_value=2**63 - 1, widget=forms.HiddenInput),
+    }
+
+
+class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
+    """A form for a class of commands: its ``Meta`` names the ``command`` and may have ``fields`` (by default all),
+    ``exclude``, ``labels``, ``help_texts`` and ``widgets``, as that of a model form. Fields of the class body replace
+    those of the command, or stand beside them.
+
+    A hidden, signed token makes the command's id, together with what was entered: a form that is sent twice takes
+    effect once, and one that was changed in between is another command. ``aggregate_root_id`` is that of the command's
+    aggregate; without it, it is a field if ``Meta.fields`` names it, and else a new one. With an ``expected_version``
+    the form carries it along, hidden, and its command is refused if the aggregate has another version by then.
+    ``values`` are fields of the command that nobody is to enter.
+    """
+
+    declarations: Mapping[str, Declaration]
+
+    def __init__(
+        self,
+        *args: Any,
+        aggregate_root_id: str | None = None,
+        expected_version: int | None = None,
+        values: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self.result: CommandResult | None = None
+        self._aggregate_root_id = aggregate_root_id
+        self._seen_version = expected_version
+        self._values = dict(values or {})
+        self._command: Command | None = None
+        self._signer = Signer(salt=f"enode_django.forms.{types.name_of(self._class)}")
+        self.fields[TOKEN].initial = self._new_token
+        self.fields[EXPECTED].initial = expected_version
+        for name in (*self._values, *((AGGREGATE,) if aggregate_root_id is not None else ())):
+            self.fields.pop(name, None)
+        if expected_version is None:
+            del self.fields[EXPECTED]
+
+    @property
+    def _class(self) -> type[Command]:
+        command: type[Command] = getattr(self, "Meta").command  # noqa: B009
+        return command
+
+    def _new_token(self) -> str:
+        return self._signer.sign(new_id())
+
+    # -- what was entered -----------------------------------------------------------------------------------------
+
+    def clean_command_id(self) -> UUID:
+        token = self.cleaned_data[TOKEN]
+        try:
+            return UUID(self._signer.unsign(token) if token else new_id())
+        except BadSignature:
+            raise ValidationError(_OUT_OF_DATE, code="out_of_date") from None
+
+    def _post_clean(self) -> None:
+        if self.errors:
+            if self.errors.keys() & {TOKEN, EXPECTED}:
+                self._renew()  # nobody can mend what is hidden
+            return
+        id = str(uuid5(self.cleaned_data[TOKEN], self._content()))
+        aggregate_root_id = self._aggregate_root_id or self.cleaned_data.get(AGGREGATE) or id
+        try:
+            self._command = self._class(aggregate_root_id=aggregate_root_id, id=id, **self._entered(), **self._values)
+        except (InvalidField, ValueError) as error:  # the class's own __post_init__, too
+            place = AGGREGATE if isinstance(error, InvalidId) and AGGREGATE in self.fields else None
+            self.add_error(place, ValidationError(str(error), code="invalid"))
+
+    def _content(self) -> str:
+        return json.dumps(
+            [(name, self[name].data) for name in self.fields if name not in (TOKEN, EXPECTED)], default=str
+        )
+
+    def _entered(self) -> dict[str, Any]:
+        names = [name for name in self.declarations if name in self.fields and name != AGGREGATE]
+        return {name: self.cleaned_data[name] for name in names if not self._is_left_out(name)}
+
+    def _is_left_out(self, name: str) -> bool:
+        """Whether the command's default is to be taken."""
+        declared = self.declarations[name]
+        if not declared.has_default:
+            return False
+        if self[name].field.widget.value_omitted_from_data(self.data, self.files, self.add_prefix(name)):
+            return True
+        return self.cleaned_data[name] is None and not declared.may_be_none
+
+    # -- what becomes of it ---------------------------------------------------------------------------------------
+
+    @property
+    def expected_version(self) -> int | None:
+        """Of a valid form: the version of the aggregate that was seen when it was shown."""
+        return self.cleaned_data.get(EXPECTED)
+
+    def command(self) -> Command:
+        """The command that a valid form stands for, each time the same one; raises ValueError for another form."""
+        if not self.is_valid() or self._command is None:
+            raise ValueError(f"{type(self).__qualname__} is not valid; call is_valid() first, and show its errors")
+        return self._command
+
+    def execute(self, *, wait_for: WaitFor = WaitFor.EXECUTED, timeout: float | None = None) -> CommandResult | None:
+        """Execute the command of a valid form, as `enode_django.execute_command` does, and raising what that raises.
+
+        Returns None if the command failed: then the form has errors, and ``result`` is the failure. Shown again, it
+        makes another command.
+        """
+        command, expected = self.command(), self.expected_version
+        self.result = execute_command(command, wait_for=wait_for, timeout=timeout, expected_version=expected)
+        if self.result.status is not CommandStatus.FAILED:
+            return self.result
+        self.add_failure(self.result)
+        self._renew()
+        return None
+
+    def add_failure(self, failed: CommandResult) -> None:
+        """Say on the form why its command failed. The error's code is the ``error_type``."""
+        self.add_error(self.field_of(failed), ValidationError([ValidationError(text_of(failed), failed.error_type)]))
+
+    def field_of(self, failed: CommandResult) -> str | None:
+        """The first field that people see whose name is that of a field of the domain exception, unless that is None.
+        (None: the failure concerns the form as a whole.)"""
+        named = {name for name, value in failed.error_fields.items() if value is not None}
+        return next((field.name for field in self.visible_fields() if field.name in named), None)
+
+    def _renew(self) -> None:
+        """Hide what a form that is shown for the first time hides: what was refused stays refused, so what is sent next
+        must be another command."""
+        data: Any = copy(self.data)
+        data[self.add_prefix(TOKEN)] = self._new_token()
+        if EXPECTED in self.fields:
+            data[self.add_prefix(EXPECTED)] = str(self._seen_version)
+        self.data = data
+
+
+@cache
+def command_form(
+    command: type[Command], fields: tuple[str, ...] | None = None, exclude: tuple[str, ...] = ()
+) -> type[CommandForm]:
+    """A class of forms for a class of commands that needs no more than this."""
+    meta = type("Meta", (), {"command": command, "fields": fields, "exclude": exclude})
+    form: type[CommandForm] = CommandFormMetaclass(f"{command.__name__}Form", (CommandForm,), {"Meta": meta})
+    return form

@@ -1,0 +1,255 @@
+"""Commands for views of Django REST Framework: one serializer for each class. Needs the extra ``api``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from django.utils.translation import gettext_lazy as _
+from rest_framework import serializers
+from rest_framework.exceptions import APIException, NotFound
+from rest_framework.fields import empty
+from rest_framework.request import Request
+from rest_framework.utils import html
+
+from enode_django.client import execute_command
+from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
+from enode_django.domain.messages import Command
+from enode_django.domain.scalars import is_enum
+from enode_django.exceptions import CommandTimeout, InvalidField, InvalidId, TransportUnavailable
+from enode_django.failures import BROKEN, CHANGED, NOT_FOUND, status_of, text_of, texts_of
+from enode_django.form_fields import AGGREGATE, Declaration, chosen
+from enode_django.ids import new_id
+from enode_django.json_values import Errors, JsonType, json_type
+from enode_django.serialization.json_text import json_value
+
+try:
+    from drf_spectacular.utils import extend_schema_field
+except ImportError:  # it is for the schema only
+
+    def extend_schema_field(field: Any) -> Callable[[Any], Any]:  # type: ignore[misc]
+        return lambda described: described
+
+
+Field = serializers.Field[Any, Any, Any, Any]
+RETRY_AFTER = 5
+_VERSION = re.compile(r'"(\d{1,18})"', re.ASCII)
+
+
+class CommandRefused(serializers.ValidationError):
+    """The command failed for what it asks: by a domain exception (409), or for a value that cannot be stored (400).
+    The detail is that of a validation error: texts by the name of a field, or under ``non_field_errors``."""
+
+    def __init__(self, detail: Any, code: str, status: int) -> None:
+        super().__init__(detail, code)
+        self.status_code = status
+
+
+class PreconditionFailed(APIException):
+    status_code = CHANGED
+    default_detail = _("It was changed meanwhile. Get it as it is now, and decide anew.")
+    default_code = "precondition_failed"
+
+
+class PreconditionRequired(APIException):
+    status_code = 428
+    default_detail = _('Send the header If-Match with the ETag that you have seen, such as "3".')
+    default_code = "precondition_required"
+
+
+class CommandLate(APIException):
+    """The command goes on; sent again with the same id it takes effect once."""
+
+    status_code = 504
+    default_detail = _("This was not answered in time. It may still be done.")
+    default_code = "late"
+
+
+class QueueUnreachable(APIException):
+    status_code = 503
+    default_detail = _("Commands cannot be taken at the moment. Send it again soon.")
+    default_code = "unreachable"
+    wait = RETRY_AFTER
+
+
+def etag_of(version: int) -> str:
+    """
+    >>> etag_of(3)
+    '"3"'
+    """
+    return f'"{version}"'
+
+
+def expected_version_of(request: Request, *, required: bool = False) -> int | None:
+    """The version in ``If-Match``; None without that header, and for ``*``.
+
+    Raises `PreconditionFailed` for what is no ETag of ours (so it cannot be that of the aggregate), and
+    `PreconditionRequired` if the header is ``required`` and missing.
+    """
+    header = request.headers.get("If-Match", "").strip()
+    if not header and required:
+        raise PreconditionRequired
+    if header in ("", "*"):
+        return None
+    match = _VERSION.fullmatch(header)
+    if match is None:
+        raise PreconditionFailed
+    return int(match[1])
+
+
+def error_of(failed: CommandResult, fields: Collection[str] = ()) -> APIException:
+    """What a view raises for a failed command. What a domain exception says stands at the first of ``fields`` whose
+    name is that of a field of the exception, unless that is None."""
+    status, text, code = status_of(failed), text_of(failed), failed.error_type
+    if status in _ERRORS:
+        return _ERRORS[status](text, code)
+    named = {name for name, value in failed.error_fields.items() if value is not None}
+    place = next((name for name in fields if name in named), "non_field_errors")
+    return CommandRefused({place: [text]}, code, status)
+
+
+_ERRORS: Mapping[int, Callable[..., APIException]] = {
+    CHANGED: PreconditionFailed,
+    NOT_FOUND: NotFound,
+    BROKEN: APIException,
+}
+
+
+# -- fields -----------------------------------------------------------------------------------------------------------
+
+
+class _ReadsJson(Field):
+    """In front of a field of REST Framework, which gives the browsable API its widget: what is read and how it is
+    described follow from `enode_django.json_values`."""
+
+    json: JsonType
+    is_text: bool
+
+    def get_value(self, dictionary: Any) -> Any:
+        value = serializers.Field.get_value(self, dictionary)
+        if not html.is_html_input(dictionary) or self.is_text or not isinstance(value, str):
+            return value
+        if not value.strip():
+            return None if self.allow_null else value if self.required else empty
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value  # it is refused for its type then
+
+    def to_internal_value(self, data: Any) -> Any:
+        errors: Errors = {}
+        found = self.json.read(data, (), errors)
+        if errors:
+            raise serializers.ValidationError(texts_of(errors))
+        return found
+
+
+_SHOWN_AS: Mapping[Any, Callable[..., Field]] = {
+    bool: serializers.BooleanField,
+    int: serializers.IntegerField,
+    float: serializers.FloatField,
+    str: serializers.CharField,
+    Decimal: serializers.DecimalField,
+    datetime: serializers.DateTimeField,
+    date: serializers.DateField,
+    UUID: serializers.UUIDField,
+}
+_NEEDED: Mapping[Any, Mapping[str, Any]] = {
+    str: {"allow_blank": True},
+    Decimal: {"max_digits": None, "decimal_places": None},
+}
+
+
+@cache
+def _field_class(annotation: Any) -> Any:
+    shown_as: Any = serializers.ChoiceField if is_enum(annotation) else _SHOWN_AS.get(annotation, serializers.JSONField)
+    return type(f"{shown_as.__name__}OfCommand", (_ReadsJson, shown_as), {})
+
+
+def _field(declared: Declaration, options: Mapping[str, Any]) -> Field:
+    kind, may_be_none = declared.annotation, declared.may_be_none
+    given: dict[str, Any] = {**_NEEDED.get(kind, {}), "required": not declared.has_default, "allow_null": may_be_none}
+    if is_enum(kind):
+        given["choices"] = [(json_value(member.value), member.name) for member in kind]
+    field = _field_class(kind)(**{**given, **options})
+    field.is_text = json_type(kind).is_text
+    field.json = json_type(kind | None if may_be_none else kind)
+    return extend_schema_field(dict(field.json.schema))(field)  # type: ignore[no-any-return]
+
+
+class CommandResultSerializer(serializers.Serializer[CommandResult]):
+    """What became of a command. ``version`` is its aggregate's after it; ``value`` what the handler gave."""
+
+    status = serializers.ChoiceField(["success", "nothing_changed"])
+    command_id = serializers.CharField()
+    aggregate_root_id = serializers.CharField()
+    version = serializers.IntegerField(allow_null=True)
+    value = serializers.JSONField(allow_null=True)
+
+    def to_representation(self, result: CommandResult) -> dict[str, Any]:
+        return {
+            "status": result.status.value,
+            "command_id": result.command_id,
+            "aggregate_root_id": result.aggregate_root_id,
+            "version": result.version,
+            "value": json_value(result.value),
+        }
+
+
+class CommandSerializer(serializers.Serializer[CommandResult]):
+    """Of a class of commands: its ``Meta`` names the ``command`` and may have ``fields`` (by default all), ``exclude``
+    and ``extra_kwargs``, as that of a model serializer.
+
+    `save` executes the command; after it ``instance`` is the `CommandResult`, which ``data`` shows.
+    """
+
+    def get_fields(self) -> dict[str, Field]:
+        meta = getattr(self, "Meta", None)
+        options = getattr(meta, "extra_kwargs", {})
+        found = {name: _field(one, options.get(name, {})) for name, one in chosen(type(self), meta).items()}
+        return {**found, **super().get_fields()}
+
+    def command(self, **values: Any) -> Command:
+        """The command that valid data stand for. ``values`` are fields that were not sent, ``aggregate_root_id`` and
+        ``id`` among them; each of those two is new if it is neither given nor sent. Raises a ValidationError."""
+        cls: type[Command] = getattr(self, "Meta").command  # noqa: B009
+        declared = {AGGREGATE, "id", *cls.schema().names}
+        sent = {name: value for name, value in self.validated_data.items() if name in declared}
+        try:
+            return cls(**{AGGREGATE: new_id(), **sent, **values})
+        except (InvalidField, InvalidId, ValueError) as error:  # the class's own __post_init__, too
+            raise serializers.ValidationError(str(error)) from error
+
+    def save(
+        self,
+        *,
+        expected_version: int | None = None,
+        wait_for: WaitFor = WaitFor.EXECUTED,
+        timeout: float | None = None,
+        **values: Any,
+    ) -> CommandResult:
+        """Execute the `command`, as `enode_django.execute_command` does.
+
+        Raises `CommandRefused`, `PreconditionFailed`, NotFound or another APIException if it failed, `CommandLate`,
+        and `QueueUnreachable`.
+        """
+        command = self.command(**values)
+        try:
+            result = execute_command(command, wait_for=wait_for, timeout=timeout, expected_version=expected_version)
+        except CommandTimeout as late:
+            raise CommandLate from late
+        except TransportUnavailable as error:
+            raise QueueUnreachable from error
+        if result.status is CommandStatus.FAILED:
+            raise error_of(result, self.fields)
+        self.instance = result
+        return result
+
+    def to_representation(self, instance: CommandResult) -> dict[str, Any]:
+        return CommandResultSerializer().to_representation(instance)

@@ -1,0 +1,159 @@
+"""A page for one class of commands: shows the form, executes the command, and says what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from django.contrib.auth.mixins import AccessMixin
+from django.core.exceptions import ValidationError
+from django.db import connections, transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404
+from django.utils.decorators import method_decorator
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.cache import never_cache
+from django.views.generic import FormView
+
+from enode_django.commanding.results import CommandResult, WaitFor
+from enode_django.domain.messages import Command
+from enode_django.exceptions import CommandTimeout, InvalidId, TransportUnavailable
+from enode_django.failures import status_of
+from enode_django.forms import CommandForm, command_form
+from enode_django.ids import check_id
+from enode_django.models import ReadModel
+
+if TYPE_CHECKING:
+    FormBase = FormView[CommandForm]
+else:  # generic for the type checker only
+    FormBase = FormView
+
+RETRY_AFTER = 5
+_UNANSWERED = _("This was not answered in time. It may still be done: send it again to see. It will not be done twice.")
+_UNFINISHED = _("This is done, but not everything shows it yet. Send it again to see. It will not be done twice.")
+_UNREACHABLE = _("This cannot be taken at the moment. Send it again soon. It will not be done twice.")
+
+
+@method_decorator(never_cache, name="dispatch")
+class CommandView(AccessMixin, FormBase):
+    """A form view for a ``command``, or for a ``form_class`` of `CommandForm`; ``fields`` are those of the form.
+
+    For users who are logged in and have the permissions of ``permission_required``; override `has_permission` for
+    other rules. The aggregate's id is the argument ``aggregate_url_kwarg`` of the URL; where the URL has none the
+    command makes a new aggregate. With a ``model``, the aggregate's row is there as ``object`` (404 without one), and
+    with ``expects_version`` the command is refused if the aggregate is not as the page has shown it.
+
+    ``success_url`` may hold ``{aggregate_root_id}``. A form that is shown again has the status 200 if it is invalid,
+    and that of `enode_django.failures.status_of` if the command failed (409 for most refusals).
+    """
+
+    command: type[Command] | None = None
+    fields: Iterable[str] | None = None
+    permission_required: str | Iterable[str] = ()
+    aggregate_url_kwarg = "aggregate_root_id"
+    model: type[ReadModel] | None = None
+    expects_version = False
+    wait_for = WaitFor.EXECUTED
+    timeout: float | None = None
+    object: Any = None
+    result: CommandResult | None = None
+
+    @classmethod
+    def as_view(cls, **initkwargs: Any) -> Any:
+        """In no transaction of the request (``ATOMIC_REQUESTS``): a command is not undone with one."""
+        view = super().as_view(**initkwargs)
+        for alias in connections:
+            view = transaction.non_atomic_requests(using=alias)(view)
+        return view
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not self.has_permission():
+            return self.handle_no_permission()
+        self.object = self.get_object()
+        return super().dispatch(request, *args, **kwargs)
+
+    def has_permission(self) -> bool:
+        user, required = self.request.user, self.permission_required
+        return user.is_authenticated and user.has_perms([required] if isinstance(required, str) else required)
+
+    # -- what the form is about -----------------------------------------------------------------------------------
+
+    def get_aggregate_root_id(self) -> str | None:
+        id: str | None = self.kwargs.get(self.aggregate_url_kwarg)
+        return id
+
+    def get_object(self) -> Any:
+        """The row of the aggregate that the form is about; None without a ``model``. Raises Http404."""
+        id = self.get_aggregate_root_id()
+        if id is None:
+            return None
+        try:
+            check_id(id)
+        except InvalidId as error:
+            raise Http404(str(error)) from error
+        return get_object_or_404(self.model, pk=id) if self.model is not None else None
+
+    def get_expected_version(self) -> int | None:
+        return self.object.version if self.expects_version and self.object is not None else None
+
+    def get_command_values(self) -> dict[str, Any]:
+        """Fields of the command that nobody is to enter, such as who is asking."""
+        return {}
+
+    def get_form_class(self) -> type[CommandForm]:
+        if self.form_class is not None:
+            return self.form_class
+        assert self.command is not None, f"{type(self).__qualname__} needs a command or a form_class"
+        fields = tuple(self.fields) if self.fields is not None else None
+        return command_form(self.command, fields)  # type: ignore[arg-type]
+
+    def get_form_kwargs(self) -> dict[str, Any]:
+        return {
+            **super().get_form_kwargs(),
+            "aggregate_root_id": self.get_aggregate_root_id(),
+            "expected_version": self.get_expected_version(),
+            "values": self.get_command_values(),
+        }
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(**{"object": self.object, **context})
+
+    # -- what becomes of it ---------------------------------------------------------------------------------------
+
+    def form_valid(self, form: CommandForm) -> HttpResponse:
+        try:
+            self.result = form.execute(wait_for=self.wait_for, timeout=self.timeout)
+        except CommandTimeout as late:
+            return self.command_late(form, late)
+        except TransportUnavailable as error:
+            return self.queue_unreachable(form, error)
+        return self.command_failed(form) if self.result is None else self.command_done(form, self.result)
+
+    def command_done(self, form: CommandForm, result: CommandResult) -> HttpResponse:
+        return HttpResponseRedirect(self.get_success_url())
+
+    def get_success_url(self) -> str:
+        assert self.result is not None
+        return super().get_success_url().format(aggregate_root_id=quote(self.result.aggregate_root_id, safe=""))
+
+    def command_failed(self, form: CommandForm) -> HttpResponse:
+        """``form.result`` is the failure, which is among the form's errors."""
+        assert form.result is not None
+        return self._shown_again(form, status_of(form.result))
+
+    def command_late(self, form: CommandForm, late: CommandTimeout) -> HttpResponse:
+        """The command goes on. Sent again, the form asks for the outcome of the same one."""
+        text = _UNANSWERED if late.executed is None else _UNFINISHED
+        form.add_error(None, ValidationError(text, code="late"))
+        return self._shown_again(form, 504)
+
+    def queue_unreachable(self, form: CommandForm, error: TransportUnavailable) -> HttpResponse:
+        form.add_error(None, ValidationError(_UNREACHABLE, code="unreachable"))
+        response = self._shown_again(form, 503)
+        response["Retry-After"] = str(RETRY_AFTER)
+        return response
+
+    def _shown_again(self, form: CommandForm, status: int) -> HttpResponse:
+        return self.render_to_response(self.get_context_data(form=form), status=status)
