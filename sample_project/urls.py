@@ -10,4 +10,5 @@ urlpatterns = [
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="api-docs"),
     path("enode/health/", include("enode_django.health_urls")),
+    path("", include("sample_project.bank.urls")),
 ]

@@ -20,6 +20,7 @@ class AccountSummary(ReadModel):
 
     class Meta:
         verbose_name_plural = "account summaries"
+        permissions = [("serve_customers", "Can serve customers at the counter")]
 
     def __str__(self) -> str:
         return f"{self.owner}: {self.balance}"

@@ -1,0 +1,109 @@
+"""The accounts over HTTP: read from the read model, changed by commands.
+
+An account's ETag is its version. A change with ``If-Match`` takes effect if the account is still as it was seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http.response import HttpResponseBase
+from django.utils.cache import get_conditional_response
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from rest_framework.decorators import action
+from rest_framework.pagination import CursorPagination
+from rest_framework.permissions import BasePermission, IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import ModelSerializer
+from rest_framework.viewsets import ReadOnlyModelViewSet
+
+from enode_django.serializers import CommandResultSerializer, CommandSerializer, etag_of, expected_version_of
+from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
+from sample_project.bank.models import AccountSummary
+from sample_project.bank.tellers import SERVE
+
+IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description='The ETag seen, such as "3".')
+SHOWN = WaitFor.subscriber("bank.AccountSummaries")
+ANSWERS: dict[int, Any] = {
+    200: CommandResultSerializer,
+    **dict.fromkeys((400, 401, 403, 404, 409, 412, 415, 503, 504), OpenApiTypes.OBJECT),
+}
+
+
+class OpenSerializer(CommandSerializer):
+    class Meta:
+        command = OpenAccount
+
+
+class DepositSerializer(CommandSerializer):
+    class Meta:
+        command = Deposit
+
+
+class WithdrawSerializer(CommandSerializer):
+    class Meta:
+        command = Withdraw
+
+
+class CloseSerializer(CommandSerializer):
+    class Meta:
+        command = CloseAccount
+
+
+class AccountSerializer(ModelSerializer[AccountSummary]):
+    class Meta:
+        model = AccountSummary
+        fields = ("aggregate_root_id", "version", "owner", "balance", "available", "opened_at", "closed")
+
+
+class ByNumber(CursorPagination):
+    page_size = 50
+    ordering = "aggregate_root_id"
+
+
+class IsTeller(BasePermission):
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return request.user.has_perm(SERVE)
+
+
+@extend_schema_view(retrieve=extend_schema(responses={200: AccountSerializer, 304: None, 404: OpenApiTypes.OBJECT}))
+class Accounts(ReadOnlyModelViewSet[AccountSummary]):
+    queryset = AccountSummary.objects.all()
+    serializer_class = AccountSerializer
+    pagination_class = ByNumber
+    permission_classes = (IsAuthenticated, IsTeller)
+    lookup_value_regex = "[^/]+"
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        account = self.get_object()
+        etag = etag_of(account.version)
+        response = Response(self.get_serializer(account).data, headers={"ETag": etag})
+        return get_conditional_response(request, etag=etag, response=response)
+
+    @extend_schema(responses=ANSWERS)
+    @action(detail=False, methods=["post"], serializer_class=OpenSerializer)
+    def open(self, request: Request) -> HttpResponseBase:
+        return self._execute(request)
+
+    @extend_schema(parameters=[IF_MATCH], responses=ANSWERS)
+    @action(detail=True, methods=["post"], serializer_class=DepositSerializer)
+    def deposit(self, request: Request, pk: str) -> HttpResponseBase:
+        return self._execute(request, aggregate_root_id=pk)
+
+    @extend_schema(parameters=[IF_MATCH], responses=ANSWERS)
+    @action(detail=True, methods=["post"], serializer_class=WithdrawSerializer)
+    def withdraw(self, request: Request, pk: str) -> HttpResponseBase:
+        return self._execute(request, aggregate_root_id=pk)
+
+    @extend_schema(parameters=[IF_MATCH], responses=ANSWERS)
+    @action(detail=True, methods=["post"], serializer_class=CloseSerializer)
+    def close(self, request: Request, pk: str) -> HttpResponseBase:
+        return self._execute(request, aggregate_root_id=pk)
+
+    def _execute(self, request: Request, **values: str) -> Response:
+        serializer = self.get_serializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        result = serializer.save(expected_version=expected_version_of(request), wait_for=SHOWN, **values)
+        return Response(serializer.data, headers={"ETag": etag_of(result.version)})

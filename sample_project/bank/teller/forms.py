@@ -1,0 +1,69 @@
+"""What a teller fills in. What only the account itself can decide is left to it: its refusals become errors here."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django import forms
+from django.core.exceptions import ValidationError
+
+from enode_django.forms import CommandForm
+from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, StartTransfer, Withdraw
+from sample_project.bank.models import AccountSummary
+
+
+class Amount(forms.DecimalField):
+    def __init__(self, **attributes: bool) -> None:
+        widget = forms.NumberInput(attrs={"inputmode": "decimal", **attributes})
+        super().__init__(max_digits=20, decimal_places=2, widget=widget)
+
+
+class OpenForm(CommandForm):
+    owner = forms.CharField(max_length=100, widget=forms.TextInput(attrs={"autofocus": True}))
+
+    class Meta:
+        command = OpenAccount
+
+
+class DepositForm(CommandForm):
+    amount = Amount(autofocus=True)
+
+    class Meta:
+        command = Deposit
+
+
+class WithdrawForm(CommandForm):
+    amount = Amount(autofocus=True)
+
+    class Meta:
+        command = Withdraw
+
+
+class CloseForm(CommandForm):
+    class Meta:
+        command = CloseAccount
+
+
+class TransferForm(CommandForm):
+    """The money moves later, when both accounts agree. So what can be seen to fail by now is said now."""
+
+    target = forms.CharField(label="To account", max_length=255, widget=forms.TextInput(attrs={"autofocus": True}))
+    amount = forms.DecimalField(
+        max_digits=20, decimal_places=2, widget=forms.NumberInput(attrs={"inputmode": "decimal"})
+    )
+    available: Decimal = Decimal(0)
+
+    class Meta:
+        command = StartTransfer
+
+    def clean_target(self) -> str:
+        target: str = self.cleaned_data["target"]
+        if not AccountSummary.objects.filter(pk=target, closed=False).exists():
+            raise ValidationError("There is no open account with this number.", code="unknown")
+        return target
+
+    def clean_amount(self) -> Decimal:
+        amount: Decimal = self.cleaned_data["amount"]
+        if amount > self.available:
+            raise ValidationError("the balance is too low", code="low")
+        return amount

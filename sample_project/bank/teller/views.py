@@ -1,0 +1,141 @@
+"""The counter: find an account, and do with it what its customer asks for. Works without JavaScript."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.mixins import PermissionRequiredMixin
+from django.contrib.auth.views import LoginView, LogoutView
+from django.db.models import Q, QuerySet
+from django.http import Http404, HttpResponse
+from django.urls import reverse, reverse_lazy
+from django.views.generic import DetailView, ListView
+
+from enode_django import CommandResult, WaitFor
+from enode_django.exceptions import InvalidId
+from enode_django.forms import CommandForm
+from enode_django.ids import check_id
+from enode_django.views import CommandView
+from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.bank.teller.forms import CloseForm, DepositForm, OpenForm, TransferForm, WithdrawForm
+from sample_project.bank.tellers import SERVE
+
+MOST_FOUND = 20
+MOST_ENTRIES = 20
+
+
+class Login(LoginView):
+    template_name = "bank/teller/login.html"
+    next_page = "bank:accounts"
+
+
+class Logout(LogoutView):
+    next_page = "bank:login"
+
+
+class Teller:
+    """Of all pages but those for logging in and out."""
+
+    permission_required: Any = SERVE
+    login_url: Any = reverse_lazy("bank:login")
+
+
+class Accounts(Teller, PermissionRequiredMixin, ListView):  # type: ignore[type-arg]
+    template_name = "bank/teller/accounts.html"
+
+    @property
+    def sought(self) -> str:
+        return self.request.GET.get("q", "").replace("\0", "").strip()
+
+    def get_queryset(self) -> QuerySet[AccountSummary]:
+        accounts = AccountSummary.objects.order_by("owner", "pk")
+        if self.sought:
+            accounts = accounts.filter(Q(pk=self.sought) | Q(owner__istartswith=self.sought))
+        return accounts[:MOST_FOUND]
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(**{"sought": self.sought, "most": MOST_FOUND, **context})
+
+
+class Account(Teller, PermissionRequiredMixin, DetailView):  # type: ignore[type-arg]
+    model = AccountSummary
+    pk_url_kwarg = "account"
+    template_name = "bank/teller/account.html"
+
+    def get_object(self, queryset: QuerySet[AccountSummary] | None = None) -> AccountSummary:
+        try:
+            check_id(self.kwargs["account"])
+        except InvalidId as error:  # a database refuses some of it, such as a NUL
+            raise Http404(str(error)) from error
+        return super().get_object(queryset)  # type: ignore[no-any-return]
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        entries = LedgerEntry.objects.filter(account=self.object.pk).order_by("-version")[:MOST_ENTRIES]
+        return super().get_context_data(**{"entries": entries, **context})
+
+
+class TellerCommand(Teller, CommandView):
+    """``title`` heads the page, ``done`` is said after it. The page that follows shows what was done, so that is waited
+    for."""
+
+    template_name = "bank/teller/command.html"
+    model = AccountSummary
+    aggregate_url_kwarg = "account"
+    wait_for = WaitFor.HANDLED
+    title = ""
+    done = ""
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(**{"title": self.title, **context})
+
+    def command_done(self, form: CommandForm, result: CommandResult) -> HttpResponse:
+        messages.success(self.request, self.done)
+        return super().command_done(form, result)
+
+    def get_success_url(self) -> str:
+        assert self.result is not None
+        return reverse("bank:account", args=[self.kwargs.get("account", self.result.aggregate_root_id)])
+
+
+class Open(TellerCommand):
+    form_class = OpenForm
+    title, done = "Open an account", "The account is open."
+
+
+class PayIn(TellerCommand):
+    form_class = DepositForm
+    title, done = "Deposit", "The money is on the account."
+
+
+class PayOut(TellerCommand):
+    form_class = WithdrawForm
+    title, done = "Withdraw", "The money is taken from the account."
+
+
+class Close(TellerCommand):
+    """Refused if anything happened on the account since the teller saw it."""
+
+    form_class = CloseForm
+    expects_version = True
+    title, done = "Close the account", "The account is closed."
+
+
+class Transfer(TellerCommand):
+    """The command makes a new aggregate, the transfer; the account of the URL is the one that pays."""
+
+    form_class = TransferForm
+    title = "Transfer"
+    done = "The transfer is under way. It is among the entries when both accounts have agreed."
+
+    def get_form(self, form_class: type[CommandForm] | None = None) -> CommandForm:
+        form = super().get_form(form_class)
+        assert isinstance(form, TransferForm)
+        form.available = self.object.available
+        return form
+
+    def get_form_kwargs(self) -> dict[str, Any]:
+        return {**super().get_form_kwargs(), "aggregate_root_id": None}
+
+    def get_command_values(self) -> dict[str, Any]:
+        return {"source": self.object.pk}

@@ -1,0 +1,24 @@
+"""Who works at the counter: the group ``tellers``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission
+from django.db import router
+
+SERVE = "bank.serve_customers"
+
+
+def tellers(using: str = "default") -> Group:
+    """The group, made if it is not there."""
+    group, _ = Group.objects.using(using).get_or_create(name="tellers")
+    app, codename = SERVE.split(".")
+    group.permissions.add(Permission.objects.using(using).get(content_type__app_label=app, codename=codename))
+    return group
+
+
+def make_group(*, using: str, **_: Any) -> None:
+    """After ``migrate``, which makes the permission."""
+    if router.allow_migrate_model(using, Group):
+        tellers(using)
