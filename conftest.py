@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["tests.services", "tests.emptying"]
+pytest_plugins = ["tests.services", "tests.emptying", "enode_django.pytest_plugin"]
 
 
 @pytest.fixture(scope="session")

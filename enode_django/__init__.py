@@ -2,28 +2,35 @@
 
 Everything an application imports is here, except what needs Django's models (``enode_django.models``) and the testing
 kit (``enode_django.testing``).
+
+The names are imported when they are first used, so that what needs little of the package, as `enode_django.equeue` does
+and pytest's plugin, costs little.
 """
 
-from enode_django.client import (
-    aexecute_command,
-    asend_command,
-    execute_command,
-    send_command,
-    send_command_on_commit,
-    send_commands,
-)
-from enode_django.commanding.context import CommandContext
-from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
-from enode_django.domain.aggregate import AggregateRoot, applies
-from enode_django.domain.handlers import command_handler
-from enode_django.domain.messages import Command, DomainEvent
-from enode_django.domain.metadata import Metadata, metadata
-from enode_django.domain.refusals import DomainException, VersionMismatch
-from enode_django.eventing.event_handlers import event_handler
-from enode_django.eventing.process_managers import ProcessManager
-from enode_django.eventing.projections import ModelProjection, Projection
-from enode_django.eventing.subscribers import handles
-from enode_django.serialization.upcasting import upcasts
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from enode_django.client import (
+        aexecute_command,
+        asend_command,
+        execute_command,
+        send_command,
+        send_command_on_commit,
+        send_commands,
+    )
+    from enode_django.commanding.context import CommandContext
+    from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
+    from enode_django.domain.aggregate import AggregateRoot, applies
+    from enode_django.domain.handlers import command_handler
+    from enode_django.domain.messages import Command, DomainEvent
+    from enode_django.domain.metadata import Metadata, metadata
+    from enode_django.domain.refusals import DomainException, VersionMismatch
+    from enode_django.eventing.event_handlers import event_handler
+    from enode_django.eventing.process_managers import ProcessManager
+    from enode_django.eventing.projections import ModelProjection, Projection
+    from enode_django.eventing.subscribers import handles
+    from enode_django.serialization.upcasting import upcasts
 
 __all__ = [
     "AggregateRoot",
@@ -54,3 +61,35 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_PLACES = {
+    "client": (
+        "aexecute_command",
+        "asend_command",
+        "execute_command",
+        "send_command",
+        "send_command_on_commit",
+        "send_commands",
+    ),
+    "commanding.context": ("CommandContext",),
+    "commanding.results": ("CommandResult", "CommandStatus", "WaitFor"),
+    "domain.aggregate": ("AggregateRoot", "applies"),
+    "domain.handlers": ("command_handler",),
+    "domain.messages": ("Command", "DomainEvent"),
+    "domain.metadata": ("Metadata", "metadata"),
+    "domain.refusals": ("DomainException", "VersionMismatch"),
+    "eventing.event_handlers": ("event_handler",),
+    "eventing.process_managers": ("ProcessManager",),
+    "eventing.projections": ("ModelProjection", "Projection"),
+    "eventing.subscribers": ("handles",),
+    "serialization.upcasting": ("upcasts",),
+}
+_MODULES = {name: f"{__name__}.{place}" for place, names in _PLACES.items() for name in names}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value

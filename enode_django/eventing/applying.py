@@ -17,7 +17,7 @@ from enode_django.eventing.deferring import DeferredInserts
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber
-from enode_django.eventing.work import Failure, FollowedEvents, Progress, Work, bearable, contiguous
+from enode_django.eventing.work import Failure, Followed, FollowedEvents, Progress, Work, bearable, contiguous
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
@@ -162,13 +162,7 @@ class RowApplier(Applier):
         row, version = changes.rows.get(id), changes.positions[id]
         for record in streams:
             try:
-                for event, handlers in self._followed.of(record):
-                    if row is None:
-                        row = self._model(aggregate_root_id=id)
-                    for handler in handlers:
-                        handler(row, event)
-                    if row.__dict__.pop("_enode_deleted", False):
-                        row = None
+                row = changed_row(self._model, id, row, self._followed.of(record))
             except Exception as error:
                 # The row in memory may be half changed; what was handled before comes with the next try, alone.
                 return Progress(changes.positions[id], failure_of(record, error))
@@ -193,6 +187,19 @@ class RowApplier(Applier):
             changes = _RowChanges(self._table, rows, positions)
             changes.note(aggregate_root_id, row, version)
             changes.write(self.alias, self.name)
+
+
+def changed_row(model: type[Any], aggregate_root_id: str, row: Any, followed: Sequence[Followed]) -> Any:
+    """The row of a `ModelProjection` after these events, changed in memory; None where there is none. Raises what the
+    handlers raise, the row may be half changed then."""
+    for event, handlers in followed:
+        if row is None:
+            row = model(aggregate_root_id=aggregate_root_id)
+        for handler in handlers:
+            handler(row, event)
+        if row.__dict__.pop("_enode_deleted", False):
+            row = None
+    return row
 
 
 class _RowChanges:

@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from enode_django.client import check_version
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
+from enode_django.eventing.process_managers import ProcessManager
+from enode_django.eventing.projections import ModelProjection
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
-from enode_django.serialization.codec import StoredRefusal, decode_refusal, encode_stream, read_stored
+from enode_django.serialization.codec import StoredRefusal, decode_refusal, read_stored
 from enode_django.serialization.registry import types
+from enode_django.testing.histories import streams
 from enode_django.testing.inline import InlineCommandBus
+from enode_django.testing.process_scenario import ProcessScenario
+from enode_django.testing.row_scenario import Row, RowScenario
 
 
-def given(aggregate: type[AggregateRoot], id: str, *events: DomainEvent) -> Scenario:
-    """Begin a scenario with the aggregate's history; each event counts as one command's."""
-    return Scenario(aggregate, id, events)
+@overload
+def given(what: type[AggregateRoot], id: str, *events: DomainEvent) -> Scenario: ...
+@overload
+def given(what: type[ProcessManager], id: str, *events: DomainEvent) -> ProcessScenario: ...
+@overload
+def given(what: type[ModelProjection[Row]], id: str, *events: DomainEvent) -> RowScenario[Row]: ...
+def given(what: Any, id: str, *events: DomainEvent) -> Scenario | ProcessScenario | RowScenario[Any]:
+    """Begin a scenario of a class of aggregates, of a process manager or of a `ModelProjection`: with an aggregate's
+    id, and with what has happened to it. Each event counts as one command's."""
+    if isinstance(what, type) and issubclass(what, AggregateRoot):
+        return Scenario(what, id, events)
+    if isinstance(what, type) and issubclass(what, ProcessManager):
+        return ProcessScenario(what, id, events)
+    if isinstance(what, type) and issubclass(what, ModelProjection):
+        return RowScenario(what, id, events)
+    raise DefinitionError(
+        f"given() takes a class of aggregates, process managers or ModelProjections, got {what!r}; "
+        "whatever else follows events is tested with inline(followed_by=[…])"
+    )
 
 
 class Scenario:
@@ -106,22 +127,8 @@ def _records(aggregate: type[AggregateRoot], id: str, history: Sequence[DomainEv
     """The history as stored streams; replaying it first finds events that the aggregate does not know."""
     root = aggregate(id)
     records = []
-    for version, event in enumerate(history, start=1):
-        if not isinstance(event, DomainEvent):
-            raise DefinitionError(f"given() takes domain events, got {event!r}")
-        event = type(event).from_plain(event.to_plain())  # the test's own may be given again elsewhere
-        root.apply(event)
+    for record, event in zip(streams(id, history, type_name=types.name_of(aggregate)), history, strict=True):
+        root.apply(type(event).from_plain(event.to_plain()))  # the test's own may be given again elsewhere
         root.accept()
-        records.append(
-            StreamRecord(
-                id,
-                version,
-                f"given-{version}",
-                types.name_of(aggregate),
-                "given",
-                event.timestamp,
-                encode_stream([event]),
-                b"",
-            )
-        )
+        records.append(record)
     return records

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies
+from typing import Any
+
+from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies, upcasts
 
 
 class CreateNote(Command):
@@ -18,11 +20,19 @@ class DeleteNote(Command):
 
 
 class NoteCreated(DomainEvent):
+    schema_version = 2
     title: str
 
 
 class TitleChanged(DomainEvent):
+    schema_version = 2
     title: str
+
+
+@upcasts(NoteCreated, TitleChanged, from_version=1)
+def without_blanks(fields: dict[str, Any]) -> dict[str, Any]:
+    """At first, titles were stored as they were typed."""
+    return {"title": fields["title"].strip()}
 
 
 class NoteDeleted(DomainEvent):
@@ -43,15 +53,14 @@ class Note(AggregateRoot):
 
     @classmethod
     def create(cls, id: str, title: str) -> Note:
-        _check(title)
         note = cls(id)
-        note.apply(NoteCreated(title=title))
+        note.apply(NoteCreated(title=_checked(title)))
         return note
 
     def change_title(self, title: str) -> None:
         if self.deleted:
             raise NoteIsDeleted("the note is deleted")
-        _check(title)
+        title = _checked(title)
         if title != self.title:
             self.apply(TitleChanged(title=title))
 
@@ -68,6 +77,9 @@ class Note(AggregateRoot):
         self.deleted = True
 
 
-def _check(title: str) -> None:
-    if not title.strip():
+def _checked(title: str) -> str:
+    """Without blanks around it."""
+    stripped = title.strip()
+    if not stripped:
         raise EmptyTitle("a note needs a title")
+    return stripped

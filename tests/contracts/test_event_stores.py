@@ -1,7 +1,8 @@
+"""That of PostgreSQL is held to the contract by the sample's tests of its services, too, outside of a transaction."""
+
 from __future__ import annotations
 
 import pytest
-from django.db import connections
 
 from enode_django.eventstore.base import EventStore, Settled
 from enode_django.eventstore.memory import MemoryEventStore
@@ -16,20 +17,6 @@ class TestMemoryEventStore(EventStoreContract):
     @pytest.fixture
     def store(self) -> EventStore:
         return MemoryEventStore()
-
-
-@pytest.mark.django_db(transaction=True)
-class TestPostgresEventStore(EventStoreContract):
-    @pytest.fixture
-    def store(self) -> EventStore:
-        return PostgresEventStore()
-
-    @pytest.fixture
-    def second_store(self) -> EventStore:
-        return PostgresEventStore()
-
-    def leave_thread(self) -> None:
-        connections.close_all()
 
 
 @pytest.mark.django_db

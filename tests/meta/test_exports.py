@@ -28,8 +28,14 @@ def test_public_names_are_a_contract() -> None:
 
 def test_everything_imported_by_the_package_is_exported() -> None:
     tree = ast.parse((ROOT / "enode_django" / "__init__.py").read_text())
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert imported == PUBLIC
+    places = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("enode_django.")
+        for alias in node.names
+    }
+    assert set(places) == PUBLIC
+    assert places == enode_django._MODULES  # where they are imported from when they are used
 
 
 def test_importing_the_package_imports_no_models() -> None:

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from django.test import TestCase
+from django.test import SimpleTestCase, TestCase
 
-from enode_django import CommandStatus, execute_command, send_command_on_commit, send_commands
+from enode_django import (
+    CommandResult,
+    CommandStatus,
+    Metadata,
+    aexecute_command,
+    asend_command,
+    execute_command,
+    metadata,
+    send_command,
+    send_command_on_commit,
+    send_commands,
+)
+from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.models import EventStream
 from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, Deposited, OpenAccount, Withdraw
@@ -51,3 +63,19 @@ class Accounts(TestCase):
 
     def test_a_test_leaves_nothing_behind(self) -> None:
         assert not EventStream.objects.exists()
+
+
+class TheCounter(SimpleTestCase):
+    """In memory."""
+
+    async def test_an_async_view_pays_in_and_waits_for_the_balance(self) -> None:
+        with inline(MemoryEventStore()):
+            await asend_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
+            result: CommandResult = await aexecute_command(Deposit(aggregate_root_id="a", amount=Decimal(5)))
+        assert (result.value, result.version) == (Decimal(5), 2)
+
+    def test_an_event_says_who_wanted_it(self) -> None:
+        with inline(MemoryEventStore()) as bus, metadata(user="17", request="r1"):
+            send_command(OpenAccount(aggregate_root_id="a", owner="Ada", id="c1"))
+        (event,) = bus.events
+        assert event.metadata == Metadata(user="17", request="r1", causation_id="c1", correlation_id="c1")

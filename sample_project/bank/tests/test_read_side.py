@@ -7,13 +7,14 @@ from decimal import Decimal
 import pytest
 from django.contrib.auth.models import User
 from django.core.cache import cache
-from django.test import TestCase, override_settings
+from django.test import SimpleTestCase, TestCase, override_settings
 
-from enode_django import send_commands
+from enode_django import WaitFor, execute_command, send_commands
 from enode_django.exceptions import SubscriberUnavailable
-from enode_django.testing import inline
-from enode_django.testing.inline import InlineCommandBus
+from enode_django.testing import InlineCommandBus, given, inline
 from sample_project.bank.domain import (
+    AccountClosed,
+    AccountOpened,
     CancelTransfer,
     CloseAccount,
     Deposit,
@@ -24,6 +25,7 @@ from sample_project.bank.domain import (
     TransferCancelled,
     TransferCompleted,
     Withdraw,
+    WithdrawalReserved,
 )
 from sample_project.bank.event_handlers import cached_balance, remember_balance
 from sample_project.bank.models import AccountSummary, LedgerEntry
@@ -59,6 +61,15 @@ class ReadSideCase(TestCase):
         (cancelled,) = (event for event in self.bus.events if isinstance(event, TransferCancelled))
         assert not any(isinstance(event, TransferCompleted) for event in self.bus.events)
         return cancelled.reason
+
+
+class ASummary(SimpleTestCase):
+    def test_what_is_reserved_is_not_available(self) -> None:
+        summary = given(AccountSummaries, "a", AccountOpened(owner="Ada"))
+        summary.when(Deposited(amount=Decimal(10), balance=Decimal(10))).then(owner="Ada", balance=10, available=10)
+        summary.when(WithdrawalReserved(transfer="t", amount=Decimal(7))).then(balance=10, available=3)
+        summary.when(ReservationCancelled(transfer="t", released=Decimal(7))).then(balance=10, available=10)
+        summary.when(AccountClosed()).then(closed=True, version=5)
 
 
 class Transfers(ReadSideCase):
@@ -104,6 +115,11 @@ class ReadModels(ReadSideCase):
         row = AccountSummary.objects.get(pk="b")
         assert (row.owner, row.closed, row.version) == ("Bob", True, 2)
         assert row.opened_at == opened.opened_at == self.bus.events[1].timestamp
+
+    def test_who_waits_until_it_is_handled_sees_it(self) -> None:
+        deposit = Deposit(aggregate_root_id="b", amount=Decimal(5))
+        execute_command(deposit, wait_for=WaitFor.subscriber("bank.AccountSummaries")).raise_for_status()
+        assert self.summary("b") == (5, 5)
 
     def test_every_booking_has_an_entry(self) -> None:
         send_commands([Withdraw(aggregate_root_id="a", amount=Decimal(1))])

@@ -22,7 +22,7 @@ from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.serialization.codec import StoredRefusal, decode_refusal, read_stored
-from enode_django.testing.inline import InlineCommandBus
+from enode_django.testing import InlineCommandBus
 from sample_project.bank.domain import (
     BankAccount,
     CancelTransfer,

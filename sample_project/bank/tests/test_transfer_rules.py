@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from decimal import Decimal
 
 from django.test import SimpleTestCase
 
-from enode_django import Command, DomainEvent, DomainException
 from enode_django.testing import given
 from sample_project.bank.domain import (
     AccountClosed,
@@ -158,18 +156,45 @@ class ATransfer(SimpleTestCase):
 
 
 class TheProcess(SimpleTestCase):
-    def commands(self, message: DomainEvent | DomainException) -> Sequence[tuple[type[Command], str]]:
-        (handler,) = TransferProcess().handlers_of(type(message))
-        return [(type(command), command.aggregate_root_id) for command in handler(message)]
+    def test_both_sides_reserve_before_the_money_moves(self) -> None:
+        process = given(TransferProcess, "t").when(STARTED)
+        process.then(
+            ReserveWithdrawal(aggregate_root_id="a", transfer="t", amount=Decimal(3)),
+            ReserveDeposit(aggregate_root_id="b", transfer="t", amount=Decimal(3)),
+        )
+        process.when(TransferConfirmed(source="a", target="b")).then(
+            ConfirmWithdrawal(aggregate_root_id="a", transfer="t"),
+            ConfirmDeposit(aggregate_root_id="b", transfer="t"),
+        )
+
+    def test_the_transfer_hears_of_what_its_accounts_did(self) -> None:
+        source = given(TransferProcess, "a", OPENED, FIVE)
+        source.when(WithdrawalReserved(transfer="t", amount=Decimal(3))).then(
+            NoteReserved(aggregate_root_id="t", side=Side.SOURCE)
+        )
+        source.when(WithdrawalConfirmed(transfer="t", amount=Decimal(3), balance=Decimal(2))).then(
+            NoteMoved(aggregate_root_id="t", side=Side.SOURCE)
+        )
+
+    def test_the_same_event_brings_the_same_command_and_the_next_one_another(self) -> None:
+        reserved = WithdrawalReserved(transfer="t", amount=Decimal(3))
+        first, again, later = (
+            given(TransferProcess, "a", *history).when(reserved).commands[0].id
+            for history in ([OPENED], [OPENED], [OPENED, FIVE])
+        )
+        assert first == again != later
 
     def test_a_refusal_at_the_counter_cancels_nothing(self) -> None:
-        assert self.commands(AccountIsClosed("closed")) == []
+        given(TransferProcess, "a").when(AccountIsClosed("closed")).then_nothing()
 
     def test_every_refusal_of_a_reservation_cancels_its_transfer(self) -> None:
-        refusals = [
-            InsufficientFunds("too low", balance=Decimal(0), amount=Decimal(1), transfer="t"),
-            AccountIsClosed("closed", transfer="t"),
-            UnknownAccount("unknown", transfer="t"),
-            InvalidAmount("negative", amount=Decimal(-1), transfer="t"),
-        ]
-        assert [self.commands(refusal) for refusal in refusals] == [[(CancelTransfer, "t")]] * 4
+        for refusal in [
+            InsufficientFunds("no", balance=Decimal(0), amount=Decimal(1), transfer="t"),
+            AccountIsClosed("no", transfer="t"),
+            UnknownAccount("no", transfer="t"),
+            InvalidAmount("no", amount=Decimal(-1), transfer="t"),
+        ]:
+            with self.subTest(refusal=refusal):
+                given(TransferProcess, "a", OPENED).when(refusal).then(
+                    CancelTransfer(aggregate_root_id="t", reason="no")
+                )

@@ -4,6 +4,7 @@ from django.contrib.auth.models import User
 from django.test import SimpleTestCase, TestCase
 
 from enode_django import execute_command
+from enode_django.serialization.codec import StoredEvent, restore_event
 from enode_django.testing import given, inline
 from sample_project.notes import models
 from sample_project.notes.domain import (
@@ -38,6 +39,15 @@ class TheRules(SimpleTestCase):
         note.when(DeleteNote(aggregate_root_id="n")).then(NoteDeleted())
         note.when(DeleteNote(aggregate_root_id="n")).then_nothing()
         note.when(ChangeTitle(aggregate_root_id="n", title="Bread")).then_refused(NoteIsDeleted)
+
+    def test_blanks_around_a_title_are_none_of_it(self) -> None:
+        note = given(Note, "n").when(CreateNote(aggregate_root_id="n", title=" Milk ")).then(CREATED)
+        note.when(ChangeTitle(aggregate_root_id="n", title="Milk ")).then_nothing()
+
+    def test_titles_of_the_first_version_are_read_without_their_blanks(self) -> None:
+        assert restore_event(StoredEvent("notes.NoteCreated", 1, {"title": " Milk "})) == CREATED
+        assert restore_event(StoredEvent("notes.TitleChanged", 1, {"title": "Bread "})) == TitleChanged(title="Bread")
+        assert restore_event(StoredEvent("notes.NoteCreated", 2, {"title": "Milk"})) == CREATED
 
 
 class TheList(TestCase):

@@ -1,0 +1,91 @@
+"""Given these events, when this one comes, then a process manager sends these commands: no database, no queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.refusals import DomainException
+from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.work import FollowedEvents, followed_refusal
+from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import DefinitionError
+from enode_django.serialization.codec import decode_command, encode_command, restore_command
+from enode_django.testing.histories import refusal, streams
+
+
+class ProcessScenario:
+    """``given(Transfers, "t", TransferStarted(…)).when(TransferConfirmed(…)).then(ConfirmWithdrawal(…), …)``
+
+    ``when`` may be called again; the ``then`` methods look at what came of the last event. They raise
+    `AssertionError`. ``commands`` are those that the process manager would send, with the ids that it gives them.
+    """
+
+    def __init__(self, process: type[ProcessManager], id: str, history: Sequence[DomainEvent]) -> None:
+        self._process = subscribers.instance(process)
+        self._id = id
+        self._version = len(list(streams(id, history)))
+        self._refused = 0
+        self._has_begun = False
+        self.commands: Sequence[Command] = ()
+
+    def when(self, happened: DomainEvent | DomainException) -> Self:
+        """Hand it the aggregate's next event, or a stored refusal, twice, as a redelivery does.
+
+        Raises what the handler raises, and `AssertionError` if it does not yield the same commands both times.
+        """
+        record = self._stored(happened)
+        self.commands, again = self._handled(record), self._handled(record)
+        if list(self.commands) != again:
+            raise AssertionError(f"{happened!r} brings {self.commands!r}, and delivered again {again!r}")
+        self._has_begun = True
+        return self
+
+    def then(self, *commands: Command) -> Self:
+        """Exactly these commands are sent, in this order; their ids do not count."""
+        if not self._has_begun:
+            raise AssertionError("nothing has happened yet; call when() first")
+        if [_content(one) for one in self.commands] != [_content(one) for one in commands]:
+            raise AssertionError(f"expected the commands {list(commands)!r}, got {list(self.commands)!r}")
+        return self
+
+    def then_nothing(self) -> Self:
+        """No command is sent."""
+        return self.then()
+
+    def _stored(self, happened: DomainEvent | DomainException) -> StreamRecord:
+        if isinstance(happened, DomainException):
+            self._refused += 1
+            return refusal(self._id, happened, self._refused)
+        if not isinstance(happened, DomainEvent):
+            raise DefinitionError(f"when() takes an event or a refusal, got {happened!r}")
+        (record,) = streams(self._id, [happened], after=self._version)
+        self._version += 1
+        return record
+
+    def _handled(self, record: StreamRecord) -> list[Command]:
+        if record.version is None:
+            refused = followed_refusal(self._process, record)
+            followed = [] if refused is None else [refused]
+        else:
+            followed = FollowedEvents(self._process).of(record)
+        return [
+            _delivered(command)
+            for message, handlers in followed
+            for handler in handlers
+            for command in self._derived(handler(message), message.id)
+        ]
+
+    def _derived(self, yielded: Any, cause: str) -> Iterator[Command]:
+        return with_derived_ids(() if yielded is None else yielded, cause=cause, subscriber=self._process.name)
+
+
+def _delivered(command: Command) -> Command:
+    """As a queue would deliver it: encoded and decoded."""
+    return restore_command(decode_command(encode_command(command, b"")))
+
+
+def _content(command: Command) -> tuple[type[Command], str, Any]:
+    return type(command), command.aggregate_root_id, command.to_plain()

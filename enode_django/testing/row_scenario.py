@@ -1,0 +1,63 @@
+"""Given these events, when this one comes, then the row of a `ModelProjection` has these values: without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, Self, TypeVar
+
+from django.db import models
+
+from enode_django.domain.messages import DomainEvent
+from enode_django.eventing.applying import changed_row
+from enode_django.eventing.projections import ModelProjection
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.work import FollowedEvents
+from enode_django.eventstore.base import StreamRecord
+from enode_django.testing.histories import streams
+
+Row = TypeVar("Row", bound=models.Model)
+
+
+class RowScenario(Generic[Row]):
+    """``given(Summaries, "a", AccountOpened(…)).when(Deposited(…)).then(balance=Decimal(5))``
+
+    ``row`` is what the handlers have made of the events, in memory, with the values that they gave it; None if there
+    is no row. The ``then`` methods raise `AssertionError`.
+    """
+
+    def __init__(self, projection: type[ModelProjection[Row]], id: str, history: Sequence[DomainEvent]) -> None:
+        self._projection = subscribers.instance(projection)
+        self._model = projection.model
+        self._id = id
+        self._version = 0
+        self.row: Row | None = None
+        self._handle(streams(id, history))
+
+    def when(self, *events: DomainEvent) -> Self:
+        """Hand it the aggregate's next events, each as one command's. Raises what the handlers raise."""
+        self._handle(list(streams(self._id, events, after=self._version)))
+        return self
+
+    def then(self, **values: Any) -> Self:
+        """There is a row with these values; fields that are not named do not count."""
+        if self.row is None:
+            raise AssertionError(f"expected a row with {values!r}, but there is none")
+        for name, value in values.items():
+            found = getattr(self.row, name)
+            if found != value:
+                raise AssertionError(f"expected {name} to be {value!r}, got {found!r}")
+        return self
+
+    def then_no_row(self) -> Self:
+        """There is no row: none was made yet, or it was deleted."""
+        if self.row is not None:
+            raise AssertionError(f"expected no row, got {self.row!r}")
+        return self
+
+    def _handle(self, records: Iterable[StreamRecord]) -> None:
+        followed = FollowedEvents(self._projection)
+        for record in records:
+            self.row = changed_row(self._model, self._id, self.row, followed.of(record))
+            self._version = record.version or 0
+            if self.row is not None:
+                self.row.version = self._version  # type: ignore[attr-defined]
