@@ -1,0 +1,85 @@
+"""The fixtures that pytest has from the package, in runs of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.meta.tree import ROOT
+
+FOREIGN = """
+import sys
+
+def test_of_a_project_without_django():
+    imported = {name for name in sys.modules if name.startswith(("django", "enode_django", "psycopg"))}
+    assert imported <= {"enode_django", "enode_django.pytest_plugin"}
+"""
+IN_MEMORY = """
+import django
+from django.conf import settings
+settings.configure()
+django.setup()
+
+from enode_django import AggregateRoot, Command, DomainEvent, applies, command_handler
+
+class Opened(DomainEvent):
+    type_name = "own.Opened"
+
+class Account(AggregateRoot):
+    type_name = "own.Account"
+
+    @applies(Opened)
+    def _opened(self, event): ...
+
+class Open(Command):
+    type_name = "own.Open"
+
+@command_handler(Open)
+def opening(command, context):
+    account = Account(command.aggregate_root_id)
+    account.apply(Opened())
+    context.add(account)
+
+def test_without_a_database(event_store, execute):
+    assert execute(Open(aggregate_root_id="a")).version == 1
+    assert event_store.heads(["a"]) == {"a": 1}
+"""
+CONTRACT = """
+import pytest
+from enode_django.snapshots.store import MemorySnapshotStore
+from enode_django.testing.contracts import SnapshotStoreContract
+
+class Forgetful(MemorySnapshotStore):
+    def load(self, ids):
+        return {}
+
+class TestForgetful(SnapshotStoreContract):
+    @pytest.fixture
+    def snapshots(self):
+        return Forgetful()
+"""
+
+
+def run(directory: Path, text: str, *arguments: str) -> str:
+    (directory / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "enode_django.pytest_plugin", "-p", "no:cacheprovider"]
+    environment = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [*command, "--strict-markers", *arguments],
+        cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def test_a_run_that_uses_none_of_it_imports_nothing_of_it(tmp_path: Path) -> None:
+    assert "1 passed" in run(tmp_path, FOREIGN)
+
+
+def test_in_memory_neither_a_database_nor_the_plugin_for_django_is_needed(tmp_path: Path) -> None:
+    assert "1 passed" in run(tmp_path, IN_MEMORY)
+
+
+def test_a_suite_says_what_a_driver_did_wrong(tmp_path: Path) -> None:
+    shown = run(tmp_path, CONTRACT, "-k", "test_what_is_saved_comes_back")
+    assert "Right contains 2 more items" in shown, shown
