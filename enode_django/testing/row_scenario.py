@@ -60,4 +60,4 @@ class RowScenario(Generic[Row]):
             self.row = changed_row(self._model, self._id, self.row, followed.of(record))
             self._version = record.version or 0
             if self.row is not None:
-                self.row.version = self._version  # type: ignore[attr-defined]
+                self.row.version = self._version  # type: ignore[union-attr]
