@@ -56,11 +56,16 @@ def _first(failed: Mapping[str, str]) -> Sequence[tuple[str, str]]:
     return list(failed.items())[:FAILURES_KEPT]
 
 
-def _rebuild(job: RunningJob, *, name: str, accept_differences: bool, archive: str | None = None) -> None:
-    from enode_django.rebuilding.rebuild import rebuild
+def _rebuild(
+    job: RunningJob, *, name: str, accept_differences: bool = False, archive: str | None = None, take_back: bool = False
+) -> None:
+    from enode_django.rebuilding.rebuild import rebuild, undo
 
     with engine_for(conf().spark_master) as engine:  # it reports every second while Spark works, and so hears of a stop
-        rebuilt = rebuild(name, engine, job.report, accept_differences=accept_differences, archive=archive)
+        if take_back:
+            rebuilt = undo(name, engine, job.report)
+        else:
+            rebuilt = rebuild(name, engine, job.report, accept_differences=accept_differences, archive=archive)
         job.result(**rebuilt.figures())
 
 

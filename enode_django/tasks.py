@@ -66,6 +66,12 @@ def rebuild_projection(
     return run_job(self, "rebuild", name, name=name, accept_differences=accept_differences, archive=archive)
 
 
+@shared_task(bind=True, base=JobTask, name="enode_django.undo_rebuild")
+def undo_rebuild(self: JobTask, name: str) -> dict[str, Any]:
+    """Put the tables of a projection back that its last rebuild has replaced."""
+    return run_job(self, "rebuild", name, name=name, take_back=True)
+
+
 @shared_task(bind=True, base=JobTask, name="enode_django.export_events")
 def export_events(self: JobTask, path: str) -> dict[str, Any]:
     """Add what has been stored since the last time to the archive."""

@@ -3,7 +3,8 @@
 from enode_django.admin.dashboard import DashboardAdmin
 from enode_django.admin.jobs import JobAdmin
 from enode_django.admin.parked import ParkedEventAdmin
+from enode_django.admin.rebuilds import RebuildAdmin
 from enode_django.admin.streams import EventStreamAdmin
 from enode_django.admin.topics import TopicAdmin
 
-__all__ = ["DashboardAdmin", "EventStreamAdmin", "JobAdmin", "ParkedEventAdmin", "TopicAdmin"]
+__all__ = ["DashboardAdmin", "EventStreamAdmin", "JobAdmin", "ParkedEventAdmin", "RebuildAdmin", "TopicAdmin"]

@@ -1,13 +1,22 @@
-"""Batch jobs, to be watched and cancelled."""
+"""Batch jobs, to be started, watched and cancelled."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
-from django.http import HttpRequest
+from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from enode_django.admin.job_operations import STARTS, JobOperation
+from enode_django.admin.operating import operate
 from enode_django.admin.showing import ReadOnly, as_json, preformatted
 from enode_django.exceptions import EnodeError
 from enode_django.job_leases import request_cancel, with_lease_state
@@ -21,12 +30,17 @@ if TYPE_CHECKING:
 else:  # generic for the type checker only
     JobBase = admin.ModelAdmin
 
+LIST = "admin:enode_django_job_changelist"
+MOST_WATCHED = 500
+
 
 @admin.register(Job)
 class JobAdmin(ReadOnly, JobBase):
-    """Read-only but for an action, which needs the permission to change jobs."""
+    """Read-only but for starting jobs (``add_job``), cancelling them (``change_job``), and deleting those that have
+    ended (``delete_job``). What runs shows by itself how far it has come."""
 
-    list_display = ("id", "kind", "name", "shown_state", "shown_progress", "started_at", "duration")
+    change_list_template = "enode_django/admin/jobs.html"
+    list_display = ("id", "kind", "name", "shown_state", "shown_progress", "started_at", "shown_duration")
     list_filter = ("kind", "state")
     search_fields = ("name", "task_id__exact")
     search_help_text = "a part of the name, or the id of a Celery task, whole"
@@ -38,7 +52,7 @@ class JobAdmin(ReadOnly, JobBase):
         "shown_state",
         "started_at",
         "finished_at",
-        "duration",
+        "shown_duration",
         "shown_progress",
         "shown_figures",
         "shown_error",
@@ -50,23 +64,49 @@ class JobAdmin(ReadOnly, JobBase):
     readonly_fields = fields
     actions = ("cancel",)
 
+    class Media:
+        js = ("enode_django/jobs.js",)
+
+    def get_urls(self) -> list[URLPattern]:
+        def page(route: str, view: Any, name: str) -> URLPattern:
+            made: URLPattern = path(route, self.admin_site.admin_view(view), name=f"enode_django_job_{name}")
+            return made
+
+        own = [page("progress/", self.progress, "progress"), page("start/<slug:kind>/", self.start, "start")]
+        return [*own, *super().get_urls()]
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         return with_lease_state(super().get_queryset(request))
+
+    # -- who may --------------------------------------------------------------------------------------------------
+
+    def has_start_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm("enode_django.add_job"))
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.change_job"))
 
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        rights = ("view", "change", "add", "delete")
+        return any(request.user.has_perm(f"enode_django.{right}_job") for right in rights)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        has_ended = obj is None or obj.state != JobState.RUNNING
+        return has_ended and bool(request.user.has_perm("enode_django.delete_job"))
+
+    # -- what is shown --------------------------------------------------------------------------------------------
+
     @admin.display(description="state", ordering="state")
-    def shown_state(self, job: Job) -> str:
-        return state_of(job)
+    def shown_state(self, job: Job) -> SafeString:
+        return _live(job, "state")
 
     @admin.display(description="progress")
-    def shown_progress(self, job: Job) -> str:
-        return in_words(job.progress) or "-"
+    def shown_progress(self, job: Job) -> SafeString:
+        return _live(job, "progress")
 
     @admin.display(description="duration")
-    def duration(self, job: Job) -> str:
-        return duration_of(job)
+    def shown_duration(self, job: Job) -> SafeString:
+        return _live(job, "duration")
 
     @admin.display(description="figures")
     def shown_figures(self, job: Job) -> SafeString:
@@ -75,6 +115,31 @@ class JobAdmin(ReadOnly, JobBase):
     @admin.display(description="error")
     def shown_error(self, job: Job) -> SafeString:
         return preformatted(job.error or "-")
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        starts = [(kind, form.title) for kind, form in STARTS.items()] if self.has_start_permission(request) else []
+        newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+        context = {**(extra_context or {}), "starts": starts, "newest": newest}
+        return super().changelist_view(request, context)
+
+    def progress(self, request: HttpRequest) -> HttpResponse:
+        """How far the jobs of these ids have come, for pages that show them, and how many are newer than ``newest``."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        ids = _numbers(request.GET.get("ids", ""))
+        (newest, *_) = [*_numbers(request.GET.get("newest", "")), 0]
+        found = self.get_queryset(request).filter(pk__in=ids)
+        newer = Job.objects.filter(pk__gt=newest).count() if newest else 0
+        return JsonResponse({"jobs": {job.pk: _told(job) for job in found}, "newer": newer})
+
+    # -- what is done ---------------------------------------------------------------------------------------------
+
+    def start(self, request: HttpRequest, kind: str) -> HttpResponse:
+        if not self.has_start_permission(request):
+            raise PermissionDenied
+        if kind not in STARTS:
+            raise Http404(f"there is no kind {kind!r} of jobs")
+        return start(self, request, STARTS[kind], Job(), crumbs=[(reverse(LIST), "Jobs")])
 
     @admin.action(description="Cancel", permissions=["cancel"])
     def cancel(self, request: HttpRequest, chosen: QuerySet[Job]) -> None:
@@ -86,3 +151,52 @@ class JobAdmin(ReadOnly, JobBase):
                 continue
             self.log_change(request, job, "cancel")
             self.message_user(request, f"job {job.pk} ({job.kind} of {job.name}) was asked to stop", messages.SUCCESS)
+
+
+def start(
+    admin: Any, request: HttpRequest, form: type[JobOperation], target: Model, *, crumbs: Any, initial: Any = None
+) -> HttpResponse:
+    """The pages of an operation that starts a job; they end at the list of jobs, which shows its task."""
+
+    def log(operation: JobOperation, done: str) -> None:
+        LogEntry.objects.create(
+            user_id=request.user.pk or 0,
+            content_type=ContentType.objects.get_for_model(target),
+            object_id=target.pk,
+            object_repr=f"{operation.kind} of {operation.name()}"[:200],
+            action_flag=CHANGE if target.pk else ADDITION,
+            change_message=done,
+        )
+
+    jobs = reverse(LIST)
+    return operate(
+        admin,
+        request,
+        lambda data: form(data, initial=initial),
+        log=log,
+        back=lambda operation: f"{jobs}?{urlencode({'q': operation.task_id})}" if operation.task_id else jobs,
+        crumbs=crumbs,
+    )
+
+
+def _told(job: Job) -> dict[str, Any]:
+    return {
+        "state": state_of(job),
+        "progress": in_words(job.progress) or "-",
+        "duration": duration_of(job),
+        "running": job.state == JobState.RUNNING,
+    }
+
+
+def _live(job: Job, what: str) -> SafeString:
+    """What the script of the pages keeps up to date while the job runs."""
+    told = _told(job)
+    if not told["running"]:
+        return format_html("{}", told[what])
+    url = reverse("admin:enode_django_job_progress")
+    return format_html('<span data-job="{}" data-what="{}" data-url="{}">{}</span>', job.pk, what, url, told[what])
+
+
+def _numbers(text: str) -> list[int]:
+    parts = text.split(",")[:MOST_WATCHED]
+    return [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) < 19]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django import forms
 from django.contrib import messages
-from django.db import DatabaseError, models
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.text import capfirst
@@ -39,19 +39,22 @@ class Operation(forms.Form):
         raise NotImplementedError
 
 
+Chosen = TypeVar("Chosen", bound=Operation)
+
+
 def operate(
     admin: Admin,
     request: HttpRequest,
-    target: models.Model,
-    make_form: Callable[[Mapping[str, Any] | None], Operation],
+    make_form: Callable[[Mapping[str, Any] | None], Chosen],
     *,
-    back: str,
+    log: Callable[[Chosen, str], object],
+    back: Callable[[Chosen], str],
     crumbs: Sequence[tuple[str, str]] = (),
 ) -> HttpResponse:
     """The pages of an operation, for a user whose permission was checked. ``make_form`` gets what was posted, or None.
 
-    GET shows the form, the first POST what would happen, and one with `CONFIRMED` does it, writes it into the log of
-    the admin under ``target``, and goes ``back``. ``crumbs`` are (url, text) of the pages above.
+    GET shows the form, the first POST what would happen, and one with `CONFIRMED` does it, hands what was done to
+    ``log``, and goes ``back``. ``crumbs`` are (url, text) of the pages above.
     """
     form = make_form(request.POST if request.method == "POST" else None)
     consequences: Sequence[str] = ()
@@ -59,9 +62,9 @@ def operate(
         try:
             if CONFIRMED in request.POST:
                 done = form.perform()
-                admin.log_change(request, target, done)
+                log(form, done)
                 admin.message_user(request, capfirst(done), messages.SUCCESS)
-                return HttpResponseRedirect(back)
+                return HttpResponseRedirect(back(form))
             consequences = list(form.consequences())
         except ERRORS as error:
             form.add_error(None, str(error))
@@ -72,7 +75,7 @@ def operate(
         "form": form,
         "consequences": consequences,
         "confirmed": CONFIRMED,
-        "back": back,
+        "back": back(form),
         "crumbs": crumbs,
     }
     return TemplateResponse(request, "enode_django/admin/operation.html", context)

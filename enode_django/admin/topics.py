@@ -121,9 +121,9 @@ class TopicAdmin(ReadOnly, TopicBase):
         return operate(
             self,
             request,
-            Topic(name=topic),
             lambda data: OPERATIONS[name](transport, topic, data, initial=request.GET.dict()),
-            back=back,
+            log=lambda _, done: self.log_change(request, Topic(name=topic), done),
+            back=lambda _: back,
             crumbs=_crumbs(topic),
         )
 

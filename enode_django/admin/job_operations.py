@@ -1,0 +1,198 @@
+"""Starting batch jobs: each kind is a form, and a Celery task with its arguments."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+from django import forms
+from django.utils.module_loading import import_string
+
+from enode_django.admin.operating import Operation
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.registry import subscribers
+from enode_django.exceptions import ConfigurationError, JobRunning
+from enode_django.job_kinds import EVERYTHING
+from enode_django.models import Job, JobState
+from enode_django.serialization.registry import types
+
+
+class JobOperation(Operation):
+    """``task`` is a name in `enode_django.tasks`. ``task_id``: Celery's, of the one that was started."""
+
+    kind: ClassVar[str]
+    task: ClassVar[str]
+    button = "Start the job"
+    task_id = ""
+
+    def name(self) -> str:
+        """What the job works on; of a form whose values are good, as all below."""
+        raise NotImplementedError
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Of the task."""
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        """Words behind ``manage.py`` that do the same."""
+        raise NotImplementedError
+
+    def said(self) -> str:
+        raise NotImplementedError
+
+    def consequences(self) -> Iterator[str]:
+        self._check()
+        yield self.said()
+        yield "A Celery worker does it. The list of jobs shows how far it has come."
+
+    def perform(self) -> str:
+        self._check()
+        task = import_string(f"enode_django.tasks.{self.task}")
+        try:
+            self.task_id = task.apply_async(kwargs=dict(self.arguments()), retry=False).id
+        except Exception as error:  # of whatever library the broker is reached by
+            raise ConfigurationError(f"Celery's broker took no task: {error}; {self._instead()}") from error
+        return f"{self.kind} of {self.name()}: Celery has the task {self.task_id}"
+
+    def _check(self) -> None:
+        if problem := celery_problem():
+            raise ConfigurationError(f"{problem}; {self._instead()}")
+        running = Job.objects.filter(kind=self.kind, name=self.name(), state=JobState.RUNNING).first()
+        if running is not None:
+            raise JobRunning(
+                f"job {running.pk} works on that already; wait for its end, or cancel it",
+                job_id=running.pk,
+                task_id=running.task_id,
+            )
+
+    def _instead(self) -> str:
+        return f"run this instead: manage.py {shlex.join(self.command())}"
+
+
+class StartSnapshots(JobOperation):
+    title = "Make snapshots"
+    kind, task = "snapshots", "build_snapshots"
+
+    type = forms.ChoiceField(label="Aggregates of type", required=False)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        field = self.fields["type"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [("", "all types"), *((name, name) for name in sorted(types.names_of(AggregateRoot)))]
+
+    def name(self) -> str:
+        return self.cleaned_data["type"] or EVERYTHING
+
+    def arguments(self) -> Mapping[str, Any]:
+        return {"type": self.cleaned_data["type"] or None}
+
+    def command(self) -> list[str]:
+        chosen: str = self.cleaned_data["type"]
+        return ["buildsnapshots", *(["--type", chosen] if chosen else [])]
+
+    def said(self) -> str:
+        return f"Snapshots are made of {self.cleaned_data['type'] or 'all'} aggregates, where they are due."
+
+
+class ProjectionOperation(JobOperation):
+    kind = "rebuild"
+
+    projection = forms.ChoiceField(label="Projection")
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        names = [one.name for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
+        field = self.fields["projection"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(name, name) for name in names]
+
+    def name(self) -> str:
+        name: str = self.cleaned_data["projection"]
+        return name
+
+    def arguments(self) -> Mapping[str, Any]:
+        return {"name": self.name()}
+
+
+class StartRebuild(ProjectionOperation):
+    title = "Rebuild a projection"
+    task = "rebuild_projection"
+
+    accept_differences = forms.BooleanField(
+        label="Accept differences",
+        required=False,
+        help_text="Put the tables into use even if their rows are not as they were.",
+    )
+
+    def arguments(self) -> Mapping[str, Any]:
+        return {**super().arguments(), "accept_differences": self.cleaned_data["accept_differences"]}
+
+    def command(self) -> list[str]:
+        accept = ["--accept-differences"] if self.cleaned_data["accept_differences"] else []
+        return ["rebuildprojection", self.name(), *accept]
+
+    def said(self) -> str:
+        anyway = "in any case" if self.cleaned_data["accept_differences"] else "if their rows are as they were"
+        return f"The tables of {self.name()} are built anew beside those in use, and replace them {anyway}."
+
+
+class UndoRebuild(ProjectionOperation):
+    title, button = "Undo a rebuild", "Put the tables back"
+    task = "undo_rebuild"
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        name = self.initial["projection"]
+        field = self.fields["projection"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(name, name)]
+
+    def command(self) -> list[str]:
+        return ["rebuildprojection", self.name(), "--undo"]
+
+    def said(self) -> str:
+        return f"The tables of {self.name()} that its last rebuild has replaced are brought up to date and put back."
+
+
+class StartExport(JobOperation):
+    title = "Export events"
+    kind, task = "export", "export_events"
+
+    path = forms.CharField(
+        label="To", max_length=500, help_text="A directory of the workers, or a URI that Spark can write to."
+    )
+
+    def name(self) -> str:
+        path: str = self.cleaned_data["path"]
+        return path
+
+    def arguments(self) -> Mapping[str, Any]:
+        return {"path": self.name()}
+
+    def command(self) -> list[str]:
+        return ["exportevents", self.name()]
+
+    def said(self) -> str:
+        return f"What was stored since the last time is added to the archive at {self.name()}."
+
+
+STARTS: Mapping[str, type[JobOperation]] = {
+    "snapshots": StartSnapshots,
+    "rebuild": StartRebuild,
+    "export": StartExport,
+}
+
+
+def celery_problem() -> str:
+    """Why no task can be started here; empty: nothing that is known."""
+    if find_spec("celery") is None:
+        return "Celery is not installed"
+    from celery import current_app
+
+    if not current_app.conf.broker_url and not current_app.conf.task_always_eager:
+        return "the project has no Celery app with a broker"
+    return ""

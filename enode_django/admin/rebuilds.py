@@ -1,0 +1,78 @@
+"""Rebuilds of projections, to be looked at, and the last one undone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from enode_django.admin.job_operations import UndoRebuild
+from enode_django.admin.jobs import start
+from enode_django.admin.showing import ReadOnly, as_json, preformatted
+from enode_django.models import Rebuild
+
+if TYPE_CHECKING:
+    RebuildBase = admin.ModelAdmin[Rebuild]
+else:  # generic for the type checker only
+    RebuildBase = admin.ModelAdmin
+
+
+@admin.register(Rebuild)
+class RebuildAdmin(ReadOnly, RebuildBase):
+    """Read-only but for undoing the swap of what is in use, which needs ``change_rebuild``."""
+
+    list_display = ("id", "subscriber", "generation", "replaces", "state", "started_at", "swapped_at", "undoing")
+    list_filter = ("state",)
+    search_fields = ("subscriber__exact",)
+    search_help_text = "the name of a projection, whole"
+    ordering = ("-id",)
+    show_full_result_count = False
+    fields = (
+        *("subscriber", "generation", "replaces", "state", "started_at", "swapped_at"),
+        *("shown_tables", "shown_migrations", "shown_positions", "undoing"),
+    )
+    readonly_fields = fields
+
+    def get_urls(self) -> list[URLPattern]:
+        undo = self.admin_site.admin_view(self.undo)
+        return [path("<path:object_id>/undo/", undo, name="enode_django_rebuild_undo"), *super().get_urls()]
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_undo_permission(request) or bool(request.user.has_perm("enode_django.view_rebuild"))
+
+    def has_undo_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm("enode_django.change_rebuild"))
+
+    @admin.display(description="undo")
+    def undoing(self, rebuild: Rebuild) -> str | SafeString:
+        if rebuild.state != Rebuild.State.SWAPPED:
+            return "-"
+        url = reverse("admin:enode_django_rebuild_undo", args=[rebuild.pk])
+        return format_html('<a href="{}">Put the tables back that it replaced</a>', url)
+
+    @admin.display(description="tables")
+    def shown_tables(self, rebuild: Rebuild) -> SafeString:
+        return preformatted("\n".join(rebuild.tables) or "-")
+
+    @admin.display(description="migrations")
+    def shown_migrations(self, rebuild: Rebuild) -> SafeString:
+        return preformatted("\n".join(map(str, rebuild.migrations)) or "-")
+
+    @admin.display(description="positions")
+    def shown_positions(self, rebuild: Rebuild) -> SafeString:
+        return preformatted(as_json(rebuild.positions))
+
+    def undo(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        if not self.has_undo_permission(request):
+            raise PermissionDenied
+        rebuild = self.get_object(request, unquote(object_id))
+        if rebuild is None or rebuild.state != Rebuild.State.SWAPPED:
+            raise Http404("there is no rebuild of this number that could be undone")
+        crumbs = [(reverse("admin:enode_django_rebuild_changelist"), "Rebuilds")]
+        return start(self, request, UndoRebuild, rebuild, crumbs=crumbs, initial={"projection": rebuild.subscriber})

@@ -1,0 +1,203 @@
+"""Starting jobs, watching them, undoing rebuilds, deleting what has ended. tests/jobs has the list and cancelling."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.contrib.admin.models import ADDITION, LogEntry
+from django.test import Client
+from django.utils import timezone
+from django.utils.html import escape
+
+from enode_django.admin.operating import CONFIRMED
+from enode_django.job_kinds import KINDS
+from enode_django.jobs import RunningJob
+from enode_django.models import Job, Rebuild
+from sample_project.celery import app
+from tests.admin.users import client_of
+
+LIST = "/admin/enode_django/job/"
+SCRIPT = "<script>alert(1)</script>"
+STARTS: dict[str, dict[str, str]] = {
+    "snapshots": {"type": "bank.BankAccount"},
+    "rebuild": {"projection": "bank.Ledger", "accept_differences": "on"},
+    "export": {"path": f"/archive of {SCRIPT}"},
+}
+
+
+def make_job(state: str = "running", **fields: Any) -> Job:
+    now = timezone.now()
+    lease = now + timedelta(hours=1)
+    return Job.objects.create(
+        **{"kind": "snapshots", "name": "*", "state": state, "owner": uuid.uuid4(), "started_at": now, **fields},
+        lease_until=lease,
+    )
+
+
+def make_rebuild(state: str = "swapped") -> Rebuild:
+    return Rebuild.objects.create(subscriber="bank.Ledger", generation=1, replaces=0, state=state)
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What jobs were given to do; tasks run when they are started."""
+    given: list[dict[str, Any]] = []
+
+    def note(job: RunningJob, **arguments: Any) -> None:
+        given.append(arguments)
+
+    for kind in STARTS:
+        monkeypatch.setitem(KINDS, kind, note)
+    app.conf.task_always_eager = True
+    yield given
+    app.conf.task_always_eager = False
+
+
+@pytest.fixture
+def without_broker() -> Iterator[None]:
+    Celery("unconfigured").set_current()
+    yield
+    app.set_current()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_kind_of_job_is_started_after_a_page_that_says_what_it_does(work: list[dict[str, Any]]) -> None:
+    client = client_of("add_job")
+    listed = client.get(LIST).content.decode()
+    for kind, values in STARTS.items():
+        url = f"{LIST}start/{kind}/"
+        assert url in listed
+        said = client.post(url, values)
+        assert kind not in [*Job.objects.values_list("kind", flat=True)], "it was only said"
+        assert len(said.context["consequences"]) == 2
+        assert SCRIPT not in said.content.decode()
+        done = client.post(url, {**values, CONFIRMED: "yes"}, follow=True)
+        (job,) = Job.objects.filter(kind=kind)
+        assert done.request["QUERY_STRING"] == f"q={job.task_id}"
+        assert done.context["cl"].result_count == 1
+        logged = LogEntry.objects.latest("pk")
+        assert (logged.action_flag, logged.object_repr) == (ADDITION, f"{kind} of {job.name}")
+    assert work == [
+        {"type": "bank.BankAccount", "archive": None},
+        {"name": "bank.Ledger", "accept_differences": True, "archive": None},
+        {"path": STARTS["export"]["path"]},
+    ]
+    assert set(Job.objects.values_list("state", flat=True)) == {"succeeded"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_undoing_a_rebuild_puts_the_tables_of_that_projection_back(work: list[dict[str, Any]]) -> None:
+    rebuild = make_rebuild()
+    client = client_of("change_rebuild", "view_job")
+    url = f"/admin/enode_django/rebuild/{rebuild.pk}/undo/"
+    assert url in client.get("/admin/enode_django/rebuild/").content.decode()
+    other = client.post(url, {"projection": "bank.AccountSummaries", CONFIRMED: "yes"})
+    assert "not one of the available choices" in other.content.decode()
+    assert "brought up to date and put back" in client.post(url, {"projection": "bank.Ledger"}).content.decode()
+    assert work == []
+    assert client.post(url, {"projection": "bank.Ledger", CONFIRMED: "yes"}).status_code == 302
+    assert work == [{"name": "bank.Ledger", "take_back": True}]
+    assert LogEntry.objects.get().object_id == str(rebuild.pk)
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("without_broker")
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("snapshots", "manage.py buildsnapshots --type bank.BankAccount"),
+        ("rebuild", "manage.py rebuildprojection bank.Ledger --accept-differences"),
+        ("export", escape(f"manage.py exportevents '/archive of {SCRIPT}'")),
+    ],
+)
+@pytest.mark.parametrize("confirmed", [{}, {CONFIRMED: "yes"}])
+def test_without_celery_the_page_names_the_command_to_run(kind: str, command: str, confirmed: dict[str, str]) -> None:
+    page = client_of("add_job").post(f"{LIST}start/{kind}/", {**STARTS[kind], **confirmed}).content.decode()
+    assert "the project has no Celery app with a broker; run this instead" in page
+    assert command in page
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_broker_of_celery_that_cannot_be_reached_is_said() -> None:
+    unreachable = Celery("unreachable", broker="redis://127.0.0.1:1/0")
+    unreachable.conf.broker_transport_options = {"max_retries": 1, "interval_start": 0}
+    unreachable.set_current()
+    try:
+        response = client_of("add_job").post(f"{LIST}start/snapshots/", {CONFIRMED: "yes"})
+    finally:
+        app.set_current()
+    assert "Celery&#x27;s broker took no task" in response.content.decode()
+    assert "manage.py buildsnapshots" in response.content.decode()
+
+
+@pytest.mark.django_db
+def test_what_is_worked_on_already_is_not_started_again(work: list[dict[str, Any]]) -> None:
+    job = make_job()
+    response = client_of("add_job").post(f"{LIST}start/snapshots/", {CONFIRMED: "yes"})
+    assert f"job {job.pk} works on that already" in response.content.decode()
+    assert work == []
+
+
+@pytest.mark.django_db
+def test_starting_and_undoing_need_their_permissions_and_a_token(work: list[dict[str, Any]], client: Client) -> None:
+    undo = f"/admin/enode_django/rebuild/{make_rebuild().pk}/undo/"
+    starts = [f"{LIST}start/{kind}/" for kind in STARTS]
+    viewer = client_of("view_job", "change_job", "delete_job", "view_rebuild")
+    forger = client_of("add_job", "change_rebuild", checks=True)
+    for url in (*starts, undo):
+        assert viewer.get(url).status_code == 403
+        assert viewer.post(url, {**STARTS["rebuild"], CONFIRMED: "yes"}).status_code == 403
+        assert forger.post(url, {**STARTS["rebuild"], CONFIRMED: "yes"}).status_code == 403
+        assert client.post(url, {CONFIRMED: "yes"}).status_code == 302, "to the login"
+    assert work == []
+    assert "start/" not in viewer.get(LIST).content.decode()
+    assert client_of("add_job").get(f"{LIST}start/burn/").status_code == 404
+
+
+@pytest.mark.django_db
+def test_only_what_is_swapped_can_be_undone() -> None:
+    undone, client = make_rebuild("undone"), client_of("change_rebuild")
+    for number in (undone.pk, 10**30, "x"):
+        assert client.get(f"/admin/enode_django/rebuild/{number}/undo/").status_code == 404
+    assert "/undo/" not in client.get("/admin/enode_django/rebuild/").content.decode()
+    page = client.get(f"/admin/enode_django/rebuild/{undone.pk}/change/").content.decode()
+    assert "bank.Ledger" in page
+    assert client_of().get("/admin/enode_django/rebuild/").status_code == 403
+
+
+@pytest.mark.django_db
+def test_progress_is_told_to_who_may_view_jobs_and_to_nobody_else(client: Client) -> None:
+    running = make_job(progress={"stage": SCRIPT, "made": 1200})
+    ended = make_job("succeeded", name="b")
+    url = f"{LIST}progress/?ids={running.pk},{ended.pk},x,{10**30},&newest={running.pk}"
+    told = client_of("view_job").get(url).json()
+    assert told["newer"] == 1
+    assert told["jobs"][str(running.pk)]["progress"] == f"{SCRIPT}: made 1,200"
+    assert told["jobs"][str(running.pk)]["running"]
+    assert not told["jobs"][str(ended.pk)]["running"]
+    assert client_of("view_topic").get(url).status_code == 403
+    assert client.get(url).status_code == 302
+    assert SCRIPT not in client_of("view_job").get(LIST).content.decode()
+
+
+@pytest.mark.django_db
+def test_jobs_that_have_ended_can_be_deleted_by_who_may() -> None:
+    running, ended, other = make_job(), make_job("failed", name="b"), make_job("succeeded", name="c")
+    chosen = {"action": "delete_selected", "_selected_action": [running.pk, ended.pk], "post": "yes"}
+    viewer, forger, client = client_of("change_job"), client_of("delete_job", checks=True), client_of("delete_job")
+    assert viewer.post(f"{LIST}{ended.pk}/delete/", {"post": "yes"}).status_code == 403
+    viewer.post(LIST, chosen)
+    assert forger.post(f"{LIST}{ended.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert client.post(f"{LIST}{running.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert client.post(LIST, chosen).status_code == 403, "one of them runs"
+    assert Job.objects.count() == 3
+    assert client.post(f"{LIST}{ended.pk}/delete/", {"post": "yes"}).status_code == 302
+    client.post(LIST, {**chosen, "_selected_action": [other.pk]})
+    assert list(Job.objects.all()) == [running]
+    assert LogEntry.objects.count() == 2
