@@ -24,7 +24,7 @@ from enode_django.jobs import RunningJob, running_job
 from enode_django.models import Job, Snapshot
 from enode_django.rebuilding.engines import NO_MASTER
 from enode_django.serialization.codec import encode_stream
-from enode_django.tasks import JobTask, build_snapshots, export_events, rebuild_projection, run_job
+from enode_django.tasks import JobTask, build_snapshots, export_events, rebuild_projection, run_job, undo_rebuild
 from sample_project.bank.domain import AccountOpened
 from sample_project.bank.models import AccountSummary
 from sample_project.celery import app
@@ -102,6 +102,8 @@ def test_a_projection_is_rebuilt() -> None:
     failed, succeeded = Job.objects.order_by("pk")
     assert (failed.kind, failed.name, failed.state) == ("rebuild", "bank.AccountSummaries", "failed")
     assert (succeeded.state, succeeded.figures) == ("succeeded", figures)
+    assert undo_rebuild.apply(args=["bank.AccountSummaries"]).get()["swapped"]
+    assert "eve" in AccountSummary.objects.values_list("owner", flat=True), "the tables from before are back"
 
 
 def store_account(id: str, owner: str) -> None:
@@ -175,7 +177,7 @@ def test_the_sample_schedules_tasks_that_there_are() -> None:
     assert json.loads(rows["archive"].args) == [settings.EVENT_ARCHIVE]
 
 
-@pytest.mark.parametrize("task", [build_snapshots, rebuild_projection, export_events])
+@pytest.mark.parametrize("task", [build_snapshots, rebuild_projection, undo_rebuild, export_events])
 def test_celery_finds_the_tasks_and_their_limits(task: JobTask) -> None:
     app.loader.import_default_modules()
     found = app.tasks[task.name]
