@@ -6,9 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from django.contrib import admin, messages
-from django.http import HttpRequest
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from enode_django.admin.new_commands import new_command
 from enode_django.admin.showing import ReadOnly, preformatted
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import Parked
@@ -28,7 +33,8 @@ else:  # generic for the type checker only
 
 @admin.register(ParkedEvent)
 class ParkedEventAdmin(ReadOnly, ParkedBase):
-    """Read-only but for two actions, which need the permission to change parked events and run in the request."""
+    """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
+    to change parked events."""
 
     list_display = ("aggregate_root_id", "subscriber", "version", "error_type", "attempts", "last_failed_at")
     list_filter = ("subscriber", "error_type")
@@ -47,8 +53,35 @@ class ParkedEventAdmin(ReadOnly, ParkedBase):
         "error_type",
         "shown_error",
     )
-    readonly_fields = fields
+    readonly_fields = (*fields, "answering")
     actions = ("retry", "skip")
+
+    def get_urls(self) -> list[URLPattern]:
+        made: URLPattern = path(
+            "<path:object_id>/command/",
+            self.admin_site.admin_view(self.new_command),
+            name="enode_django_parkedevent_command",
+        )
+        return [made, *super().get_urls()]
+
+    def get_fields(self, request: HttpRequest, obj: ParkedEvent | None = None) -> tuple[str, ...]:
+        return (*self.fields, "answering") if self.has_settle_permission(request) else self.fields
+
+    def has_view_permission(self, request: HttpRequest, obj: ParkedEvent | None = None) -> bool:
+        return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_parkedevent"))
+
+    @admin.display(description="answer")
+    def answering(self, parked: ParkedEvent) -> SafeString:
+        url = reverse("admin:enode_django_parkedevent_command", args=[parked.pk])
+        return format_html('<a href="{}">Send a new command</a>', url)
+
+    def new_command(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        if not self.has_settle_permission(request):
+            raise PermissionDenied
+        parked = self.get_object(request, unquote(object_id))
+        if parked is None:
+            raise Http404("there is no parked event of this number: it may have gone on meanwhile")
+        return new_command(self, request, parked, may_read=request.user.has_perm("enode_django.view_payload"))
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.change_parkedevent"))

@@ -39,6 +39,12 @@ class RebuildAdmin(ReadOnly, RebuildBase):
     )
     readonly_fields = fields
 
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
+        return tuple(name for name in self.list_display if name != "undoing" or self.has_undo_permission(request))
+
+    def get_fields(self, request: HttpRequest, obj: Rebuild | None = None) -> tuple[str, ...]:
+        return tuple(name for name in self.fields if name != "undoing" or self.has_undo_permission(request))
+
     def get_urls(self) -> list[URLPattern]:
         undo = self.admin_site.admin_view(self.undo)
         return [path("<path:object_id>/undo/", undo, name="enode_django_rebuild_undo"), *super().get_urls()]

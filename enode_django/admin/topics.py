@@ -58,7 +58,7 @@ def _with_queue(view: View) -> View:
         except UnknownTopic as error:
             raise Http404(str(error)) from error
         except (EnodeError, ImportError) as error:
-            return self.page(request, "problem", "The queue", problem=str(error))
+            return self.page(request, "problem", "The queue", status=503, problem=str(error))
 
     return seen
 
@@ -83,10 +83,14 @@ class TopicAdmin(ReadOnly, TopicBase):
             page("<path:object_id>/messages/<str:queue>/<str:offset>/", self.message_page, "message"),
         ]
 
-    def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
+    def page(
+        self, request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any
+    ) -> TemplateResponse:
         shared = {**self.admin_site.each_context(request), "opts": self.opts, "title": title}
         may = {"may_change": self.has_change_permission(request), "may_read": request.user.has_perm(VIEW_PAYLOAD)}
-        return TemplateResponse(request, f"enode_django/admin/queue_{template}.html", {**shared, **may, **context})
+        return TemplateResponse(
+            request, f"enode_django/admin/queue_{template}.html", {**shared, **may, **context}, status=status
+        )
 
     @_with_queue
     def changelist_view(self, request: HttpRequest, transport: Transport, extra_context: Any = None) -> HttpResponse:

@@ -227,5 +227,5 @@ def test_what_makes_no_sense_is_said_on_the_form(
 @pytest.mark.parametrize("page", ["", "orders/change/", "orders/operate/add-queues/"])
 def test_a_queue_that_cannot_be_reached_is_said_with_what_to_do(page: str) -> None:
     response = client_of("change_topic").get(LIST + page)
-    assert response.status_code == 200
+    assert response.status_code == 503
     assert "start it with manage.py runbroker" in response.content.decode()

@@ -1,0 +1,154 @@
+"""A new command in answer to a parked event: its type is chosen, its fields are filled in, and it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from django.contrib.admin.utils import quote
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from enode_django.admin.operating import Operation, operate
+from enode_django.client import send_command
+from enode_django.domain.fields import field_type
+from enode_django.domain.handlers import command_handlers
+from enode_django.domain.messages import Command
+from enode_django.domain.metadata import metadata
+from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import DefinitionError, EnodeError
+from enode_django.form_fields import AGGREGATE
+from enode_django.forms import CommandForm, command_form
+from enode_django.models import ParkedEvent
+from enode_django.runtime import make_store
+from enode_django.serialization.codec import StoredStream, decode_metadata, read_stored
+from enode_django.serialization.registry import types
+
+
+class Cause(NamedTuple):
+    """The parked stream or refusal. ``fields`` are those of its events by name, the last one's if several have it."""
+
+    id: str
+    correlation_id: str
+    command_type: str
+    fields: Mapping[str, Any]
+
+
+class NewCommand(Operation):
+    """To be mixed with the form of a class of commands."""
+
+    title, button = "Send a new command", "Send the command"
+    cause: Cause
+
+    def consequences(self) -> Iterator[str]:
+        command = self._command_made()
+        yield f"{types.name_of(type(command))} is sent to {command.aggregate_root_id}, with you as its user."
+        yield "What is parked stays parked: retry or skip it when the command has had its effect."
+
+    def perform(self) -> str:
+        command = self._command_made()
+        with metadata(causation_id=self.cause.id, correlation_id=self.cause.correlation_id):
+            send_command(command)
+        return f"sent {types.name_of(type(command))} to {command.aggregate_root_id} as command {command.id}"
+
+    def _command_made(self) -> Command:
+        assert isinstance(self, CommandForm)
+        return self.command()
+
+
+def new_command(admin: Any, request: HttpRequest, parked: ParkedEvent, *, may_read: bool) -> HttpResponse:
+    """The pages, for a user who may change parked events. ``may_read``: fields are filled in from the events."""
+    cause = cause_of(parked)
+    name = request.GET.get("type", "")
+    back = reverse("admin:enode_django_parkedevent_change", args=[quote(parked.pk)])
+    crumbs = [(reverse("admin:enode_django_parkedevent_changelist"), "Parked events"), (back, str(parked))]
+    if not name:
+        return _type_page(admin, request, cause, crumbs)
+    if name not in command_names():
+        raise Http404(f"there is no command {name!r}")
+    form = _form_of(name, cause)
+    initial = {**(_first_values(form, cause.fields) if may_read else {}), AGGREGATE: parked.aggregate_root_id}
+    return operate(
+        admin,
+        request,
+        lambda data: form(data, initial=initial),
+        log=lambda _, done: admin.log_change(request, parked, done),
+        back=lambda _: back,
+        crumbs=crumbs,
+    )
+
+
+def command_names() -> list[str]:
+    """Of the classes of commands that this process has a handler for, without aliases."""
+    classes = {name: types.class_of(Command, name) for name in types.names_of(Command)}
+    return sorted(name for name, cls in classes.items() if types.name_of(cls) == name and _is_handled(cls))
+
+
+def _is_handled(cls: type[Command]) -> bool:
+    try:
+        command_handlers.find(cls)
+    except EnodeError:
+        return False
+    return True
+
+
+def cause_of(parked: ParkedEvent) -> Cause:
+    key = parked.command_id, parked.aggregate_root_id
+    record = make_store().find([key]).get(key)
+    if parked.version is None:
+        id = f"{parked.aggregate_root_id}/refused/{parked.command_id}"
+    else:
+        id = f"{parked.aggregate_root_id}/{parked.version}/0"
+    if record is None:
+        return Cause(id, parked.command_id, "", {})
+    return Cause(id, _correlation_of(record), record.command_type, _fields_of(record))
+
+
+def _correlation_of(record: StreamRecord) -> str:
+    try:
+        return decode_metadata(record.metadata).correlation_id or record.command_id
+    except EnodeError:
+        return record.command_id
+
+
+def _fields_of(record: StreamRecord) -> Mapping[str, Any]:
+    try:
+        stored = read_stored(record.events)
+    except EnodeError:
+        return {}
+    if isinstance(stored, StoredStream):
+        return {name: value for event in stored.events for name, value in event.fields.items()}
+    return stored.fields
+
+
+def _form_of(name: str, cause: Cause) -> Any:
+    cls: Any = types.class_of(Command, name)
+    try:
+        form: Any = command_form(cls, (AGGREGATE, *cls.schema().names))
+    except DefinitionError as error:
+        raise Http404(str(error)) from error
+    return type(form)(f"New{cls.__name__}", (NewCommand, form), {"cause": cause})
+
+
+def _first_values(form: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of fields with the same name, as far as the command's field can have them."""
+    values = {}
+    for name, declared in form.declarations.items():
+        if name in fields:
+            with suppress(EnodeError, TypeError, ValueError, LookupError):
+                values[name] = field_type(declared.annotation).decode(fields[name])
+    return values
+
+
+def _type_page(admin: Any, request: HttpRequest, cause: Cause, crumbs: Any) -> HttpResponse:
+    context = {
+        **admin.admin_site.each_context(request),
+        "opts": admin.opts,
+        "title": NewCommand.title,
+        "names": command_names(),
+        "suggested": cause.command_type,
+        "crumbs": crumbs,
+    }
+    return TemplateResponse(request, "enode_django/admin/command_type.html", context)
