@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 from django.apps import AppConfig, apps
 from django.core.checks import Tags, register
 from django.utils.module_loading import autodiscover_modules
@@ -36,6 +38,10 @@ class EnodeConfig(AppConfig):
         except ConfigurationError:  # the system check says so, which a traceback from here would keep it from
             modules = DISCOVERED_MODULES
         autodiscover_modules(*modules)
+        if address := os.environ.get("ENODE_DEVELOPMENT"):
+            from enode_django.development.joining import join
+
+            join(address)
 
 
 def _label_of(module: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_and_async_middleware
 
+from enode_django.commanding import flow
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.ids import new_id
 
@@ -24,18 +26,30 @@ def EnodeMiddleware(get_response: Respond) -> Respond:
     if iscoroutinefunction(get_response):
 
         async def answer_async(request: HttpRequest) -> HttpResponse:
-            with ambient_metadata(_Source(request)):
+            source, begun = _Source(request), time.perf_counter()
+            with ambient_metadata(source):
                 pending: Awaitable[HttpResponse] = get_response(request)
-                return await pending
+                response = await pending
+            _tell(request, source.correlation_id, response, begun)
+            return response
 
         return answer_async
 
     def answer(request: HttpRequest) -> HttpResponse:
-        with ambient_metadata(_Source(request)):
+        source, begun = _Source(request), time.perf_counter()
+        with ambient_metadata(source):
             response: HttpResponse = get_response(request)
-            return response
+        _tell(request, source.correlation_id, response, begun)
+        return response
 
     return answer
+
+
+def _tell(request: HttpRequest, request_id: str, response: HttpResponse, begun: float) -> None:
+    """Without the query, which may hold what is nobody's business."""
+    if flow.is_told():
+        subject, seconds = f"{request.method} {request.path}", time.perf_counter() - begun
+        flow.tell("web", subject, flow_id=request_id, outcome=str(response.status_code), seconds=seconds)
 
 
 class _Source:

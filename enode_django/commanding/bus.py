@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Protocol
 
+from enode_django.commanding import flow
 from enode_django.commanding.addresses import reply_address
 from enode_django.commanding.replies import Replies
 from enode_django.commanding.results import CommandResult
@@ -90,10 +91,18 @@ class QueueCommandBus:
     def _send(
         self, commands: Sequence[tuple[Command, bytes]], reply_to: str, expected_version: int | None = None
     ) -> list[SendResult]:
-        messages = [
-            (command.aggregate_root_id, encode_command(command, metadata, reply_to, expected_version))
-            for command, metadata in commands
-        ]
+        begun = time.perf_counter()
+        sent = self._store(
+            [
+                (command.aggregate_root_id, encode_command(command, metadata, reply_to, expected_version))
+                for command, metadata in commands
+            ]
+        )
+        if flow.is_told():
+            flow.tell_sent(commands, sent, time.perf_counter() - begun)
+        return sent
+
+    def _store(self, messages: Sequence[tuple[str, bytes]]) -> list[SendResult]:
         for delay in islice(delays(), SEND_TRIES - 1):
             try:
                 return self._producer.send_batch(self._topic, messages)

@@ -16,6 +16,7 @@ from typing import Protocol
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import STREAM, Entry, EntryKind, Envelope, Recovery
+from enode_django.commanding.flow import is_told, telling
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader, Begin, History, replay_record
 from enode_django.commanding.outcomes import check_version, nothing_changed, refusal_of, refused_for_now, stream_of
@@ -111,7 +112,8 @@ class CommandProcessor:
         """Handle commands in order; returns one entry for each, what it says being encoded already."""
         self._load_missing(envelopes)
         slots = self._cache.slots
-        entries = [self._take(slots[envelope.aggregate_root_id], envelope) for envelope in envelopes]
+        take = telling(self._take) if is_told() else self._take
+        entries = [take(slots[envelope.aggregate_root_id], envelope) for envelope in envelopes]
         self._note[0] = IDLE
         return entries
 
@@ -171,12 +173,13 @@ class CommandProcessor:
         slot = self._cache.slots[id]
         entries = [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
         seen: set[str] = set()
+        take = telling(self._take) if is_told() else self._take
         for entry, envelope in decided:
             # A verdict from memory is that of a copy which is finished: answered once, it stays as it is.
             if envelope.id not in seen and not (entry.kind is EntryKind.VERDICT and entry.rests_on is None):
                 self._recent.forget(envelope.id)
             seen.add(envelope.id)
-            entries.append(self._take(slot, envelope))
+            entries.append(take(slot, envelope))
         self._note[0] = IDLE
         return entries
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from enode_django.commanding.flow import is_told
 from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing import parking
+from enode_django.eventing.flow import tell_followed
 from enode_django.eventing.messages import PublishedStream, decode_published
 from enode_django.eventing.notices import Notice, SendNotices
 from enode_django.eventing.running import Runner
@@ -172,7 +174,10 @@ class Follower:
     def _drive(self, works: Sequence[Work], portion: int) -> None:
         for some in _parts(works, self.runner.applier.at_once):
             while some:
+                begun = time.perf_counter()
                 progress = self.runner.run(some, portion)
+                if is_told():
+                    tell_followed(self.subscriber, some, progress, time.perf_counter() - begun)
                 finished: list[tuple[Message, str]] = []
                 blamed, behind = [], []
                 for work in some:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from enode_django.commanding import flow
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
@@ -355,10 +356,12 @@ class Pipeline:
                 self._commit(committer, entries[start : start + self._conf.COPY_MAX_BATCH])
 
     def _commit(self, committer: Committer, entries: Sequence[Entry]) -> None:
-        began = self._tracing.now()
+        began, clock = self._tracing.now(), time.perf_counter()
         committed = committer.commit(entries)
         self._meter.stored(committed.finished, len(committed.recoveries), committer.store_seconds)
         self._tracing.batch("commit", (one.envelope for one in committed.finished), began)
+        if flow.is_told():
+            flow.tell_committed(committed, time.perf_counter() - clock)
         if committed.finished:
             self._finished.post(committed.finished)
         self._tell_command_mailboxes(committed.released, committed.recoveries)

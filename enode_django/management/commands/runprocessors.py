@@ -15,7 +15,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
-from django.utils import autoreload
 
 from enode_django.conf import POSTGRES, Conf, conf
 from enode_django.equeue.transports.base import Transport
@@ -35,6 +34,7 @@ from enode_django.processors.control import Role
 from enode_django.processors.cores import usable_cores
 from enode_django.processors.crew import Plan
 from enode_django.processors.logs import log_to_console
+from enode_django.processors.reloading import is_inner, run_reloading
 from enode_django.processors.supervisor import Supervisor, supervisor_name
 from enode_django.runtime import make_store, make_transport, running_subscribers
 
@@ -74,11 +74,14 @@ class Command(BaseCommand):
     def handle(self, *, reload: bool, with_broker: bool, verbosity: int, **options: Any) -> None:
         log_to_console(verbosity)
         # Of the two processes of the reloader the outer one has the broker: it lives as long as the command.
-        hosts = with_broker and not (reload and os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true")
+        hosts = with_broker and not (reload and is_inner())
         with ExitStack() as stack:
             broker = stack.enter_context(self._broker(verbosity)) if hosts else None
             if reload:
-                autoreload.run_with_reloader(self.supervise, broker=None, verbosity=verbosity, **options)
+                look = broker.look if broker is not None else _nothing
+                status = run_reloading(self.supervise, look, broker=None, verbosity=verbosity, **options)
+                if status:
+                    raise SystemExit(status)
             else:
                 self.supervise(broker=broker, verbosity=verbosity, **options)
 
@@ -243,6 +246,10 @@ def _roles(chosen: str) -> list[Role]:
     if chosen == Role.EVENT:
         raise CommandError(NOTHING_TO_FOLLOW)
     return [Role.COMMAND]
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Reporter:

@@ -1,0 +1,32 @@
+"""Steps of one request put together, whichever processes they come from, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from enode_django.development.steps import Step
+
+QUIET = 0.3
+"""Seconds without another step after which a group is shown."""
+LONGEST = 2.0
+"""Seconds after its first step when a group is shown in any case; what comes later is a group again."""
+
+
+class Groups:
+    """Times are those of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, tuple[float, float, list[Step]]] = {}
+
+    def add(self, step: Step, now: float) -> None:
+        first, _, steps = self._groups.get(step.flow_id, (now, now, []))
+        steps.append(step)
+        self._groups[step.flow_id] = (first, now, steps)
+
+    def take_due(self, now: float) -> list[Sequence[Step]]:
+        """The groups that are to be shown, in the order in which they began; each ordered by time."""
+        due = [id for id, (first, last, _) in self._groups.items() if now - last >= QUIET or now - first >= LONGEST]
+        return [sorted(self._groups.pop(id)[2], key=lambda step: step.time) for id in due]
+
+    def take_all(self) -> list[Sequence[Step]]:
+        return self.take_due(float("inf"))

@@ -1,0 +1,189 @@
+"""`enodedev` at work: parts started, watched, started again and ended, and all that they say in one log."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple
+
+from django.utils import autoreload
+
+from enode_django.development.groups import Groups
+from enode_django.development.lines import Lines
+from enode_django.development.parts import Part, Plan
+from enode_django.development.steps import decode_step
+
+OURSELVES = "enodedev"
+TICK = 0.1
+SETTLED = 10.0
+"""Seconds that a part must live to be started again at once. The first start must last as long, or all ends."""
+RETRY = 10.0
+"""Seconds after which a part that does not settle is tried again, if no code changes before."""
+BEYOND_GRACE = 10.0
+LONGEST_STEP = 65_536
+
+IsReady = Callable[[], bool]
+
+
+class Waiting(NamedTuple):
+    """A part that is to be started again when code has changed since, or at ``due``."""
+
+    plan: Plan
+    code: float
+    due: float
+
+
+class Development:
+    """`run` blocks. `stop` may be called by a signal handler: once to end the parts in order, again to kill them."""
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        *,
+        steps: socket.socket,
+        environment: Mapping[str, str],
+        grace: float,
+        lines: Lines,
+        write: Callable[[str], object],
+    ) -> None:
+        self._plans = plans
+        self._steps = steps
+        self._environment = environment
+        self._grace = grace
+        self._lines = lines
+        self._write = write
+        self._groups = Groups()
+        self._parts: list[Part] = []
+        self._leaving: list[Part] = []
+        self._waiting: list[Waiting] = []
+        self._restarted: set[str] = set()
+        self._stops = 0
+        steps.setblocking(False)
+
+    def stop(self) -> None:
+        self._stops += 1
+
+    def run(self, is_ready: IsReady) -> int:
+        """Start the parts in order, the first one alone until ``is_ready``; returns the exit status, 0 if it was told
+        to stop and every part ended in time."""
+        try:
+            return self._run(is_ready)
+        finally:
+            for part in [*self._parts, *self._leaving]:
+                part.close()
+
+    def _run(self, is_ready: IsReady) -> int:
+        going_on = True
+        for plan in self._plans:
+            self._start(plan)
+            while going_on and not self._stops and not is_ready():
+                going_on = self._look()
+            if not going_on or self._stops:
+                break
+        while going_on and not self._stops:
+            going_on = self._look()
+        clean = self._end()
+        return 0 if going_on and clean else 1
+
+    def say(self, text: str) -> None:
+        self._write(self._lines.of_part(OURSELVES, text, time.time()))
+
+    # -- watching -------------------------------------------------------------------------------------------------
+
+    def _start(self, plan: Plan) -> None:
+        self._parts.append(Part(plan, self._environment, time.monotonic()))
+
+    def _look(self) -> bool:
+        """Show what is new and start what has died; returns False if there is no use in going on."""
+        self._listen()
+        for part in [part for part in self._parts if part.status is not None]:
+            self._parts.remove(part)
+            self._leaving.append(part)
+            part.signal_all(signal.SIGTERM)  # its children, if any are left
+            if not self._outlive(part):
+                return False
+        self._start_waiting()
+        return True
+
+    def _outlive(self, part: Part) -> bool:
+        name, status = part.plan.name, part.status
+        self._listen()
+        settled = time.monotonic() - part.started >= SETTLED
+        if not settled and name not in self._restarted:
+            self.say(f"{name} ended with status {status} at its start, for the reason above; ending everything")
+            return False
+        self._restarted.add(name)
+        if settled:
+            self.say(f"{name} ended with status {status}; starting it again")
+            self._start(part.plan)
+        else:
+            self.say(f"{name} ended with status {status}; starting it again when code changes, or in {RETRY:g} s")
+            self._waiting.append(Waiting(part.plan, newest_code(), time.monotonic() + RETRY))
+        return True
+
+    def _start_waiting(self) -> None:
+        for waiting in [one for one in self._waiting if time.monotonic() >= one.due or newest_code() != one.code]:
+            self._waiting.remove(waiting)
+            self._start(waiting.plan)
+
+    def _listen(self) -> None:
+        """Wait a moment for the parts to say something, and show it."""
+        parts = [part for part in [*self._parts, *self._leaving] if not part.is_at_end]
+        sources: list[Any] = [self._steps, *(part.output for part in parts)]
+        wait(sources, TICK)
+        for part in parts:
+            for line in filter(None, part.lines()):
+                self._write(self._lines.of_part(part.plan.name, line, time.time()))
+        self._take_steps()
+        self._show(self._groups.take_due(time.monotonic()))
+        for part in [part for part in self._leaving if part.is_gone]:
+            self._leaving.remove(part)
+            part.close()
+
+    def _take_steps(self) -> None:
+        try:
+            while True:
+                step = decode_step(self._steps.recv(LONGEST_STEP))
+                if step is not None:
+                    self._groups.add(step, time.monotonic())
+        except BlockingIOError:
+            return
+
+    def _show(self, groups: Sequence[Sequence[Any]]) -> None:
+        for steps in groups:
+            for line in self._lines.of_group(steps):
+                self._write(line)
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    def _end(self) -> bool:
+        """End the parts, the last one first: each may need those before it. Returns whether all ended in time."""
+        self.say("ending; a second Ctrl-C kills")
+        clean = True
+        while self._parts:
+            part = self._parts.pop()
+            part.end()
+            self._leaving.append(part)
+            clean = self._wait_for(part) and clean
+        self._listen()
+        self._show(self._groups.take_all())
+        return clean
+
+    def _wait_for(self, part: Part) -> bool:
+        deadline = time.monotonic() + self._grace + BEYOND_GRACE
+        while part in self._leaving:
+            if self._stops > 1 or time.monotonic() > deadline:
+                self.say(f"{part.plan.name} has not ended; killing it")
+                part.signal_all(signal.SIGKILL)
+                return False
+            self._listen()
+        return True
+
+
+def newest_code() -> float:
+    """When the newest Python file that this process has imported was changed."""
+    times = (path.stat().st_mtime for path in autoreload.iter_all_python_module_files() if path.exists())
+    return max(times, default=0.0)

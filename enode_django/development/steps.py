@@ -1,0 +1,48 @@
+"""A step of a command's way as it travels from the process that took it to `enodedev`: JSON, one datagram each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import NamedTuple
+
+from enode_django.commanding.flow import FIELDS
+
+LONGEST_TEXT = 200
+"""Characters of each text: a datagram should not be larger than what every system takes (2,048 bytes)."""
+
+
+class Step(NamedTuple):
+    """``time`` in seconds since 1970; the rest as `enode_django.commanding.flow.FIELDS` says."""
+
+    time: float
+    part: str
+    flow_id: str
+    command_id: str
+    subject: str
+    aggregate_root_id: str
+    version: int | None
+    outcome: str
+    seconds: float | None
+
+
+assert Step._fields == ("time", *FIELDS)
+
+
+def encode_step(record: logging.LogRecord) -> bytes:
+    values = [record.created, *(getattr(record, name, None) for name in FIELDS)]
+    short = [value[:LONGEST_TEXT] if isinstance(value, str) else value for value in values]
+    return json.dumps(short, ensure_ascii=False).encode(errors="replace")
+
+
+def decode_step(body: bytes) -> Step | None:
+    """None for what is no step of ours."""
+    try:
+        values = json.loads(body)
+        step = Step(*values)
+    except (TypeError, ValueError):
+        return None
+    texts = (step.part, step.flow_id, step.command_id, step.subject, step.aggregate_root_id, step.outcome)
+    numbers = (step.time, step.version or 0, step.seconds or 0.0)
+    is_ours = all(isinstance(one, str) for one in texts) and all(isinstance(one, int | float) for one in numbers)
+    return step if is_ours else None

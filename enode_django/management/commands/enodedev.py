@@ -1,0 +1,144 @@
+"""``manage.py enodedev``."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import tempfile
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, connections
+from django.db.migrations.executor import MigrationExecutor
+
+from enode_django.broker_settings import broker_options
+from enode_django.conf import BROKER, Conf, conf
+from enode_django.development.joining import ADDRESS
+from enode_django.development.lines import Lines
+from enode_django.development.parts import Plan
+from enode_django.development.session import BEYOND_GRACE, Development
+from enode_django.equeue.broker.options import parse_location
+from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.runtime import make_transport
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+
+class Command(BaseCommand):
+    help = "For development: runs web server, processors and, if there is none, the broker, with one log, until Ctrl-C."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("addrport", nargs="?", help="port, or address:port, of the web server, as for runserver")
+        parser.add_argument("--processes", type=int, default=1, help="worker processes of each role")
+
+    def handle(self, *, addrport: str | None, processes: int, verbosity: int, **options: Any) -> None:
+        current = conf()
+        self._check_migrations()
+        transport = self._make_transport()
+        needs_broker = self._needs_broker(current, transport)
+        common = [f"--{name}={options[name]}" for name in ("settings", "pythonpath") if options.get(name)]
+        loudness = f"--verbosity={max(0, verbosity - 1)}"
+        plans = [
+            Plan("processors", ["runprocessors", "--reload", f"--processes={processes}", loudness, *common]),
+            Plan("web", ["runserver", *([addrport] if addrport else []), *common]),
+        ]
+        if needs_broker:
+            patience = current.GRACE + BEYOND_GRACE
+            plans.insert(0, Plan("broker", ["runbroker", loudness, *common], patience))
+        status = self._run(plans, current, lambda: not needs_broker or _answers(transport))
+        transport.close()
+        if status:
+            raise SystemExit(status)
+
+    def _run(self, plans: Sequence[Plan], current: Conf, is_ready: Callable[[], bool]) -> int:
+        with tempfile.TemporaryDirectory(prefix="enode-") as directory, _socket_in(directory) as steps:
+            development = Development(
+                plans,
+                steps=steps,
+                environment={ADDRESS: steps.getsockname()},
+                grace=current.GRACE,
+                lines=Lines(coloured=self.style.SUCCESS("x") != "x"),
+                write=self._write,
+            )
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: development.stop())
+            development.say(f"starting {', '.join(plan.name for plan in plans)}; Ctrl-C ends")
+            return development.run(is_ready)
+
+    def _write(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()
+
+    # -- what must be there ---------------------------------------------------------------------------------------
+
+    def _check_migrations(self) -> None:
+        missing: list[str] = []
+        for alias in connections:
+            try:
+                executor = MigrationExecutor(connections[alias])
+                plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+            except DatabaseError as error:
+                raise CommandError(f"the database {alias!r} cannot be asked: {error}") from error
+            finally:
+                connections[alias].close()
+            if plan:
+                first, *_ = (f"{migration.app_label}.{migration.name}" for migration, _ in plan)
+                database = "" if alias == "default" else f" --database {alias}"
+                missing.append(
+                    f"{len(plan)} migrations are not applied to {alias!r}, the first is {first}; "
+                    f"run manage.py migrate{database}"
+                )
+        if missing:
+            raise CommandError("\n".join(missing))
+
+    def _make_transport(self) -> Transport:
+        try:
+            transport = make_transport()
+        except ConfigurationError as error:
+            raise CommandError(f"{error}\nsee ENODE['QUEUE'] in the settings") from error
+        if isinstance(transport, MemoryTransport):
+            raise CommandError(
+                "ENODE['QUEUE'] names the queue in memory, which processes cannot share; leave it out for the broker"
+            )
+        return transport
+
+    def _needs_broker(self, current: Conf, transport: Transport) -> bool:
+        """Raises `CommandError` if nothing answers where a broker that is started here would not listen either."""
+        if current.queue_backend != BROKER or _answers(transport):
+            return False
+        try:
+            listen = broker_options(current).listen
+            ours = _would_answer(listen, current.queue_location)
+        except ConfigurationError as error:
+            raise CommandError(f"{error}\nsee ENODE['BROKER'] and ENODE['QUEUE'] in the settings") from error
+        if not ours:
+            raise CommandError(
+                f"no broker answers at {current.queue_location} (ENODE['QUEUE']), and one that is started here would "
+                f"listen on {listen} (ENODE['BROKER']); start that one, or let both name the same port"
+            )
+        return True
+
+
+def _socket_in(directory: str) -> socket.socket:
+    """Where processes send their steps; the directory lets nobody else in."""
+    steps = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    steps.bind(str(Path(directory) / "steps"))
+    return steps
+
+
+def _answers(transport: Transport) -> bool:
+    try:
+        transport.topics()
+    except QueueError:
+        return False
+    return True
+
+
+def _would_answer(listen: str, location: str) -> bool:
+    (host, port), (wanted_host, wanted_port) = parse_location(listen), parse_location(location)
+    return port == wanted_port and (host == wanted_host or wanted_host in LOOPBACK)

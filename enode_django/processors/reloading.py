@@ -1,0 +1,71 @@
+"""``runprocessors --reload``: an outer process that starts an inner one anew whenever code changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from django.utils import autoreload
+
+from enode_django.processors.worker import STOP_SIGNALS
+
+CHANGED = 3
+"""The inner process's exit status when code has changed."""
+TICK = 0.5
+
+
+def is_inner() -> bool:
+    return os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true"
+
+
+def run_reloading(main: Callable[..., None], on_tick: Callable[[], object], **options: Any) -> int:
+    """Blocks until a signal; returns the exit status. In the inner process ``main`` runs in a thread of its own, and
+    Django's reloader looks for changes; the outer one calls ``on_tick`` twice a second.
+
+    Django's outer process would kill the inner one when it is told to end. Ours lets it drain, and ends after it: what
+    only the outer one has, the workers of the inner one may need to their end. A second signal kills.
+    """
+    if is_inner():
+        try:
+            autoreload.run_with_reloader(main, **options)
+        finally:
+            for number in STOP_SIGNALS:  # what it does from now on, to wait for its workers, must not be broken off
+                signal.signal(number, signal.SIG_IGN)
+        return 0
+    return _Outer(on_tick).run()
+
+
+class _Outer:
+    def __init__(self, on_tick: Callable[[], object]) -> None:
+        self._on_tick = on_tick
+        self._stops = 0
+
+    def run(self) -> int:
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._stop)
+        status = CHANGED
+        while status == CHANGED and not self._stops:
+            status = self._wait_for(self._start())
+        return 0 if status == CHANGED else status
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._stops += 1
+
+    @staticmethod
+    def _start() -> subprocess.Popen[bytes]:
+        environment = {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true"}
+        return subprocess.Popen(autoreload.get_child_arguments(), env=environment, close_fds=False)
+
+    def _wait_for(self, process: subprocess.Popen[bytes]) -> int:
+        told = 0
+        while True:
+            if self._stops > told:
+                (process.kill if told else process.terminate)()
+                told += 1
+            try:
+                return process.wait(TICK)
+            except subprocess.TimeoutExpired:
+                self._on_tick()
