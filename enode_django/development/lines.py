@@ -39,10 +39,8 @@ class Lines:
 
     def _of_step(self, step: Step) -> str:
         flow = self._paint(f"{short(step.flow_id):<8}", fg=_colour_of(step.flow_id))
-        version = "" if step.version is None else f"v{step.version}"
         took = "" if step.seconds is None else f"{step.seconds * 1000:.1f} ms"
-        about = f"{fitted(step.subject, 34)} {fitted(aggregate(step.aggregate_root_id), 20)} {version:<6}"
-        return f"{clock(step.time)}  {step.part:<10}  {flow}  {about} {took:>10}  {self._outcome(step.outcome)}"
+        return f"{clock(step.time)}  {step.part:<10}  {flow}  {about(step)} {took:>10}  {self._outcome(step.outcome)}"
 
     def _outcome(self, outcome: str) -> str:
         text = printable(outcome)
@@ -63,6 +61,14 @@ def short(id: str) -> str:
     ('c3d4e5f6', 'order-1')
     """
     return printable(id)[-8:]
+
+
+def about(step: Step) -> str:
+    """What it is that takes the step; a request has no aggregate, and so more room for its path."""
+    if not step.aggregate_root_id:
+        return fitted(step.subject, 62)
+    version = "" if step.version is None else f"v{step.version}"
+    return f"{fitted(step.subject, 34)} {fitted(aggregate(step.aggregate_root_id), 20)} {version:<6}"
 
 
 def aggregate(id: str) -> str:

@@ -18,7 +18,7 @@ from enode_django.development.steps import decode_step
 
 OURSELVES = "enodedev"
 TICK = 0.1
-SETTLED = 10.0
+SETTLED = 5.0
 """Seconds that a part must live to be started again at once. The first start must last as long, or all ends."""
 RETRY = 10.0
 """Seconds after which a part that does not settle is tried again, if no code changes before."""

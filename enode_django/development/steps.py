@@ -40,7 +40,7 @@ def decode_step(body: bytes) -> Step | None:
     try:
         values = json.loads(body)
         step = Step(*values)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return None
     texts = (step.part, step.flow_id, step.command_id, step.subject, step.aggregate_root_id, step.outcome)
     numbers = (step.time, step.version or 0, step.seconds or 0.0)

@@ -1,0 +1,217 @@
+"""Web, processors and broker in one command: the log follows a request, edited code is in force, and all ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from enode_django.conf import BROKER
+from enode_django.ids import new_id
+from tests.acceptance.processors import PROJECT, Group, is_running
+from tests.acceptance.stack import Stack
+from tests.acceptance.test_reloading import HANDLER
+from tests.acceptance.waiting import wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+
+APP = "developed_app"
+URLS = """
+from decimal import Decimal
+from django.http import HttpResponse
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
+from enode_django import WaitFor, execute_command
+from sample_project.bank.domain import OpenAccount
+from tests.acceptance.newer.commands import PayInterest
+
+@csrf_exempt
+def execute(request, account, id):
+    command = OpenAccount(aggregate_root_id=account, owner="x", id=id)
+    if request.method == "POST":
+        command = PayInterest(aggregate_root_id=account, amount=Decimal(1), id=id)
+    result = execute_command(command, wait_for=WaitFor.HANDLED, timeout=20)
+    return HttpResponse(f"{result.value} {result.version}")
+
+urlpatterns = [path("<account>/<id>/", execute)]
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Development(Group):
+    """An `enodedev` with an app of its own, whose view sends a command."""
+
+    def __init__(self, stack: Stack, directory: Path) -> None:
+        self.app = directory / APP
+        self.app.mkdir()
+        (self.app / "__init__.py").touch()
+        (self.app / "urls.py").write_text(URLS)
+        self._saved = 1_000_000_000
+        self.edit("first")
+        self.web, queue = free_port(), f"tcp://127.0.0.1:{free_port()}"
+        enode = {"QUEUE": {"BACKEND": BROKER, "LOCATION": queue}}
+        enode["BROKER"] = {"LISTEN": queue, "DIRECTORY": str(directory / "broker")}
+        settings = directory / "developed_settings.py"
+        settings.write_text(f"from tests.acceptance.settings import *\nROOT_URLCONF = '{APP}.urls'\nDEBUG = True\n")
+        path = os.pathsep.join([str(directory), str(PROJECT)])
+        environment = {**stack._environment(APP, "", enode), "PYTHONPATH": path}
+        self.log_path = directory / "enodedev.log"
+        with self.log_path.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, PROJECT / "manage.py", "enodedev", str(self.web)],
+                cwd=stack.directory,  # by which the guard of that directory finds them
+                env={**os.environ, **environment, "DJANGO_SETTINGS_MODULE": "developed_settings"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def edit(self, edition: str) -> None:
+        module = self.app / "command_handlers.py"
+        module.write_text(HANDLER.format(edition=edition))
+        self._saved += 10
+        os.utime(module, (self._saved, self._saved))
+
+    def ask(self, account: str, method: str = "POST") -> str:
+        """The body of an answer, to a command that is sent until it is answered: web and workers may be starting."""
+        answers: list[str] = []
+        id = new_id()
+
+        def is_answered() -> bool:
+            url = f"http://127.0.0.1:{self.web}/{account}/{id}/"
+            request = urllib.request.Request(url, method=method, headers={"X-Request-ID": f"request-{id[-8:]}"})
+            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=25) as response:
+                answers.append(response.read().decode())
+            return bool(answers)
+
+        wait_until(is_answered, f"an answer to {id}", 40)
+        return answers[0]
+
+    def descendants(self) -> list[int]:
+        return [process.pid for process in psutil.Process(self.pid).children(recursive=True)]
+
+    def descendant(self, *words: str) -> int:
+        """The first that has these words in its command line."""
+        found = psutil.Process(self.pid).children(recursive=True)
+        return next(process.pid for process in found if {*words} <= {*process.cmdline()})
+
+    def close(self) -> None:
+        found = [*self.descendants(), self.pid] if self.is_running else []
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(20)
+
+
+@pytest.fixture
+def start(stack: Stack, tmp_path: Path) -> Iterator[Callable[[], Development]]:
+    with contextlib.ExitStack() as started:
+
+        def begin() -> Development:
+            development = Development(stack, tmp_path)
+            started.callback(lambda: print(development.log))
+            started.callback(development.close)
+            return development
+
+        yield begin
+
+
+def wait_gone(pids: list[int]) -> None:
+    wait_until(lambda: not any(map(is_running, pids)), f"the end of {pids}")
+
+
+def test_a_request_is_followed_to_its_row_edited_code_is_in_force_and_ctrl_c_ends_all(
+    start: Callable[[], Development],
+) -> None:
+    development = start()
+    account = new_id()
+    assert development.ask(account, "GET") == "None 1"
+    assert development.ask(account) == "first 2"
+    development.wait_for(rf"command .*newer\.PayInterest.*{account[-16:]}")
+    lines = [line for line in development.log.splitlines() if account[-16:] in line and " v2 " in line]
+    words = [line.split() for line in lines]
+    assert {word[1] for word in words} >= {"command", "commit", "projection"}
+    assert len({word[2] for word in words}) == 1, "one request"
+    (group,) = (group for group in development.log.split("\n\n") if lines[0] in group)
+    assert re.search(rf"web +{words[0][2]} +POST /{account}/", group), "its lines stand together"
+    assert re.search(rf"queue +{words[0][2]} +newer\.PayInterest", group)
+
+    development.edit("second")
+    answers = ["first 2"]
+    while not answers[-1].startswith("second"):
+        answers.append(development.ask(account))
+    assert [answer.split()[1] for answer in answers] == [str(2 + n) for n in range(len(answers))], "none is lost"
+
+    everybody = development.descendants()
+    assert len(everybody) >= 7  # the broker, two for the web, two and two workers for the processors
+    development.signal(signal.SIGINT)
+    assert development.wait_end() == 0
+    wait_gone(everybody)
+    assert "Traceback" not in development.log
+
+
+def test_a_part_that_dies_is_started_again_and_all_die_with_the_parent(start: Callable[[], Development]) -> None:
+    development = start()
+    account = new_id()
+    development.ask(account, "GET")
+    first = development.descendant("runprocessors")
+    wait_until(lambda: psutil.Process(first).create_time() + 6 < psutil.time.time(), "it has settled")
+    os.kill(first, signal.SIGKILL)
+    development.wait_for("processors ended with status -9; starting it again")
+    assert development.ask(account) == "first 2"
+    everybody = development.descendants()
+    development.signal(signal.SIGKILL)
+    wait_gone(everybody)
+
+
+def test_what_cannot_start_ends_everything_and_says_why(stack: Stack, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run(stack, str(taken.getsockname()[1]))
+    assert done.returncode == 1
+    assert "That port is already in use" in done.stdout
+    assert "web ended with status 1 at its start" in done.stdout
+
+
+def test_migrations_that_are_not_applied_are_named(stack: Stack) -> None:
+    stack.execute("DELETE FROM django_migrations WHERE app = 'notes'")
+    done = run(stack, "0")
+    assert done.returncode == 1
+    assert "migrations are not applied to 'default', the first is notes.0001_initial" in done.stdout
+    assert "manage.py migrate" in done.stdout
+
+
+def run(stack: Stack, port: str) -> subprocess.CompletedProcess[str]:
+    """On Redis, so that no broker is started."""
+    from tests.acceptance.stack import REDIS_STREAMS
+
+    return subprocess.run(
+        [sys.executable, PROJECT / "manage.py", "enodedev", port],
+        cwd=stack.directory,
+        env={**os.environ, **stack._environment(None, REDIS_STREAMS, {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
