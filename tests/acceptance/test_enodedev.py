@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -66,7 +67,7 @@ class Development(Group):
         self._saved = 1_000_000_000
         self.edit("first")
         self.web, queue = free_port(), f"tcp://127.0.0.1:{free_port()}"
-        enode = {"QUEUE": {"BACKEND": BROKER, "LOCATION": queue}}
+        enode: dict[str, Any] = {"QUEUE": {"BACKEND": BROKER, "LOCATION": queue}, "GRACE": 2.0}
         enode["BROKER"] = {"LISTEN": queue, "DIRECTORY": str(directory / "broker")}
         settings = directory / "developed_settings.py"
         settings.write_text(f"from tests.acceptance.settings import *\nROOT_URLCONF = '{APP}.urls'\nDEBUG = True\n")

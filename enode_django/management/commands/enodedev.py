@@ -19,13 +19,15 @@ from enode_django.conf import BROKER, Conf, conf
 from enode_django.development.joining import ADDRESS
 from enode_django.development.lines import Lines
 from enode_django.development.parts import Plan
-from enode_django.development.session import BEYOND_GRACE, Development
+from enode_django.development.session import Development
 from enode_django.equeue.broker.options import parse_location
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import ConfigurationError, QueueError
 from enode_django.runtime import make_transport
 
+WORKERS_END = 2.0
+"""Seconds beyond their grace time that the broker goes on for workers whose `enodedev` was killed."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -48,7 +50,7 @@ class Command(BaseCommand):
             Plan("web", ["runserver", *([addrport] if addrport else []), *common]),
         ]
         if needs_broker:
-            patience = current.GRACE + BEYOND_GRACE
+            patience = current.GRACE + WORKERS_END
             plans.insert(0, Plan("broker", ["runbroker", loudness, *common], patience))
         status = self._run(plans, current, lambda: not needs_broker or _answers(transport))
         transport.close()

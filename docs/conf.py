@@ -1,0 +1,91 @@
+"""The site: every page of the repository as it is, and the reference that is made of docstrings. See `make docs`.
+
+Pages are read from the root of the repository, so that links between pages, and from pages to code, lead to the same
+place here as where the files are browsed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import django
+from sphinx.application import Sphinx
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sample_project.settings")
+django.setup()
+
+import enode_django  # noqa: E402
+
+project = "enode_django"
+version = release = enode_django.__version__
+language = "en"
+
+root_doc = "README"
+include_patterns = ["README.md", "CHANGELOG.md", "docs/**.md", "docs/**.rst"]
+exclude_patterns = ["build", "archive", "broker", "dist", ".*"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+myst_heading_anchors = 4
+myst_enable_extensions = ["fieldlist"]
+suppress_warnings = ["misc.highlighting_failure"]
+default_role = "literal"
+
+autodoc_member_order = "groupwise"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+
+html_theme = "furo"
+html_title = f"enode_django {release}"
+html_copy_source = False
+html_show_copyright = False
+
+FIRST = """
+```{toctree}
+:hidden:
+:caption: Begin
+
+docs/quickstart
+```
+"""
+SECTION = """
+```{{toctree}}
+:hidden:
+:glob:
+:caption: {caption}
+
+{pages}
+```
+"""
+SECTIONS = {
+    "How to": ["docs/howto/*", "docs/deploy/*"],
+    "Discussions": ["docs/discussions/*"],
+    "Reference": ["docs/reference/*", "docs/reference/api/*", "docs/glossary"],
+    "Background": ["docs/decisions/README", "docs/decisions/*", "CHANGELOG"],
+}
+
+
+def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
+    """The README is the landing page, and other renderers know no table of contents."""
+    if page == root_doc:
+        rest = (SECTION.format(caption=caption, pages="\n".join(pages)) for caption, pages in SECTIONS.items())
+        source[0] += "".join([FIRST, *rest])
+
+
+def drop_words_for_tests(app: Sphinx, page: str, source: list[str]) -> None:
+    """``python file=a.py`` says to the tests what a block is; the highlighter wants the language alone."""
+    lines = source[0].split("\n")
+    source[0] = "\n".join(line.split(" ")[0] if line.startswith("```") else line for line in lines)
+
+
+def copy_landing_page(app: Sphinx, error: Exception | None) -> None:
+    if error is None and app.builder.format == "html":
+        shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("source-read", drop_words_for_tests)
+    app.connect("source-read", add_contents)
+    app.connect("build-finished", copy_landing_page)
+    return {"parallel_read_safe": True}
