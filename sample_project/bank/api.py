@@ -19,6 +19,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import ModelSerializer
 from rest_framework.viewsets import ReadOnlyModelViewSet
 
+from enode_django import WaitFor
 from enode_django.serializers import CommandResultSerializer, CommandSerializer, etag_of, expected_version_of
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
 from sample_project.bank.models import AccountSummary
