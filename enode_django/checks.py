@@ -93,6 +93,9 @@ def _numbers() -> Iterator[CheckMessage]:
     times["ENODE['AGGREGATE_CACHE']['WRITE_INTERVAL']"] = current.AGGREGATE_CACHE.get("WRITE_INTERVAL", 1)
     times["ENODE['JOBS']['LEASE']"] = current.job_lease
     times["ENODE['JOBS']['TIME_LIMIT']"] = current.job_time_limit
+    times["ENODE['REPORTS']['RETENTION']"] = current.report_retention
+    if current.report_interval is not None:
+        times["ENODE['REPORTS']['INTERVAL']"] = current.report_interval
     for name, value in times.items():
         if not _is_number(value) or value <= 0:
             yield Error(f"{name} is {value!r}; it must be a number above 0.", id="enode_django.E007")

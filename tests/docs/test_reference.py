@@ -24,7 +24,7 @@ from tests.docs.pages import DOCS, code_of, rows_by_code
 REFERENCE = DOCS / "reference"
 NESTED = {
     *("BACKEND", "LOCATION", "OPTIONS", "DATABASES", "ENABLED", "MAX_AGGREGATES", "PREFIX", "TTL", "WRITE_INTERVAL"),
-    *("TIME_LIMIT", "ATTEMPTS"),
+    *("TIME_LIMIT", "ATTEMPTS", "INTERVAL", "RETENTION"),
 }
 SPARK = {"MASTER", "CONFIG", "PY_FILES"}
 BROKER_OPTIONS = {"timeout", "secret", "tls"}
@@ -66,6 +66,8 @@ def test_keys_within_settings_are_documented_with_their_defaults() -> None:
     assert code_of(rows["LEASE"][1][1]) == repr(current.job_lease)
     assert code_of(rows["TIME_LIMIT"][0][1]) == repr(current.job_time_limit)
     assert code_of(rows["ATTEMPTS"][0][1]) == repr(current.job_attempts)
+    assert code_of(rows["INTERVAL"][0][1]) == repr(current.report_interval)
+    assert code_of(rows["RETENTION"][0][1]) == repr(current.report_retention)
 
 
 def test_options_of_the_redis_transport_are_documented_with_their_defaults() -> None:
