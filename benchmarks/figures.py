@@ -44,6 +44,7 @@ BARS = (
     Bar("spread / peer's defaults", ["spread", "peer defaults, spread"], lambda b, d: b / d, at_least=25),
     Bar("one account / peer at its best", ["one account", "peer best, one account"], lambda c, d: c / d, at_least=8),
     Bar("execute_command p50, ms", ["execute_command p50"], lambda p50: p50, at_most=4),
+    Bar("watched / unwatched", ["watched", "unwatched"], lambda w, u: w / u, at_least=0.97),
     Bar("1 % twice / clean", ["1 % twice", "1 % twice: clean"], lambda r, c: r / c, at_least=0.6),
     Bar(
         "peak memory, last tenth / first",

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,20 @@ class Processors:
     """Ready when the block begins, unless ``ready`` is False: every queue is owned, by each consumer group, by as many
     workers as were asked for. Event workers need a workspace that names its subscribers."""
 
-    def __init__(self, workspace: Workspace, processes: int = 2, role: str = "command", *, ready: bool = True) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        processes: int = 2,
+        role: str = "command",
+        *,
+        ready: bool = True,
+        options: Sequence[str] = (),
+    ) -> None:
         self._workspace = workspace
         self._processes = processes
         self._role = role
         self._ready = ready
+        self._options = options
 
     def __enter__(self) -> Processors:
         self._directory = tempfile.TemporaryDirectory(prefix="enode-bench-")
@@ -49,6 +58,7 @@ class Processors:
             [
                 *(sys.executable, "manage.py", "runprocessors", "-v", "0"),
                 *("--role", self._role, "--processes", str(self._processes), "--report", str(self._report)),
+                *self._options,
             ],
             cwd=PROJECT,
             env=self._workspace.environment,

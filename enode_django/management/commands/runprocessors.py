@@ -141,12 +141,16 @@ class Command(BaseCommand):
                         *(current, name, transport, topics, make_store()),
                         health=listening(options, "health"),
                         metrics=listening(options, "metrics"),
-                        say=self.stdout.write,
+                        say=self._say,
                     )
                 )
             except ConfigurationError as error:
                 raise CommandError(str(error)) from error
             yield look
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(text)
+        self.stdout.flush()
 
     @staticmethod
     def _handle_signals(supervisor: Supervisor) -> None:
