@@ -67,7 +67,7 @@ def observed_processors(
         servers = stack.enter_context(serving(pages, health, metrics))
         _say_places(servers, pages, say)
         if servers or interval is not None:
-            observations.start()
+            observations.start(with_store=bool(servers))
             stack.callback(observations.stop)
         if interval is not None:
             writer = ReportWriter(supervisor, observations.figures, interval=interval, retention=conf.report_retention)

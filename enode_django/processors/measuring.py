@@ -73,7 +73,8 @@ def outcomes_of(finished: Sequence[Finished]) -> Outcomes:
     failed = unchanged = 0
     for _, record, result in finished:
         if record is not None:
-            failed += record.version is None
+            if record.version is None:
+                failed += 1
         elif result is not None:
             failed += result.status is CommandStatus.FAILED
             unchanged += result.status is CommandStatus.NOTHING_CHANGED

@@ -38,9 +38,11 @@ class Observations:
         self._queue: Watch[Backlog] | None = None
         self._shards: Watch[None] | None = None
 
-    def start(self) -> None:
+    def start(self, *, with_store: bool = True) -> None:
+        """``with_store``: health is asked for, not figures alone."""
         self._queue = Watch("queue-watch", lambda: backlog_of(self._transport, self._topics), WATCH_INTERVAL)
-        self._shards = Watch("store-watch", self._ask_store, WATCH_INTERVAL)
+        if with_store:
+            self._shards = Watch("store-watch", self._ask_store, WATCH_INTERVAL)
 
     def stop(self) -> None:
         for watch in (self._queue, self._shards):

@@ -21,6 +21,7 @@ from enode_django.processors.statistics import add_reports
 logger = logging.getLogger("enode_django.supervisor")
 
 TICK = 0.1
+REPORT_INTERVAL = 0.2
 BEYOND_GRACE = 5.0
 """Seconds that a worker has to end after its grace time."""
 
@@ -44,6 +45,7 @@ class Supervisor:
         self._on_report = on_report
         self._crews = [Crew(conf, plan, transport, supervisor=name, verbosity=verbosity) for plan in plans]
         self._stops = 0
+        self._next_report = 0.0
 
     def stop(self) -> None:
         self._stops += 1
@@ -67,7 +69,14 @@ class Supervisor:
             crew.look()
         if self._broker is not None:
             self._broker.look()
-        self._on_report(self.report())
+        self._tell()
+
+    def _tell(self) -> None:
+        """Not at every turn: adding up is the most expensive thing that is done here."""
+        now = time.monotonic()
+        if now >= self._next_report:
+            self._next_report = now + REPORT_INTERVAL
+            self._on_report(self.report())
 
     def _workers(self) -> list[Worker]:
         return [worker for crew in self._crews for worker in crew.workers]
@@ -87,7 +96,7 @@ class Supervisor:
         clean = True
         while self._workers():
             wait(self._sentinels(), TICK)
-            self._on_report(self.report())
+            self._tell()
             for crew in self._crews:
                 clean = crew.reap() and clean
             if (left := len(self._workers())) and (self._stops > 1 or time.monotonic() > deadline):
