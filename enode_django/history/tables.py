@@ -21,6 +21,21 @@ _NAMING = f"""
     SELECT aggregate_root_id, command_id, metadata FROM {TABLE}
     WHERE sequence > %s AND sequence <= %s AND position(%s::bytea IN metadata) > 0 ORDER BY sequence
 """
+
+# By the primary key, in one statement: it takes some twenty steps.
+_HALVING = f"""
+    WITH RECURSIVE halving (low, high) AS (
+        SELECT 1::bigint, (SELECT coalesce(max(sequence), 0) + 1 FROM {TABLE})
+        UNION ALL
+        SELECT CASE WHEN found.created_at < %s THEN found.sequence + 1 ELSE part.low END,
+               CASE WHEN found.created_at < %s THEN part.high ELSE part.middle END
+        FROM (SELECT low, high, (low + high) / 2 AS middle FROM halving WHERE low < high) AS part
+        LEFT JOIN LATERAL (
+            SELECT sequence, created_at FROM {TABLE} WHERE sequence >= part.middle ORDER BY sequence LIMIT 1
+        ) AS found ON true
+    )
+    SELECT low FROM halving WHERE low >= high
+"""
 _COMMAND_ROWS = 100
 
 
@@ -68,18 +83,12 @@ def last_sequence(alias: str) -> int:
 
 
 def sequence_at(alias: str, time: datetime) -> int:
-    """The sequence from which on rows were made at that time or later, by halving the primary key: sequences and times
-    grow together, as far as the clocks of the workers agree. One above the last, if none was."""
-    rows = streams(alias)
-    low, high = 1, last_sequence(alias) + 1
-    while low < high:
-        middle = (low + high) // 2
-        found = rows.filter(sequence__gte=middle).order_by("sequence").values_list("sequence", "created_at").first()
-        if found is not None and found[1] < time:
-            low = found[0] + 1
-        else:
-            high = middle
-    return low
+    """The sequence from which on rows were made at that time or later: sequences and times grow together, as far as the
+    clocks of the workers agree. One above the last, if none was."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_HALVING, (time, time))
+        ((sequence,),) = cursor.fetchall()
+        return int(sequence)
 
 
 def naming(alias: str, text: str, after: int, until: int) -> Iterator[Found]:

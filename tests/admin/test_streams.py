@@ -156,6 +156,7 @@ def test_the_time_of_a_sequence_is_found_by_halving(streams: Sequence[EventStrea
     for number in (0, 1, 42, 99):
         assert tables.sequence_at("default", BEGIN + timedelta(seconds=number)) == stored[number]
     assert tables.sequence_at("default", BEGIN + timedelta(days=1)) == stored[-1] + 1
+    assert tables.sequence_at("default", datetime(1, 1, 1, tzinfo=UTC)) == 1
 
 
 def test_a_large_table_is_estimated_and_not_counted(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
