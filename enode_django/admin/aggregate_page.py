@@ -10,7 +10,7 @@ from django.http import Http404
 
 from enode_django.admin import links, stream_list
 from enode_django.admin.causation_picture import Box, Picture, picture_of
-from enode_django.admin.stream_contents import Contents, contents_of
+from enode_django.admin.stream_contents import Summary, summary_of
 from enode_django.admin.values import Line, lines_of, path_text, text_of
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.limits import holds
@@ -36,8 +36,10 @@ class Choice(forms.Form):
 
 
 class TimelineRow(NamedTuple):
+    """``summary`` is None for who may not read contents."""
+
     stream: EventStream
-    contents: Contents | None
+    summary: Summary | None
 
 
 class ShownState(NamedTuple):
@@ -92,7 +94,7 @@ class Aggregate:
         rows = stream_list.newest(self.alias, self.id, self.head if below is None else below - 1)
         if not with_contents:
             return [TimelineRow(row, None) for row in rows]
-        return [TimelineRow(row, contents_of(bytes(row.events), bytes(row.metadata))) for row in rows.defer(None)]
+        return [TimelineRow(row, _summary(row)) for row in stream_list.with_small_events(rows)]
 
     @property
     def refusals(self) -> Sequence[EventStream]:
@@ -106,6 +108,12 @@ class Aggregate:
     @property
     def url(self) -> str:
         return links.aggregate_url(self.id)
+
+
+def _summary(row: Any) -> Summary:
+    if row.small_events is None:
+        return Summary(["many bytes of events: see the stream"])
+    return summary_of(bytes(row.small_events), bytes(row.metadata))
 
 
 def shown_state(id: str, version: int) -> ShownState:

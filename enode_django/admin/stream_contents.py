@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from enode_django.admin.values import Line, lines_of, text_of
 from enode_django.exceptions import MalformedMessage
-from enode_django.serialization.codec import StoredRefusal, decode_metadata, read_stored
+from enode_django.serialization.codec import StoredRefusal, StoredStream, decode_metadata, read_stored
 
 
 class ShownEvent(NamedTuple):
@@ -33,30 +33,51 @@ class Contents(NamedTuple):
     def metadata_lines(self) -> Sequence[Line]:
         return lines_of(self.metadata) if self.metadata else ()
 
-    @property
-    def user(self) -> str:
-        return text_of(self.metadata["user"]) if "user" in self.metadata else ""
+
+class Summary(NamedTuple):
+    """Of a row in a list."""
+
+    events: Sequence[str] = ()
+    user: str = ""
+    trouble: Sequence[str] = ()
 
 
 MOST_EVENTS = 200
+MOST_NAMES = 10
 
 
 def contents_of(events: bytes, metadata: bytes) -> Contents:
     """Of the two values of a row; never fails."""
-    contents, trouble = Contents(), []
+    stored, about, trouble = _read(events, metadata)
+    return (Contents() if stored is None else _contents(stored))._replace(metadata=about, trouble=trouble)
+
+
+def summary_of(events: bytes, metadata: bytes) -> Summary:
+    """As `contents_of`, but no more than is said in a word."""
+    stored, about, trouble = _read(events, metadata)
+    some = stored.events if isinstance(stored, StoredStream) else ()
+    names = [text_of(one.type_name) for one in some[:MOST_NAMES]]
+    if len(some) > MOST_NAMES:
+        names.append(f"… and {len(some) - MOST_NAMES:,} more")
+    return Summary(names, text_of(about.get("user", "")), trouble)
+
+
+def _read(events: bytes, metadata: bytes) -> tuple[StoredStream | StoredRefusal | None, Mapping[str, Any], list[str]]:
+    stored: StoredStream | StoredRefusal | None = None
+    about: Mapping[str, Any] = {}
+    trouble = []
     try:
-        contents = _contents(events)
+        stored = read_stored(events)
     except MalformedMessage as error:
         trouble.append(f"the events cannot be read: {error}")
     try:
-        contents = contents._replace(metadata=decode_metadata(metadata).as_map())
+        about = decode_metadata(metadata).as_map()
     except MalformedMessage as error:
         trouble.append(f"the metadata cannot be read: {error}")
-    return contents._replace(trouble=trouble)
+    return stored, about, trouble
 
 
-def _contents(events: bytes) -> Contents:
-    stored = read_stored(events)
+def _contents(stored: StoredStream | StoredRefusal) -> Contents:
     if isinstance(stored, StoredRefusal):
         shown = _shown(0, stored.type_name, stored.schema_version, stored.fields)
         return Contents(refusal=shown._replace(message=text_of(stored.message)))

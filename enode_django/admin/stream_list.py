@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django import forms
 from django.db import connections
+from django.db.models import BinaryField, Case, Func, IntegerField, When
+from django.db.models.lookups import LessThanOrEqual
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command
@@ -45,6 +47,8 @@ PATIENCE = 0.08
 CLOCKS_DIFFER = timedelta(seconds=5)
 """So much the times of neighbouring rows may be out of order: workers on several machines have made them."""
 COUNTED = 10_000
+SMALL = 64 * 1024
+"""Bytes of events that a list takes from a row, to say what they are."""
 _LAST = 2**63 - 1
 
 
@@ -222,6 +226,13 @@ def newest(alias: str, aggregate_root_id: str, until: int = _LAST) -> QuerySet[E
     """By version, from ``until`` downwards."""
     rows = envelopes(alias).filter(aggregate_root_id=aggregate_root_id, version__lte=until)
     return rows.order_by("-version")[:PAGE]
+
+
+def with_small_events(rows: QuerySet[EventStream]) -> QuerySet[EventStream]:
+    """With ``metadata``, and with ``small_events``: the events, or None where they are many bytes."""
+    size = Func("events", function="octet_length", output_field=IntegerField())
+    small = Case(When(LessThanOrEqual(size, SMALL), then="events"), output_field=BinaryField())
+    return rows.only(*ENVELOPE, "metadata").annotate(small_events=small)
 
 
 def refusals(alias: str, aggregate_root_id: str) -> QuerySet[EventStream]:

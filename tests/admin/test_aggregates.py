@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 
 from enode_django import execute_command
-from enode_django.admin import aggregate_page, links
+from enode_django.admin import aggregate_page, links, stream_list
 from enode_django.eventstore.base import StreamRecord
 from enode_django.models import EventStream
 from enode_django.runtime import make_store
@@ -105,6 +105,17 @@ def test_the_timeline_goes_by_versions(reader: Client) -> None:
         older = re.search(r'rel="next" href="([^"]*)"', text)
         url = older[1].replace("&amp;", "&") if older else ""
     assert seen == list(range(120, 0, -1))
+
+
+def test_a_stream_of_many_bytes_is_not_taken_for_a_line_of_the_timeline(
+    reader: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant("x")
+    assert "gone.Done" in section(page(reader, "x"), "timeline")
+    monkeypatch.setattr(stream_list, "SMALL", 10)
+    timeline = section(page(reader, "x"), "timeline")
+    assert "many bytes of events" in timeline
+    assert "gone.Done" not in timeline
 
 
 def test_a_causation_is_a_picture_with_links(reader: Client, streams: Sequence[EventStream]) -> None:
