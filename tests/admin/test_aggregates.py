@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
-from django.test import Client
+from django.test import Client, override_settings
 
 from enode_django import execute_command
 from enode_django.admin import aggregate_page, links, stream_list
@@ -116,6 +116,16 @@ def test_a_stream_of_many_bytes_is_not_taken_for_a_line_of_the_timeline(
     timeline = section(page(reader, "x"), "timeline")
     assert "many bytes of events" in timeline
     assert "gone.Done" not in timeline
+
+
+def test_numbers_are_numbers_where_the_site_groups_their_digits(reader: Client) -> None:
+    plant("x", 1_200)
+    with override_settings(USE_THOUSAND_SEPARATOR=True):
+        text = page(reader, "x")
+    assert 'max="1200"' in text
+    assert "version=1200" in text
+    assert "below=1151" in text
+    assert re.search(r'<svg[^>]* viewBox="0 0 \d+ \d+"', text)
 
 
 def test_a_causation_is_a_picture_with_links(reader: Client, streams: Sequence[EventStream]) -> None:
