@@ -208,7 +208,12 @@ class Hits(NamedTuple):
 
 def search(store: EventStore, id: str) -> Sequence[Hits]:
     """By the whole id of an aggregate, in its shard, or of a command, in all. Of an aggregate the newest page of
-    versions, and of refusals."""
+    versions, and of refusals. Blanks around an id may be a part of it, but most were copied along."""
+    hits = _hits(store, id)
+    return hits if any(hit.rows for hit in hits) or id == id.strip() else _hits(store, id.strip())
+
+
+def _hits(store: EventStore, id: str) -> Sequence[Hits]:
     own = tables.alias_of(store, id) if holds(id) else ""
     hits = []
     for alias in tables.aliases():

@@ -149,6 +149,9 @@ def test_searching_finds_an_aggregate_and_a_command_by_their_whole_ids(
     assert found("a") == [stream.sequence for stream in reversed(streams[:3])]
     assert found("deposit-1") == [streams[1].sequence]
     assert found("deposit-") == []
+    assert found(" deposit-1\n") == [streams[1].sequence]
+    planted(b"", aggregate_root_id=" a ")
+    assert len(found(" a ")) == 1
 
 
 def test_the_time_of_a_sequence_is_found_by_halving(streams: Sequence[EventStream]) -> None:
