@@ -30,31 +30,36 @@ else:  # generic for the type checker only
 WINDOW = 15 * 60.0
 """Seconds that are shown."""
 SHORTEST_STEP = 5.0
-STATUS_INTERVAL = 15
-"""Seconds between two looks at the status, which asks every server."""
+POLL_INTERVAL, STATUS_INTERVAL = 5.0, 15.0
+"""Seconds between two looks at what is new, and at the status, for which every server is asked."""
 
 FIRST, SUM, LARGEST = "first", "sum", "largest"
 
 
 class Chart(NamedTuple):
-    """``now``: which of its lines the large figure is, or what of all of them."""
+    """``now``: which of its lines the large figure is, or what of all of them; ``note`` says so."""
 
     name: str
     heading: str
     unit: str
     now: str
+    note: str
     text: str
 
 
 CHARTS = (
-    Chart("commands", "Commands", "per second", FIRST, "Commands whose outcome is final, and those that failed."),
-    Chart("sent", "Latency", "ms", FIRST, "From when a command was made until its outcome was durable."),
-    Chart("pulled", "Latency in workers", "ms", FIRST, "From when a command was pulled until its outcome was durable."),
-    Chart("sizes", "Batch size", "commands", FIRST, "Commands that were stored in one batch."),
-    Chart("conflicts", "Conflicts", "per second", FIRST, "Aggregates recovered since somebody else stored a version."),
-    Chart("backlog", "Backlog", "messages", LARGEST, "Messages that a consumer group has not committed."),
-    Chart("lag", "Lag of subscribers", "s", LARGEST, "Age of the oldest event stream pulled and not handled."),
-    Chart("handled", "Event streams handled", "per second", SUM, "Event streams that subscribers have handled."),
+    Chart("commands", "Commands", "per second", FIRST, "", "Commands whose outcome is final, and those that failed."),
+    Chart("sent", "Latency", "ms", FIRST, "p50", "From when a command was made until its outcome was durable."),
+    Chart(
+        "pulled", "Latency in workers", "ms", FIRST, "p50", "From the pull of a command until its outcome was durable."
+    ),
+    Chart("sizes", "Batch size", "commands", FIRST, "average", "Commands that were stored in one batch."),
+    Chart("conflicts", "Conflicts", "per second", FIRST, "", "Aggregates recovered since a version was taken."),
+    Chart("backlog", "Backlog", "messages", LARGEST, "the most", "Messages that a consumer group has not committed."),
+    Chart(
+        "lag", "Lag of subscribers", "s", LARGEST, "the most", "Age of the oldest event stream pulled and not handled."
+    ),
+    Chart("handled", "Event streams handled", "per second", SUM, "in all", "Event streams that subscribers handled."),
 )
 
 
@@ -79,7 +84,8 @@ class DashboardAdmin(ReadOnly, DashboardBase):
             "opts": self.opts,
             "charts": CHARTS,
             "window": int(WINDOW),
-            "interval": math.ceil(step_width()),
+            "step": step_width(),
+            "interval": POLL_INTERVAL,
             "status_interval": STATUS_INTERVAL,
             **(extra_context or {}),
         }

@@ -75,4 +75,4 @@ def shown_location(location: str) -> str:
     ('redis://cache:6379/0', 'tcp://127.0.0.1:7625')
     """
     parts = urlsplit(location)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -6,7 +6,7 @@
     const find = (selector) => root.querySelector(selector);
     const {Plot, element, fewer, largest, number, swatch, time} = enodeChart;
     const windowSeconds = Number(root.dataset.window);
-    const width = Number(root.dataset.interval);
+    const width = Number(root.dataset.step);
     const PATIENCE = 15000;
     const MARKS = {ok: "M6,0A6,6 0 1 1 5.9,0Z", degraded: "M6,0L12,11H0Z", bad: "M0,0H12V12H0Z"};
 
@@ -187,7 +187,7 @@
         run();
     }
 
-    keepAsking(width, async () => {
+    keepAsking(Number(root.dataset.interval), async () => {
         try {
             const answer = await ask(`${root.dataset.figures}?since=${until}`);
             merge(answer);

@@ -1,0 +1,131 @@
+"""The live dashboard, as the server has it; what a browser makes of it is in `tests.browser.test_dashboard`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from enode_django.models import ProcessorReport
+from tests.status.reports import figures, write_report
+
+PAGE = "/admin/enode_django/processorreport/"
+FIGURES, STATUS = f"{PAGE}figures/", f"{PAGE}status/"
+
+
+@pytest.fixture
+def operator(db: None, client: Client) -> Client:
+    """Has no password, which would take as long as a test to hash."""
+    user = User.objects.create_user("operator", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_processorreport"))
+    client.force_login(user)
+    return client
+
+
+def ask(client: Client, since: object = 0) -> dict[str, Any]:
+    answer = client.get(FIGURES, {"since": since})
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def write_reports(supervisor: str = "a", *, rate: int = 10) -> datetime:
+    """Every five seconds, for a minute; returns when the last one was written."""
+    now = timezone.now()
+    for at in range(5, 65, 5):
+        write_report(supervisor, 60 - at, figures(rate * at), lived=at, now=now)
+    return now
+
+
+@pytest.mark.django_db
+class TestPermissions:
+    def test_a_stranger_is_sent_to_the_login(self, client: Client) -> None:
+        for path in (PAGE, FIGURES, STATUS):
+            answer = client.get(path)
+            assert (answer.status_code, answer["Location"]) == (302, f"/admin/login/?next={path}")
+
+    def test_staff_without_the_permission_see_nothing_of_it(self, client: Client) -> None:
+        client.force_login(User.objects.create_user("clerk", is_staff=True))
+        for path in (PAGE, FIGURES, STATUS):
+            assert client.get(path).status_code == 403
+        assert "processorreport" not in client.get("/admin/").content.decode()
+
+    def test_the_permission_to_view_is_enough(self, operator: Client) -> None:
+        for path in (PAGE, FIGURES, STATUS):
+            assert operator.get(path).status_code == 200
+        assert PAGE in operator.get("/admin/").content.decode()
+
+    def test_nobody_adds_changes_or_deletes(self, client: Client) -> None:
+        client.force_login(User.objects.create_superuser("root"))
+        write_report("a", 1, figures(1), lived=10)
+        report = ProcessorReport.objects.get()
+        for page in ("add/", f"{report.pk}/change/", f"{report.pk}/delete/"):
+            assert client.post(f"{PAGE}{page}", {"post": "yes"}).status_code == 404
+        client.post(PAGE, {"action": "delete_selected", "_selected_action": [report.pk], "post": "yes"})
+        assert ProcessorReport.objects.get().figures == report.figures
+
+
+@pytest.mark.django_db
+class TestFigures:
+    def test_all_steps_come_first_and_then_what_is_new(self, operator: Client) -> None:
+        now = write_reports()
+        first = ask(operator)
+        assert first["reporting"]
+        _, *values = [value for value in first["charts"]["commands"]["finished"] if value is not None]
+        assert values == pytest.approx([10] * len(values))
+        assert len(first["ends"]) > 170
+        write_report("a", -5, figures(750), lived=65, now=now)
+        write_report("a", -10, figures(900), lived=70, now=now)
+        second = ask(operator, first["until"])
+        assert len(second["ends"]) < 10
+        assert second["until"] >= first["until"]
+        assert max(second["charts"]["commands"]["finished"]) == pytest.approx(30)
+
+    def test_hosts_are_added_up(self, operator: Client) -> None:
+        write_reports("a", rate=10)
+        write_reports("b", rate=100)
+        values = ask(operator)["charts"]["commands"]["finished"]
+        assert values[-2] == pytest.approx(110, rel=0.01)
+
+    def test_before_anything_was_reported_there_are_steps_without_values(self, operator: Client) -> None:
+        answer = ask(operator)
+        assert not answer["reporting"]
+        assert set(answer["charts"]["commands"]["finished"]) == {None}
+
+    @pytest.mark.parametrize("since", ["nan", "inf", "-inf", "1e300", "-1e300", "' OR 1=1 --", "<script>", "\x00", ""])
+    def test_an_address_that_somebody_made_up_is_answered(self, operator: Client, since: str) -> None:
+        write_reports()
+        assert ask(operator, since)["reporting"]
+
+    def test_a_poll_is_cheap(self, operator: Client, django_assert_max_num_queries: Any) -> None:
+        write_reports()
+        since = ask(operator)["until"]
+        with django_assert_max_num_queries(4):  # session, user, the time, the newest reports
+            ask(operator, since)
+
+    def test_answers_are_not_kept_by_anybody(self, operator: Client) -> None:
+        assert "no-store" in operator.get(FIGURES)["Cache-Control"]
+
+
+@pytest.mark.django_db
+def test_the_page_runs_under_a_strict_policy_and_loads_nothing_from_elsewhere(operator: Client) -> None:
+    write_report("<script>alert(1)</script>", 1, figures(1), lived=10)
+    page = operator.get(PAGE).content.decode()
+    body = page[page.index('<div id="enode-dashboard"') : page.index('<footer id="footer"')]
+    assert "<script>" not in page.replace('<script src="', "")
+    assert "style=" not in body
+    assert "onclick" not in body
+    assert "//" not in body
+    assert reverse("admin:enode_django_processorreport_figures") in body
+
+
+@pytest.mark.django_db
+def test_the_state_of_everything_comes_with_reasons(operator: Client) -> None:
+    parts = operator.get(STATUS).json()["parts"]
+    assert {"queue", "processors", "lag", "jobs"} <= parts.keys()
+    assert "manage.py runprocessors" in parts["processors"]["problems"][0]["reason"]

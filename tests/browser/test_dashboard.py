@@ -1,0 +1,79 @@
+"""The live dashboard in a browser: charts appear, follow new reports, and are readable in the dark and on a phone."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+from playwright.sync_api import Page, Route, expect
+from pytest_django.live_server_helper import LiveServer
+
+from enode_django.admin import dashboard
+from tests.status.reports import figures, followed, write_report
+
+POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def with_policy(route: Route) -> None:
+    answer = route.fetch()
+    route.fulfill(response=answer, headers={**answer.headers, "content-security-policy": POLICY})
+
+
+def write(now: datetime, at: int, commands: int) -> None:
+    """After so many seconds of 100. Dated ahead, so that a slow browser does not find the supervisor silent."""
+    subscribers = {HOSTILE: followed(2.5, at)}
+    write_report("a", 60 - at, figures(commands, subscribers=subscribers), lived=at, now=now)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_charts_follow_the_reports_in_light_and_dark_and_on_a_phone(
+    live_server: LiveServer, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dashboard, "POLL_INTERVAL", 0.5)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if "Policy" in message.text else None)
+    page.route(re.compile(r"/processorreport/$"), with_policy)
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    page.context.add_cookies(
+        [{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}]
+    )
+    page.goto(f"{live_server.url}/admin/enode_django/processorreport/")
+    expect(page.locator(".enode-empty")).to_contain_text("run manage.py runprocessors")
+    expect(page.locator(".enode-parts li", has_text="processors")).to_contain_text("bad")
+
+    now = timezone.now()
+    for at in range(5, 95, 5):
+        write(now, at, 20 * at)
+    commands = page.locator("[data-chart=commands]")
+    expect(commands.locator(".enode-value")).to_have_text("20", timeout=20_000)
+    line = commands.locator("svg.enode-plot path.enode-line-1").last
+    before = line.get_attribute("d")
+    expect(page.locator("[data-chart=lag] .enode-legend")).to_contain_text(HOSTILE)
+    expect(commands.locator("desc")).to_contain_text("Now: finished 20")
+
+    write(now, 95, 20 * 90 + 5 * 500)
+    write(now, 100, 20 * 90 + 10 * 500)
+    expect(commands.locator(".enode-value")).not_to_have_text("20", timeout=20_000)
+    expect(line).not_to_have_attribute("d", before or "")
+
+    plot = commands.locator("svg.enode-plot")
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(commands.locator(".enode-when")).to_be_visible()
+    expect(plot.locator(".enode-cursor")).to_have_attribute("visibility", "visible")
+    commands.locator("summary").click()
+    expect(commands.locator("tbody tr").first).to_be_visible()
+
+    light = line.evaluate("line => getComputedStyle(line).stroke")
+    page.emulate_media(color_scheme="dark")
+    assert line.evaluate("line => getComputedStyle(line).stroke") != light
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(commands).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert complaints == []

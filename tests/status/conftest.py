@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.test import override_settings
+
+BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
+Configure = Callable[..., Mapping[str, Any]]
+
+
+@pytest.fixture
+def configure(redis_url: str) -> Iterator[Configure]:
+    """Changes ``ENODE`` for the test, with topics of its own."""
+    with ExitStack() as stack:
+
+        def change(**given: Any) -> Mapping[str, Any]:
+            name = uuid.uuid4().hex
+            own = {"COMMAND_TOPIC": f"commands-{name}", "EVENT_TOPIC": f"events-{name}", "QUEUES_PER_TOPIC": 2}
+            changed = {**settings.ENODE, **own, **given}
+            stack.enter_context(override_settings(ENODE=changed))
+            return changed
+
+        yield change
+
+
+def broker_at(port: int) -> Mapping[str, Any]:
+    return {"BACKEND": BROKER, "LOCATION": f"tcp://127.0.0.1:{port}"}
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Who connects to it gets no answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def wait_until_landed() -> None:
+    deadline = time.monotonic() + 30
+    while any(thread.name.startswith("enode-status") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline, "a thread of the status has not ended"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def landed() -> Iterator[None]:
+    """No thread may be left in the tests' database when it is emptied, or dropped."""
+    yield
+    wait_until_landed()

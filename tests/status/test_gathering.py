@@ -1,0 +1,274 @@
+"""Everything is asked, in bounded time, and nothing hides anything else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from django.db import connection, connections
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
+from django.db.models.functions import Now
+from pytest_django import DjangoDbBlocker
+
+from enode_django.conf import conf
+from enode_django.models import Job, JobState, ParkedEvent
+from enode_django.runtime import make_transport
+from enode_django.status import PARTS, Health, gather
+from enode_django.status import databases as databases_of_status
+from enode_django.status.databases import ask_database
+from enode_django.status.flights import ask_all
+from enode_django.status.parts import Finding
+from enode_django.status.processors import ask_mailboxes, ask_processors
+from enode_django.status.queue import shown_location
+from enode_django.status.work import ask_jobs, ask_parked
+from tests.status.conftest import Configure, broker_at, wait_until_landed
+from tests.status.reports import figures, write_report
+
+
+def reasons(finding: Finding) -> list[str]:
+    return [problem.reason for problem in finding.problems]
+
+
+def worst(finding: Finding) -> Health:
+    return max((problem.health for problem in finding.problems), default=Health.OK)
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_project_that_runs_is_well_in_every_part(configure: Configure, landed: None) -> None:
+    configure()
+    write_report("enode-1", 1, figures(10), lived=60)
+    status = gather()
+    assert [part.name for part in status.parts] == list(PARTS)
+    assert {part.name for part in status.parts if part.problems} == {"lag"}  # nothing has run really
+    assert status.health is Health.DEGRADED
+    (row,) = status.part("database").rows
+    assert (row.alias, row.vendor, row.unapplied) == ("default", "postgresql", 0)
+    (row,) = status.part("queue").rows
+    assert row.kind == "RedisStreams"
+    assert [row.state for row in status.part("processors").rows] == ["running"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_queue_that_cannot_be_reached_is_bad_and_hides_nothing(
+    configure: Configure, closed_port: int, landed: None
+) -> None:
+    configure(QUEUE=broker_at(closed_port))
+    status = gather()
+    (problem,) = status.part("queue").problems
+    assert problem.health is Health.BAD
+    assert "runbroker" in problem.reason
+    assert status.part("database").health is Health.OK
+    assert len(status.part("lag").rows) > 1, "what the database knows is told all the same"
+    assert "not known" in status.part("lag").problems[0].reason
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_queue_that_does_not_answer_takes_bounded_time_and_one_thread(
+    configure: Configure, silent_port: int, landed: None
+) -> None:
+    configure(QUEUE={**broker_at(silent_port), "OPTIONS": {"timeout": 2.0}})
+    for _ in range(3):
+        status = gather(["queue", "database"], timeout=0.3)
+        (problem,) = status.part("queue").problems
+        assert problem.reason == "queue gave no answer within 0.3 s"
+        assert status.part("database").health is Health.OK
+    asking = [thread for thread in threading.enumerate() if thread.name == "enode-status-queue"]
+    assert len(asking) == 1
+
+
+@pytest.fixture
+def unguarded(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Reading any database, also one that Django's test cases would not let a thread connect to."""
+    with django_db_blocker.unblock():
+        yield
+
+
+def test_a_shard_that_does_not_answer_hides_neither_its_siblings_nor_the_rest(
+    unguarded: None, configure: Configure, silent_port: int, monkeypatch: pytest.MonkeyPatch, landed: None
+) -> None:
+    default = connections["default"].settings_dict
+    away = {**default, "HOST": "127.0.0.1", "PORT": str(silent_port), "OPTIONS": {"connect_timeout": 2}}
+    monkeypatch.setitem(connections.settings, "away", away)
+    configure(EVENT_STORE={"DATABASES": ["default", "away"]})
+    status = gather(["database", "shards", "queue"], timeout=1.0)
+    assert [row.alias for row in status.part("shards").rows] == ["default"]
+    assert [problem.reason for problem in status.part("shards").problems] == ["shard away gave no answer within 1 s"]
+    assert [row.alias for row in status.part("database").rows] == ["default"]
+    assert status.part("queue").health is Health.OK
+    wait_until_landed()  # a host that stays silent is given up
+
+
+def test_who_asks_the_same_at_the_same_time_waits_for_the_same_answer() -> None:
+    asked: list[int] = []
+    go, arrived = threading.Event(), threading.Barrier(5)
+
+    def ask() -> Finding:
+        asked.append(1)
+        go.wait(20)
+        return Finding(rows=["answer"])
+
+    found: list[object] = []
+
+    def wait() -> None:
+        arrived.wait(20)
+        found.append(ask_all({"lane": [("part", ask)]}, 20)["lane"]["part"][0].rows)
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    arrived.wait(20)
+    while not asked:
+        time.sleep(0.001)
+    go.set()
+    for thread in threads:
+        thread.join(20)
+    assert found == [["answer"]] * 4
+    assert len(asked) < 4
+
+
+def test_a_question_that_raises_is_answered_with_its_error_and_the_next_one_is_asked() -> None:
+    def fails() -> Finding:
+        raise ZeroDivisionError("no\nfurther lines")
+
+    answers = ask_all({"lane": [("one", fails), ("two", lambda: Finding(["row"]))]}, 20)["lane"]
+    assert reasons(answers["one"][0]) == ["ZeroDivisionError: no"]
+    assert answers["two"][0].rows == ["row"]
+
+
+def test_an_unknown_part_is_named() -> None:
+    with pytest.raises(ValueError, match="'brokers'"):
+        gather(["queue", "brokers"])
+
+
+def test_addresses_are_shown_without_secrets() -> None:
+    assert shown_location("rediss://:sesame@cache:6380/2?password=sesame") == "rediss://cache:6380/2"
+    assert "sesame" not in shown_location("redis+sentinel://user:sesame@one:1,two:2/main?sentinel_password=sesame")
+    assert shown_location("unix:///run/redis.sock?password=sesame") == "unix:///run/redis.sock"
+
+
+# -- its parts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_a_database_without_all_migrations_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases_of_status, "_applied", set())
+    assert reasons(ask_database("default")) == []
+    monkeypatch.setattr(databases_of_status, "_applied", set())
+    for newest in MigrationLoader(connection).graph.leaf_nodes("enode_django"):
+        MigrationRecorder(connection).record_unapplied(*newest)
+    (reason,) = reasons(ask_database("default"))
+    assert "manage.py migrate" in reason
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("written", "health", "said"),
+    [
+        ([], Health.BAD, "no processor has reported"),
+        ([("a", 1, {}, False)], Health.OK, ""),
+        ([("a", 1, {}, True)], Health.BAD, "no processor has reported"),
+        ([("a", 1, {}, False), ("b", 100, {}, False)], Health.DEGRADED, "b is silent"),
+        ([("a", 1, {}, False), ("b", 100, {}, True)], Health.OK, ""),
+        ([("a", 1, {"workers": 1}, False)], Health.DEGRADED, "1 of 2 command workers"),
+        ([("a", 1, {"event_workers": 0, "planned_event_workers": 0}, False)], Health.BAD, "no event worker"),
+        ([("a", 1, {"workers": 0, "planned_workers": 0}, False)], Health.BAD, "no command worker"),
+    ],
+)
+def test_processors_are_judged_by_their_last_reports(
+    written: list[tuple[str, float, dict[str, int], bool]], health: Health, said: str
+) -> None:
+    for supervisor, ago, changed, ended in written:
+        write_report(supervisor, ago + 5, figures(1), lived=10)
+        write_report(supervisor, ago, {**figures(1), **changed}, lived=15, ended=ended)
+    finding = ask_processors()
+    assert worst(finding) is health
+    assert said in " ".join(reasons(finding))
+    assert [row.supervisor for row in finding.rows] == sorted({name for name, *_ in written})
+
+
+@pytest.mark.django_db
+def test_that_nothing_is_reported_on_purpose_is_no_failure(configure: Configure) -> None:
+    configure(REPORTS={"INTERVAL": None})
+    assert worst(ask_processors()) is Health.DEGRADED
+
+
+@pytest.mark.django_db
+def test_mailboxes_that_are_full_are_told(configure: Configure) -> None:
+    configure(COMMAND_MAILBOXES=3, MAX_UNFINISHED=100)
+    write_report("a", 1, figures(1, unfinished=200), lived=10)
+    finding = ask_mailboxes()
+    (row,) = finding.rows
+    assert (row.command_mailboxes, row.unfinished, row.most_unfinished) == (6, 200, 200)
+    assert worst(finding) is Health.DEGRADED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_backlog_that_nobody_works_off_is_bad(configure: Configure, landed: None) -> None:
+    configure()
+    topic = conf().COMMAND_TOPIC
+    with closing(make_transport()) as transport:
+        transport.create_topic(topic, 2)
+        epoch = transport.acquire("processors", topic, 0, "me", 30.0).epoch
+        transport.send(topic, {0: [b"one", b"two"]})
+        transport.release("processors", topic, "me", {0: epoch})
+        part = gather(["backlog"]).part("backlog")
+        assert [(row.group, row.backlog, row.members) for row in part.rows] == [("processors", 2, 0)]
+        assert part.health is Health.BAD
+        transport.join("processors", topic, "me", 30.0)
+        assert gather(["backlog"]).health is Health.OK
+
+
+@pytest.mark.django_db
+def test_what_is_parked_is_counted_by_aggregate() -> None:
+    for id, command in (("a", "1"), ("a", "2"), ("b", "3")):
+        ParkedEvent.objects.create(
+            subscriber="bank.Ledger",
+            aggregate_root_type="bank.BankAccount",
+            aggregate_root_id=id,
+            command_id=command,
+            error_type="ValueError",
+            error="ValueError: no",
+            attempts=5,
+            first_failed_at=Now(),
+            last_failed_at=Now(),
+        )
+    finding = ask_parked()
+    assert [(row.subscriber, row.aggregates) for row in finding.rows] == [("bank.Ledger", 2)]
+    assert worst(finding) is Health.DEGRADED
+
+
+@pytest.fixture
+def add_job(db: None) -> Callable[..., Job]:
+    def add(state: JobState, *, lease: float = 60.0, **given: object) -> Job:
+        finished = None if state is JobState.RUNNING else Now()
+        values = {"kind": "rebuild", "name": "bank.Ledger", "finished_at": finished, **given}
+        owner = "00000000-0000-0000-0000-000000000000"
+        until = Now() + timedelta(seconds=lease)
+        return Job.objects.create(state=state, owner=owner, lease_until=until, started_at=Now(), **values)
+
+    return add
+
+
+def test_jobs_that_failed_are_told_until_the_same_has_succeeded(add_job: Callable[..., Job]) -> None:
+    failed = add_job(JobState.FAILED, error="Traceback\nValueError: no such table")
+    add_job(JobState.FAILED, name="other", finished_at=Now() - timedelta(days=3))
+    finding = ask_jobs()
+    assert [row.id for row in finding.rows] == [failed.pk]
+    assert "ValueError: no such table" in reasons(finding)[0]
+    add_job(JobState.SUCCEEDED)
+    assert ask_jobs() == Finding([], [])
+
+
+def test_jobs_that_run_are_shown_and_those_that_were_left_are_told(add_job: Callable[..., Job]) -> None:
+    running, left = add_job(JobState.RUNNING), add_job(JobState.RUNNING, name="left", lease=-1.0)
+    finding = ask_jobs()
+    assert [row.id for row in finding.rows] == [left.pk, running.pk]
+    assert reasons(finding) == [f"job {left.pk} (rebuild of left) was left by its process; start it again"]
