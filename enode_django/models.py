@@ -348,7 +348,7 @@ class ProcessorReport(models.Model):
 
     class Meta:
         verbose_name = "processor report"
-        verbose_name_plural = "processor reports"
+        verbose_name_plural = "dashboard"  # which their page in the admin is
         default_permissions = ("view",)
         indexes = [models.Index(fields=["reported_at"], name="enode_processor_reported_at")]
 

@@ -49,10 +49,8 @@ class Chart(NamedTuple):
 
 CHARTS = (
     Chart("commands", "Commands", "per second", FIRST, "", "Commands whose outcome is final, and those that failed."),
-    Chart("sent", "Latency", "ms", FIRST, "p50", "From when a command was made until its outcome was durable."),
-    Chart(
-        "pulled", "Latency in workers", "ms", FIRST, "p50", "From the pull of a command until its outcome was durable."
-    ),
+    Chart("pulled", "Latency", "ms", FIRST, "p50", "From the pull of a command until its outcome was durable."),
+    Chart("sent", "Latency since sending", "ms", FIRST, "p50", "From when a command was made until it was durable."),
     Chart("sizes", "Batch size", "commands", FIRST, "average", "Commands that were stored in one batch."),
     Chart("conflicts", "Conflicts", "per second", FIRST, "", "Aggregates recovered since a version was taken."),
     Chart("backlog", "Backlog", "messages", LARGEST, "the most", "Messages that a consumer group has not committed."),

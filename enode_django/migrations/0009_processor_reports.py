@@ -36,7 +36,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "processor report",
-                "verbose_name_plural": "processor reports",
+                "verbose_name_plural": "dashboard",
                 "default_permissions": ("view",),
                 "indexes": [models.Index(fields=["reported_at"], name="enode_processor_reported_at")],
             },

@@ -123,6 +123,7 @@ def options_of(parser: ArgumentParser) -> set[str]:
     [
         "runprocessors",
         "runbroker",
+        "enodestatus",
         "parked",
         "buildsnapshots",
         "forgetsubscriber",

@@ -18,10 +18,9 @@ const enodeChart = (() => {
     function fewer(lines) {
         if (lines.length <= MOST_LINES) return lines;
         const peak = (line) => Math.max(...line.values.map((value) => value ?? 0));
-        const sorted = [...lines].sort((one, other) => peak(other) - peak(one));
-        const rest = sorted.slice(MOST_LINES - 1);
-        const values = rest[0].values.map((_, place) => largest(rest.map((line) => line.values[place])));
-        return [...sorted.slice(0, MOST_LINES - 1), {name: `${rest.length} others, the most`, values}];
+        const rest = new Set([...lines].sort((one, other) => peak(other) - peak(one)).slice(MOST_LINES - 1));
+        const values = lines[0].values.map((_, place) => largest([...rest].map((line) => line.values[place])));
+        return [...lines.filter((line) => !rest.has(line)), {name: `${rest.size} others, the most`, values}];
     }
 
     function largest(values) {
@@ -61,7 +60,8 @@ const enodeChart = (() => {
             Object.assign(this, {ends, from, to, step: width});
             this.top = ceiling(Math.max(1e-9, largest(lines.map((line) => largest(line.values) ?? 0)) || 1));
             this.cursor = element("line", {class: "enode-cursor", y1: MARGIN.top, y2: this.height - MARGIN.bottom, visibility: "hidden"});
-            this.drawn.replaceChildren(...this.axes(), ...lines.flatMap((line, place) => this.shape(line, place, lines.length)), this.cursor);
+            const shapes = lines.flatMap((line, place) => this.shape(line, place, lines.length));
+            this.drawn.replaceChildren(...this.axes(), ...(shapes.length ? shapes : [this.nothing()]), this.cursor);
         }
 
         x(seconds) {
@@ -106,6 +106,11 @@ const enodeChart = (() => {
                 made.push(element("path", {class: classes, d: `M${points.join("L")}`, "stroke-dasharray": DASHES[place]}));
             }
             return made;
+        }
+
+        nothing() {
+            const x = (MARGIN.left + this.width - MARGIN.right) / 2;
+            return element("text", {x, y: this.height / 2 - 6, "text-anchor": "middle"}, "nothing was measured");
         }
 
         /* Runs of steps with values, side by side. */
