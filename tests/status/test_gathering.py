@@ -24,9 +24,10 @@ from enode_django.status.databases import ask_database
 from enode_django.status.flights import ask_all
 from enode_django.status.parts import Finding
 from enode_django.status.processors import ask_mailboxes, ask_processors
-from enode_django.status.queue import shown_location
+from enode_django.status.queue import ask_queue, shown_location
 from enode_django.status.work import ask_jobs, ask_parked
-from tests.status.conftest import Configure, broker_at, wait_until_landed
+from sample_project.embedded import Broker
+from tests.status.conftest import BROKER, Configure, broker_at, wait_until_landed
 from tests.status.reports import figures, write_report
 
 
@@ -54,6 +55,13 @@ def test_a_project_that_runs_is_well_in_every_part(configure: Configure, landed:
     (row,) = status.part("queue").rows
     assert row.kind == "RedisStreams"
     assert [row.state for row in status.part("processors").rows] == ["running"]
+
+
+def test_a_broker_tells_of_itself(configure: Configure, private_broker: Broker) -> None:
+    configure(QUEUE={"BACKEND": BROKER, "LOCATION": private_broker.url})
+    (row,) = ask_queue().rows
+    assert (row.kind, row.address) == ("Broker", private_broker.url)
+    assert row.figures["damaged_batches"] == 0
 
 
 @pytest.mark.django_db(transaction=True)

@@ -55,11 +55,11 @@ def test_a_supervisor_that_was_there_before_the_first_report_in_sight_leaves_a_g
     assert commands([report("a", seconds, seconds) for seconds in (22, 27, 32)], 30)[4:] == [None, 1]
 
 
-@given(st.lists(st.tuples(st.floats(0.5, 14), st.integers(0, 10_000)), min_size=1, max_size=40))
-def test_all_that_was_counted_is_shared_out(pauses: Sequence[tuple[float, int]]) -> None:
+@given(st.lists(st.tuples(st.integers(1, 28), st.integers(0, 10_000)), min_size=1, max_size=20))
+def test_all_that_was_counted_is_shared_out(pauses: Sequence[tuple[int, int]]) -> None:
     at, done, reports = START, 0, []
     for pause, more in pauses:
-        at, done = at + pause, done + more
+        at, done = at + pause / 2, done + more
         reports.append(Report("a", START, at, False, figures(done)))
     reports[-1] = reports[-1]._replace(ended=True)
     line = charts(reports, Steps.between(START, at + 5, 5), PATIENCE)["commands"]["finished"]
