@@ -87,6 +87,7 @@ class DashboardAdmin(ReadOnly, DashboardBase):
             "status_interval": STATUS_INTERVAL,
             **(extra_context or {}),
         }
+        request.current_app = self.admin_site.name  # for links to the same site
         return TemplateResponse(request, "enode_django/admin/dashboard.html", context)
 
     def figures_view(self, request: HttpRequest) -> JsonResponse:

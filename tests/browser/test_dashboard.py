@@ -16,12 +16,21 @@ from enode_django.admin import dashboard
 from tests.status.reports import figures, followed, write_report
 
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+PAGE = "/admin/enode_django/processorreport/"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def with_policy(route: Route) -> None:
     answer = route.fetch()
     route.fulfill(response=answer, headers={**answer.headers, "content-security-policy": POLICY})
+
+
+def sign_in(live_server: LiveServer, page: Page) -> None:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    page.context.add_cookies(
+        [{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}]
+    )
 
 
 def write(now: datetime, at: int, commands: int) -> None:
@@ -38,12 +47,8 @@ def test_charts_follow_the_reports_in_light_and_dark_and_on_a_phone(
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if "Policy" in message.text else None)
     page.route(re.compile(r"/processorreport/$"), with_policy)
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    page.context.add_cookies(
-        [{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}]
-    )
-    page.goto(f"{live_server.url}/admin/enode_django/processorreport/")
+    sign_in(live_server, page)
+    page.goto(f"{live_server.url}{PAGE}")
     expect(page.locator(".enode-empty")).to_contain_text("run manage.py runprocessors")
     expect(page.locator(".enode-parts li", has_text="processors")).to_contain_text("bad")
 
@@ -77,3 +82,24 @@ def test_charts_follow_the_reports_in_light_and_dark_and_on_a_phone(
     expect(commands).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert complaints == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_page_that_nobody_looks_at_asks_for_nothing(live_server: LiveServer, page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "since=" in request.url else None)
+    sign_in(live_server, page)
+    page.clock.install()
+    page.goto(f"{live_server.url}{PAGE}")
+    expect(page.locator(".enode-empty")).to_be_visible()
+    expect(page.locator(".enode-parts li").first).to_be_visible()
+    show = """isHidden => {
+        Object.defineProperty(document, "hidden", {configurable: true, get: () => isHidden});
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(show, True)
+    before = len(asked)
+    page.clock.run_for(120_000)
+    assert len(asked) == before
+    with page.expect_request(re.compile("since=")):
+        page.evaluate(show, False)

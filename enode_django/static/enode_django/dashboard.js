@@ -157,6 +157,8 @@
     function say(failure) {
         const line = find(".enode-updated");
         line.classList.toggle("enode-stale", Boolean(failure));
+        if (failure) line.setAttribute("role", "alert");
+        else line.removeAttribute("role");  // who listens to the page should not hear a time every few seconds
         line.textContent = failure
             ? `Not updated${updated ? ` since ${time(updated, true)}` : ""}: ${failure}`
             : `The last ${windowSeconds / 60} minutes, as reported until ${time(until, true)}.`;
