@@ -75,7 +75,7 @@ class Accounts(ReadOnlyModelViewSet[AccountSummary]):
     serializer_class = AccountSerializer
     pagination_class = ByNumber
     permission_classes = (IsAuthenticated, IsTeller)
-    lookup_value_regex = "[^/]+"
+    lookup_value_regex = r"[^/\x00]+"
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         account = self.get_object()

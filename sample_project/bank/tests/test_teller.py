@@ -34,7 +34,7 @@ class Counter(TestCase):
                 Deposit(aggregate_root_id="a", amount=Decimal(10)),
             ]
         )
-        teller = User.objects.create_user("tina", password="secret")
+        teller = User.objects.create_user("tina")
         teller.groups.add(tellers())
         self.client.force_login(teller)
 
@@ -153,6 +153,9 @@ class Counter(TestCase):
 
     def test_logging_in_leads_to_the_page_that_was_asked_for(self) -> None:
         self.client.logout()
+        teller = User.objects.get(username="tina")
+        teller.set_password("secret")
+        teller.save()
         login = {"username": "tina", "password": "secret", "next": "/teller/accounts/a/"}
         self.assertRedirects(self.client.post("/teller/login/", login), "/teller/accounts/a/")
         elsewhere = {**login, "next": "https://elsewhere.example/"}
