@@ -49,7 +49,7 @@ def write_files(page: Path, directory: Path) -> None:
     for block in blocks(page):
         if target := block.option("file"):
             path = directory / target
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
         elif target := block.option("append"):
             with (directory / target).open("a") as file:
