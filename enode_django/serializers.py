@@ -180,7 +180,7 @@ def _field(declared: Declaration, options: Mapping[str, Any]) -> Field:
     field = _field_class(kind)(**{**given, **options})
     field.is_text = json_type(kind).is_text
     field.json = json_type(kind | None if may_be_none else kind)
-    return extend_schema_field(dict(field.json.schema))(field)  # type: ignore[no-any-return]
+    return extend_schema_field(dict(json_type(kind).schema))(field)  # type: ignore[no-any-return]
 
 
 class CommandResultSerializer(serializers.Serializer[CommandResult]):

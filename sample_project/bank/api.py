@@ -12,6 +12,7 @@ from django.utils.cache import get_conditional_response
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.request import Request
@@ -31,6 +32,7 @@ ANSWERS: dict[int, Any] = {
     200: CommandResultSerializer,
     **dict.fromkeys((400, 401, 403, 404, 409, 412, 415, 503, 504), OpenApiTypes.OBJECT),
 }
+REFUSED = dict.fromkeys((401, 403, 404), OpenApiTypes.OBJECT)
 
 
 class OpenSerializer(CommandSerializer):
@@ -63,13 +65,22 @@ class ByNumber(CursorPagination):
     page_size = 50
     ordering = "aggregate_root_id"
 
+    def decode_cursor(self, request: Request) -> Any:
+        cursor = super().decode_cursor(request)
+        if cursor is not None and "\0" in str(cursor.position or ""):  # PostgreSQL would not take it
+            raise NotFound(self.invalid_cursor_message)
+        return cursor
+
 
 class IsTeller(BasePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
         return request.user.has_perm(SERVE)
 
 
-@extend_schema_view(retrieve=extend_schema(responses={200: AccountSerializer, 304: None, 404: OpenApiTypes.OBJECT}))
+@extend_schema_view(
+    list=extend_schema(responses={200: AccountSerializer(many=True), **REFUSED}),
+    retrieve=extend_schema(responses={200: AccountSerializer, 304: None, **REFUSED}),
+)
 class Accounts(ReadOnlyModelViewSet[AccountSummary]):
     queryset = AccountSummary.objects.all()
     serializer_class = AccountSerializer

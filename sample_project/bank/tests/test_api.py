@@ -48,6 +48,8 @@ class Accounts(TestCase):
     def test_accounts_are_listed(self) -> None:
         (account,) = self.api.get(ACCOUNTS).json()["results"]
         assert account["aggregate_root_id"] == "a"
+        for cursor in ("x", "cD0lMDA=", "%00", "b=-1"):  # the second one is "p=%00"
+            assert self.api.get(ACCOUNTS, {"cursor": cursor}).status_code in (200, 404), cursor
 
     def test_a_deposit_answers_with_what_became_of_it(self) -> None:
         response = self.post("a/deposit/", {"amount": "4.50"})
