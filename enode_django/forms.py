@@ -123,7 +123,8 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
                 self._renew()  # nobody can mend what is hidden
             return
         id = str(uuid5(self.cleaned_data[TOKEN], self._content()))
-        aggregate_root_id = self._aggregate_root_id or self.cleaned_data.get(AGGREGATE) or id
+        given = self._aggregate_root_id
+        aggregate_root_id = self.cleaned_data.get(AGGREGATE, id) if given is None else given
         try:
             self._command = self._class(aggregate_root_id=aggregate_root_id, id=id, **self._entered(), **self._values)
         except (InvalidField, ValueError) as error:  # the class's own __post_init__, too
@@ -136,7 +137,7 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
         )
 
     def _entered(self) -> dict[str, Any]:
-        names = [name for name in self.declarations if name in self.fields and name != AGGREGATE]
+        names = [name for name in self.declarations if name in self.cleaned_data and name != AGGREGATE]
         return {name: self.cleaned_data[name] for name in names if not self._is_left_out(name)}
 
     def _is_left_out(self, name: str) -> bool:

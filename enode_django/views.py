@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from django.contrib.auth.mixins import AccessMixin
-from django.core.exceptions import ValidationError
+from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -105,7 +105,8 @@ class CommandView(AccessMixin, FormBase):
     def get_form_class(self) -> type[CommandForm]:
         if self.form_class is not None:
             return self.form_class
-        assert self.command is not None, f"{type(self).__qualname__} needs a command or a form_class"
+        if self.command is None:
+            raise ImproperlyConfigured(f"{type(self).__qualname__} needs a command, or a form_class")
         fields = tuple(self.fields) if self.fields is not None else None
         return command_form(self.command, fields)  # type: ignore[arg-type]
 
