@@ -105,7 +105,7 @@ class CommandView(ApiView):
             if is_own or may_view_streams:
                 result = stored_result(row)
                 return Response(_stored(result, is_own or may_view_payload(request)), headers=etag(result.version))
-        if is_pending(id, user):
+        if holds(id) and is_pending(id, user):
             return Response({"id": id, "status": "pending"})
         raise Problem(404, "nothing is stored of such a command, at least not yet", kind="enode:unknown-command")
 

@@ -203,6 +203,8 @@ def _header(name: str, description: str) -> OpenApiParameter:
     return OpenApiParameter(name, str, OpenApiParameter.HEADER, description=description)
 
 
+_ID = OpenApiParameter("id", ID, OpenApiParameter.PATH)
+_TYPE = OpenApiParameter("type", ID, OpenApiParameter.PATH, description="Of aggregates: its stored name.")
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": 10**18}
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**18}
 _LIMIT = _query("limit", _COUNT, "At most so many; 500 are the most there are in a page.")
@@ -251,7 +253,7 @@ class _Command(_View):
         return {
             "operation_id": "get_command",
             "summary": "What became of a command",
-            "parameters": [_query("aggregate_root_id", str, "If the same id was used for several aggregates.")],
+            "parameters": [_ID, _query("aggregate_root_id", str, "If the same id was used for several aggregates.")],
             "responses": _answers({200: StoredOutcome}, 404),
         }
 
@@ -264,6 +266,8 @@ class _Aggregate(_View):
             "operation_id": "get_aggregate",
             "summary": "The state of an aggregate",
             "parameters": [
+                _TYPE,
+                _ID,
                 _query("version", _COUNT, "As it was then."),
                 _header("If-None-Match", "An ETag that is known already."),
             ],
@@ -278,7 +282,7 @@ class _AggregateEvents(_View):
         return {
             "operation_id": "list_aggregate_events",
             "summary": "The events of an aggregate",
-            "parameters": [_query("after", _NUMBER, "A version."), _LIMIT],
+            "parameters": [_TYPE, _ID, _query("after", _NUMBER, "A version."), _LIMIT],
             "responses": _answers({200: History}, 400, 404),
         }
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 from importlib import import_module
 
 from django.apps import apps
-from django.urls import path
+from django.urls import path, register_converter
+from django.urls.converters import PathConverter
 
 from enode_django.api.aggregates import AggregateEventsView, AggregateView, FeedView
 from enode_django.api.commands import CommandsView, CommandView
@@ -14,12 +15,20 @@ if apps.is_installed("drf_spectacular"):
 
 app_name = "enode_api"
 
-# Ids may hold slashes.
+
+class IdConverter(PathConverter):
+    """Ids may hold slashes and line breaks."""
+
+    regex = "(?s:.+)"
+
+
+register_converter(IdConverter, "enode_id")
+
 urlpatterns = [
     path("commands/", CommandsView.as_view(), name="commands"),
-    path("commands/<path:id>/", CommandView.as_view(), name="command"),
-    path("aggregates/<str:type>/<path:id>/events/", AggregateEventsView.as_view(), name="aggregate-events"),
-    path("aggregates/<str:type>/<path:id>/", AggregateView.as_view(), name="aggregate"),
+    path("commands/<enode_id:id>/", CommandView.as_view(), name="command"),
+    path("aggregates/<str:type>/<enode_id:id>/events/", AggregateEventsView.as_view(), name="aggregate-events"),
+    path("aggregates/<str:type>/<enode_id:id>/", AggregateView.as_view(), name="aggregate"),
     path("events/", FeedView.as_view(), name="events"),
     path("events/stream/", EventStreamView.as_view(), name="stream"),
 ]

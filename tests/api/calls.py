@@ -1,0 +1,46 @@
+"""Requests to the API, and what is checked of every answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from django.contrib.auth.models import User
+from django.test import Client
+
+COMMANDS = "/api/commands/"
+
+
+class Caller(NamedTuple):
+    client: Client
+    user: User | None = None
+
+    def send(self, type: str, id: str, fields: Any = None, *, query: str = "", key: str = "", **headers: str) -> Any:
+        body = {"type": type, "aggregate_root_id": id} | ({} if fields is None else {"fields": fields})
+        if key:
+            headers["Idempotency-Key"] = key
+        return self.post(json.dumps(body), query, **headers)
+
+    def post(self, body: str | bytes, query: str = "", **headers: str) -> Any:
+        """``If_Match`` stands for the header If-Match."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.post(f"{COMMANDS}{query}", body, content_type="application/json", headers=named)
+
+    def get(self, path: str, query: dict[str, Any] | None = None, **headers: str) -> Any:
+        return self.client.get(f"/api/{path}", query or {}, headers=headers)
+
+
+def problem(response: Any, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.content
+    assert response["Content-Type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert body["status"] == status
+    assert {"type", "title", "detail"} <= body.keys()
+    return body
+
+
+def wrong_parts(response: Any) -> dict[str, str]:
+    """What is wrong with a request, by its place."""
+    found = problem(response, 400)
+    assert found["type"] == "urn:problem-type:enode:invalid"
+    return {each.get("pointer") or each["parameter"]: each["detail"] for each in found["errors"]}

@@ -1,0 +1,124 @@
+"""``Idempotency-Key``: the same request takes effect once, and a key is nobody else's."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from django.db.models import F
+from django.test import override_settings
+
+from enode_django import execute_command, metadata
+from enode_django.api.received import prune
+from enode_django.models import EventStream, ReceivedCommand
+from enode_django.testing.inline import InlineCommandBus
+from sample_project.bank.domain import Deposit, OpenAccount
+from tests.api.calls import Caller, problem, wrong_parts
+from tests.api.conftest import MakeCaller
+
+pytestmark = pytest.mark.django_db
+
+DEPOSIT = ("bank.Deposit", "a", {"amount": "5"})
+WAIT = "?wait=executed"
+
+
+@pytest.fixture(autouse=True)
+def account(bus: InlineCommandBus) -> None:
+    execute_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
+
+
+def test_the_same_request_takes_effect_once(sender: Caller) -> None:
+    first, second = (sender.send(*DEPOSIT, key="k", query=WAIT) for _ in range(2))
+    assert first.json() == second.json()
+    assert first.json()["value"] == "5"
+    assert sender.send(*DEPOSIT, key='"k"').status_code == 202  # as a structured field
+    assert EventStream.objects.filter(aggregate_root_id="a").count() == 2
+
+
+def test_the_order_of_members_makes_no_other_content(sender: Caller) -> None:
+    one = '{"type": "bank.Deposit", "aggregate_root_id": "a", "fields": {"amount": "5"}}'
+    other = '{"fields": {"amount": "5"}, "aggregate_root_id": "a", "type": "bank.Deposit"}'
+    assert [sender.post(body, Idempotency_Key="k").status_code for body in (one, other)] == [202, 202]
+
+
+@pytest.mark.parametrize(
+    ("type_name", "id", "fields"),
+    [
+        ("bank.Deposit", "a", {"amount": "5.0"}),
+        ("bank.Withdraw", "a", {"amount": "5"}),
+        ("bank.Deposit", "b", {"amount": "5"}),
+    ],
+)
+def test_the_same_key_with_other_content_is_refused(sender: Caller, type_name: str, id: str, fields: object) -> None:
+    sender.send(*DEPOSIT, key="k")
+    found = problem(sender.send(type_name, id, fields, key="k", query=WAIT), 422)
+    assert found["type"] == "urn:problem-type:enode:key-reused"
+    assert EventStream.objects.filter(command_id="k").count() == 1
+
+
+def test_another_version_to_expect_is_other_content(sender: Caller) -> None:
+    assert sender.send(*DEPOSIT, key="k", If_Match='"1"').status_code == 202
+    assert problem(sender.send(*DEPOSIT, key="k", If_Match='"2"'), 422)
+
+
+def test_somebody_elses_key_tells_nothing(sender: Caller, caller: MakeCaller) -> None:
+    sender.send(*DEPOSIT, key="k", query=WAIT)
+    other = caller("send_command", name="other")
+    same = problem(other.send(*DEPOSIT, key="k", query=WAIT), 422)
+    different = problem(other.send("bank.Withdraw", "a", {"amount": "1"}, key="k", query=WAIT), 422)
+    own = problem(sender.send("bank.Withdraw", "a", {"amount": "1"}, key="k", query=WAIT), 422)
+    assert same == different == own
+    assert problem(other.get("commands/k/"), 404)
+
+
+def test_the_id_of_a_command_that_came_another_way_is_taken(sender: Caller) -> None:
+    with metadata(user="somebody"):
+        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id="theirs"))
+    execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id="nobodys"))
+    for key in ("theirs", "nobodys"):
+        assert problem(sender.send(*DEPOSIT, key=key, query=WAIT), 422)
+        assert not ReceivedCommand.objects.exists()
+        assert problem(sender.get(f"commands/{key}/"), 404)
+
+
+def test_keys_are_forgotten_by_age_and_their_commands_still_take_effect_once(sender: Caller) -> None:
+    first = sender.send(*DEPOSIT, key="k", query=WAIT).json()
+    sender.send(*DEPOSIT, key="young")
+    ReceivedCommand.objects.filter(command_id="k").update(received_at=F("received_at") - timedelta(days=8))
+    assert prune() == 1
+    assert list(ReceivedCommand.objects.values_list("command_id", flat=True)) == ["young"]
+    assert sender.send(*DEPOSIT, key="k", query=WAIT).json() == first
+    assert problem(sender.send("bank.Withdraw", "a", {"amount": "5"}, key="k"), 422)
+
+
+def test_keys_are_pruned_as_others_come(sender: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enode_django.api.received._EVERY", 1)
+    sender.send(*DEPOSIT, key="old")
+    ReceivedCommand.objects.update(received_at=F("received_at") - timedelta(days=8))
+    sender.send(*DEPOSIT, key="new")
+    assert list(ReceivedCommand.objects.values_list("command_id", flat=True)) == ["new"]
+
+
+@pytest.mark.parametrize("key", ["x" * 256, '"' + "x" * 256 + '"', '""'])
+def test_a_key_must_be_an_id(sender: Caller, key: str) -> None:
+    assert set(wrong_parts(sender.send(*DEPOSIT, key=key))) == {"Idempotency-Key"}
+
+
+def test_nothing_is_noted_without_a_key_or_of_what_is_not_valid(sender: Caller) -> None:
+    sender.send(*DEPOSIT)
+    sender.send("bank.Deposit", "a", {"amount": True}, key="k")
+    assert not ReceivedCommand.objects.exists()
+
+
+@override_settings(ENODE={"QUEUE": {"BACKEND": "enode_django.equeue.transports.memory.MemoryTransport"}})
+def test_a_command_with_a_key_is_pending_until_it_is_stored(sender: Caller, caller: MakeCaller) -> None:
+    from enode_django.commanding.bus import QueueCommandBus
+    from enode_django.runtime import close_bus, make_producer, make_transport, use_bus
+
+    transport = make_transport()
+    with use_bus(QueueCommandBus(transport, make_producer(transport), "commands")):
+        sender.send(*DEPOSIT, key="k")
+    assert sender.get("commands/k/").json() == {"id": "k", "status": "pending"}
+    assert problem(caller("send_command", name="other").get("commands/k/"), 404)
+    close_bus()
