@@ -177,6 +177,7 @@ BARS = (
     ),
     Bar("broker's start after a stop, s", ["broker's start after a stop"], lambda seconds: seconds, at_most=5),
     Bar("broker's start after a kill, s", ["broker's start after a kill"], lambda seconds: seconds, at_most=5),
+    Bar("API / empty view", ["API", "empty view"], lambda api, empty: api / empty, at_least=0.8),
     Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
 )
 
