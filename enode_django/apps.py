@@ -14,6 +14,7 @@ class EnodeConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from enode_django.api.checks import check_api
         from enode_django.checks import check_definitions, check_settings
         from enode_django.conf import DISCOVERED_MODULES, conf
         from enode_django.deploy_checks import check_production, check_queue
@@ -25,6 +26,7 @@ class EnodeConfig(AppConfig):
         types.label_of = _label_of
         register(check_settings, Tags.compatibility)
         register(check_definitions, Tags.models)
+        register(check_api, Tags.models)
         register(check_store, Tags.compatibility)
         register(check_shards, Tags.database)
         register(check_constraints, Tags.database)

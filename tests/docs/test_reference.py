@@ -15,7 +15,8 @@ from django.test import override_settings
 
 import enode_django
 from enode_django import checks, deploy_checks, store_checks, subscriber_checks
-from enode_django.conf import BROKER_DEFAULTS, Conf
+from enode_django.api import checks as api_checks
+from enode_django.conf import API_DEFAULTS, BROKER_DEFAULTS, Conf
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.subscribers import Subscriber
@@ -40,7 +41,9 @@ def default_of(field: dataclasses.Field[object]) -> object:
 def test_every_setting_is_documented_with_its_default() -> None:
     rows = rows_by_code(REFERENCE / "settings.md")
     defaults = {field.name: repr(default_of(field)) for field in dataclasses.fields(Conf)}
-    assert set(rows) - NESTED - SPARK - REDIS_OPTIONS - BROKER_OPTIONS - set(BROKER_DEFAULTS) == set(defaults)
+    assert set(rows) - NESTED - SPARK - REDIS_OPTIONS - BROKER_OPTIONS - set(BROKER_DEFAULTS) - set(
+        API_DEFAULTS
+    ) == set(defaults)
     assert {key: code_of(rows[key][0][1]) for key in defaults} == defaults
     assert all(row[2] for found in rows.values() for row in found)
 
@@ -85,6 +88,11 @@ def test_keys_of_the_broker_are_documented_with_their_defaults() -> None:
     }
 
 
+def test_keys_of_the_api_are_documented_with_their_defaults() -> None:
+    rows = rows_by_code(REFERENCE / "settings.md")
+    assert {key: code_of(rows[key][0][1]) for key in API_DEFAULTS} == {key: repr(v) for key, v in API_DEFAULTS.items()}
+
+
 def test_options_of_the_brokers_transport_are_documented_with_their_defaults() -> None:
     rows = rows_by_code(REFERENCE / "settings.md")
     parameters = inspect.signature(BrokerTransport).parameters.values()
@@ -94,7 +102,7 @@ def test_options_of_the_brokers_transport_are_documented_with_their_defaults() -
 
 
 def test_every_check_is_documented_once() -> None:
-    modules = (checks, deploy_checks, store_checks, subscriber_checks)
+    modules = (checks, api_checks, deploy_checks, store_checks, subscriber_checks)
     ids = re.findall(r'id="(enode_django\.[EW]\d{3})"', "".join(map(inspect.getsource, modules)))
     rows = rows_by_code(REFERENCE / "checks.md")
     assert len(ids) == len(set(ids)) > 0

@@ -1,0 +1,70 @@
+"""System checks of ``ENODE["API"]``. They do without Django REST framework."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error
+from django.utils.module_loading import import_string
+
+from enode_django.conf import API_DEFAULTS, conf
+from enode_django.domain.messages import Command
+from enode_django.exceptions import ConfigurationError
+from enode_django.serialization.registry import types
+
+
+def check_api(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    try:
+        current = conf().api
+    except (ConfigurationError, TypeError):  # E001 says so
+        return []
+    commands = current["COMMANDS"]
+    if not isinstance(commands, Mapping):
+        return [_wrong("COMMANDS", commands, "a dictionary of lists by type name")]
+    return [*_numbers(current), *_commands(commands)]
+
+
+def _numbers(current: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    for key in API_DEFAULTS.keys() - {"COMMANDS"}:
+        value = current[key]
+        whole = key == "MAX_BODY"
+        if type(value) not in ((int,) if whole else (int, float)) or not math.isfinite(value) or value <= 0:
+            yield _wrong(key, value, f"a {'whole ' if whole else ''}number above 0")
+
+
+def _commands(commands: Mapping[Any, Any]) -> Iterator[CheckMessage]:
+    known = types.names_of(Command)
+    labels = {name.rpartition(".")[0] for name in known}
+    for name, permissions in commands.items():
+        if name != "*" and name not in known and not (str(name).endswith(".*") and name[:-2] in labels):
+            yield Error(
+                f"ENODE['API']['COMMANDS'] names {name!r}, which no command is called.",
+                hint="Write a type name such as 'bank.Deposit', 'bank.*' for those of an app, or '*'.",
+                id="enode_django.E061",
+            )
+        if permissions is not None and not isinstance(permissions, list | tuple):
+            yield _wrong("COMMANDS", permissions, "a list of permissions")
+            continue
+        for permission in permissions or ():
+            if not _can_be_had(permission):
+                yield _wrong("COMMANDS", permission, "the path of a class, or a permission of Django's")
+
+
+def _can_be_had(permission: Any) -> bool:
+    if not isinstance(permission, str):
+        return callable(permission)
+    label, _, name = permission.rpartition(".")
+    if not name[:1].isupper():
+        return bool(label and name)
+    try:
+        import_string(permission)
+    except ImportError:
+        return False
+    return True
+
+
+def _wrong(key: str, value: object, wanted: str) -> Error:
+    return Error(f"ENODE['API'][{key!r}] is {value!r}; it must be {wanted}.", id="enode_django.E060")
