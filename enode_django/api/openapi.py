@@ -189,7 +189,7 @@ class FeedPage(serializers.Serializer[Any]):
 
 
 def _answers(answers: Mapping[Any, Any], *problems: int) -> dict[Any, Any]:
-    return {**answers, **{(status, CONTENT_TYPE): ProblemDetails for status in (*problems, 401, 403, 429, 503)}}
+    return {**answers, **{(status, CONTENT_TYPE): ProblemDetails for status in (*problems, 401, 403, 404, 406, 429, 503)}}
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class _Commands(_View):
                 _header("Idempotency-Key", "The command's id; the same request with the same key takes effect once."),
                 _header("If-Match", "The version that the aggregate must have, as its ETag."),
             ],
-            "responses": _answers({200: Outcome, 202: Sent}, 400, 404, 409, 412, 413, 415, 422, 500, 504),
+            "responses": _answers({200: Outcome, 202: Sent}, 400, 409, 412, 413, 415, 422, 500, 504),
         }
 
 
@@ -254,7 +254,7 @@ class _Command(_View):
             "operation_id": "get_command",
             "summary": "What became of a command",
             "parameters": [_ID, _query("aggregate_root_id", str, "If the same id was used for several aggregates.")],
-            "responses": _answers({200: StoredOutcome}, 404),
+            "responses": _answers({200: StoredOutcome}),
         }
 
 
@@ -271,7 +271,7 @@ class _Aggregate(_View):
                 _query("version", _COUNT, "As it was then."),
                 _header("If-None-Match", "An ETag that is known already."),
             ],
-            "responses": _answers({200: State, 304: None}, 400, 404, 409),
+            "responses": _answers({200: State, 304: None}, 400, 409),
         }
 
 
@@ -283,7 +283,7 @@ class _AggregateEvents(_View):
             "operation_id": "list_aggregate_events",
             "summary": "The events of an aggregate",
             "parameters": [_TYPE, _ID, _query("after", _NUMBER, "A version."), _LIMIT],
-            "responses": _answers({200: History}, 400, 404),
+            "responses": _answers({200: History}, 400),
         }
 
 
