@@ -7,7 +7,7 @@ nothing of it before a fixture is asked for, and is no part of `enode_django.tes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,6 +24,37 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "enode(followed_by): the subscribers that follow the fixture enode's commands")
 
 
+_DATABASE = frozenset({"db", "transactional_db", "live_server"})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """pytest-django makes a test database only if a test says beforehand that it needs one; without it, a fixture that
+    asks for it later would be given the real one."""
+    if config.pluginmanager.hasplugin("django"):
+        for item in items:
+            if _needs_database(item) and not _has_database(item):
+                item.add_marker(pytest.mark.django_db)
+
+
+def _needs_database(item: pytest.Item) -> bool:
+    names = _fixtures(item)
+    return "enode" in names and ("event_store" not in names or bool(_followed_by(item)))
+
+
+def _has_database(item: pytest.Item) -> bool:
+    return item.get_closest_marker("django_db") is not None or bool(_DATABASE & _fixtures(item))
+
+
+def _fixtures(item: pytest.Item) -> frozenset[str]:
+    return frozenset(getattr(item, "fixturenames", ()))
+
+
+def _followed_by(item: pytest.Item) -> Any:
+    marker = item.get_closest_marker("enode")
+    return None if marker is None else marker.kwargs["followed_by"]
+
+
 @pytest.fixture
 def event_store() -> MemoryEventStore:
     """In memory. A test that asks for it needs no database: the fixture ``enode`` then stores here."""
@@ -36,16 +67,18 @@ def event_store() -> MemoryEventStore:
 def enode(request: pytest.FixtureRequest) -> Iterator[InlineCommandBus]:
     """`enode_django.testing.inline` around the test: commands are executed at once, and subscribers follow them.
 
-    In the test's database (the fixture ``db`` of pytest-django), or in ``event_store`` if the test asks for that.
-    ``@pytest.mark.enode(followed_by=[…])`` names the subscribers.
+    In the test's database, as pytest-django makes it; or in ``event_store`` if the test asks for that.
+    ``@pytest.mark.enode(followed_by=[…])`` names the subscribers, which need a database in any case.
     """
     from enode_django.testing import inline
 
-    marker = request.node.get_closest_marker("enode")
-    followed_by = marker.kwargs["followed_by"] if marker is not None else None
-    store = request.getfixturevalue("event_store") if "event_store" in request.fixturenames else None
-    if store is None or followed_by:
-        request.getfixturevalue("db")
+    in_memory = "event_store" in request.fixturenames
+    followed_by = _followed_by(request.node)
+    if (followed_by or not in_memory) and not _has_database(request.node):
+        pytest.fail(
+            "the fixture enode needs a test database: install pytest-django, and name the fixture as a parameter"
+        )
+    store = request.getfixturevalue("event_store") if in_memory else None
     with inline(store, followed_by=followed_by) as bus:
         yield bus
 

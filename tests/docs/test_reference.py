@@ -138,6 +138,7 @@ def options_of(parser: ArgumentParser) -> set[str]:
         "eventschemas",
         "jobs",
         "equeue",
+        "startaggregate",
         "bankdemo",
     ],
 )

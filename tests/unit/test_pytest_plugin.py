@@ -45,6 +45,13 @@ def test_without_a_database(event_store, execute):
     assert execute(Open(aggregate_root_id="a")).version == 1
     assert event_store.heads(["a"]) == {"a": 1}
 """
+LATE = (
+    IN_MEMORY
+    + """
+def test_with_a_database_that_is_not_a_tests_own(request):
+    request.getfixturevalue("execute")
+"""
+)
 CONTRACT = """
 import pytest
 from enode_django.snapshots.store import MemorySnapshotStore
@@ -77,7 +84,10 @@ def test_a_run_that_uses_none_of_it_imports_nothing_of_it(tmp_path: Path) -> Non
 
 
 def test_in_memory_neither_a_database_nor_the_plugin_for_django_is_needed(tmp_path: Path) -> None:
-    assert "1 passed" in run(tmp_path, IN_MEMORY)
+    """And nothing is ever executed in a database that is no test's."""
+    shown = run(tmp_path, LATE)
+    assert "1 failed, 1 passed" in shown
+    assert "the fixture enode needs a test database" in shown
 
 
 def test_a_suite_says_what_a_driver_did_wrong(tmp_path: Path) -> None:
