@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from importlib.util import find_spec
 from typing import Any
 
 from django.apps import AppConfig
@@ -51,7 +52,7 @@ def _failures() -> Iterator[str]:
 def check_production(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """What is right for development, and not beyond."""
     try:
-        return [*_secret(), *_memory(), *_debug(), *_directory()]
+        return [*_secret(), *_memory(), *_debug(), *_directory(), *_api()]
     except ConfigurationError:  # E001 says so
         return []
 
@@ -109,4 +110,21 @@ def _directory() -> Iterator[CheckMessage]:
                 "take them along.",
                 hint="Name a directory that stays in ENODE['BROKER']['DIRECTORY'].",
                 id="enode_django.W035",
+            )
+
+
+def _api() -> Iterator[CheckMessage]:
+    if find_spec("rest_framework") is None:
+        return
+    from rest_framework.permissions import AllowAny
+
+    from enode_django.api.exposure import all_offered
+
+    with suppress(ConfigurationError):  # a permission that cannot be imported is no permission to anybody
+        names = [name for name, one in all_offered() if all(each is AllowAny for each in one.permissions)]
+        if names:
+            yield Warning(
+                f"The API takes commands from everybody, logged in or not: {', '.join(names)}.",
+                hint="Give them another permission than AllowAny, in ENODE['API']['COMMANDS'] or api_permissions.",
+                id="enode_django.W036",
             )

@@ -51,6 +51,20 @@ def test_defaults_for_development_are_named(settings: dict[str, Any], expected: 
     assert ids(**settings) == expected
 
 
+@pytest.mark.parametrize(
+    ("permissions", "expected"),
+    [
+        (None, []),
+        (["bank.add_transfer"], []),
+        (["rest_framework.permissions.AllowAny"], ["enode_django.W036"]),
+        (["rest_framework.permissions.AllowAny", "rest_framework.permissions.IsAdminUser"], []),
+        (["no.such.Permission"], []),
+    ],
+)
+def test_a_command_that_everybody_may_send_is_named(permissions: list[str] | None, expected: list[str]) -> None:
+    assert ids(**BROKER, API={"COMMANDS": {"notes.CreateNote": permissions}}) == expected
+
+
 def test_debug_is_named() -> None:
     with override_settings(DEBUG=True):
         assert ids(**BROKER) == ["enode_django.W034"]

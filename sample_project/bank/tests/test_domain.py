@@ -6,6 +6,7 @@ from decimal import Decimal
 
 from django.test import SimpleTestCase
 
+from enode_django import VersionMismatch
 from enode_django.testing import given
 from sample_project.bank.domain import (
     AccountClosed,
@@ -33,6 +34,13 @@ class AccountRules(SimpleTestCase):
         given(BankAccount, "a", OPENED).when(OpenAccount(aggregate_root_id="a", owner="Bob")).then_failed(
             "AggregateAlreadyExists"
         )
+
+    def test_who_saw_another_balance_withdraws_nothing(self) -> None:
+        account = given(BankAccount, "a", OPENED, FIVE)
+        withdraw = Withdraw(aggregate_root_id="a", amount=Decimal(5))
+        account.when(withdraw, expected_version=1).then_refused(VersionMismatch, expected_version=1)
+        again = Withdraw(aggregate_root_id="a", amount=Decimal(5))
+        account.when(again, expected_version=2).then(Withdrawn(amount=Decimal(5), balance=Decimal(0)))
 
     def test_a_deposit_raises_the_balance(self) -> None:
         given(BankAccount, "a", OPENED, FIVE).when(Deposit(aggregate_root_id="a", amount=Decimal("2.50"))).then(
