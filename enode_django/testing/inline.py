@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ContextDecorator, ExitStack
+from typing import Any, Self, TypeVar
 
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished
@@ -23,9 +25,11 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore
-from enode_django.exceptions import EnodeError
+from enode_django.exceptions import DefinitionError, EnodeError
 from enode_django.runtime import make_applier, make_snapshots, make_store, use_bus
 from enode_django.serialization.codec import decode_command, encode_command, encode_metadata, restore_command
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class InlineCommandBus:
@@ -145,22 +149,48 @@ def _envelope(command: Command, metadata: Metadata, expected_version: int | None
     )
 
 
-@contextmanager
-def inline(
-    store: EventStore | None = None, *, followed_by: Iterable[type[Subscriber] | Subscriber] | None = None
-) -> Iterator[InlineCommandBus]:
+Chosen = Iterable[type[Subscriber] | Subscriber]
+
+
+class Inline(ContextDecorator):
+    """What `inline` gives: each use, as a block or of a decorated function, has a bus of its own."""
+
+    def __init__(self, store: EventStore | None, followed_by: Chosen | None) -> None:
+        self._store = store
+        self._followed_by = None if followed_by is None else list(followed_by)
+        self._leaving = ExitStack()
+
+    def _recreate_cm(self) -> Self:
+        return type(self)(self._store, self._followed_by)
+
+    def __call__(self, function: Function) -> Function:
+        if inspect.iscoroutinefunction(function):
+            raise DefinitionError(
+                f"@inline() would end before {function.__qualname__} begins; inside the async def, write with inline():"
+            )
+        return super().__call__(function)
+
+    def __enter__(self) -> InlineCommandBus:
+        bus = InlineCommandBus(self._store if self._store is not None else make_store(), self._followers())
+        self._leaving.enter_context(use_bus(bus))
+        return bus
+
+    def __exit__(self, *raised: object) -> None:
+        self._leaving.close()
+
+    def _followers(self) -> Sequence[Subscriber]:
+        if self._followed_by is None:
+            return subscribers.all() if self._store is None else []
+        return [one if isinstance(one, Subscriber) else subscribers.instance(one) for one in self._followed_by]
+
+
+def inline(store: EventStore | None = None, *, followed_by: Chosen | None = None) -> Inline:
     """Commands sent inside the block are executed at once, in this thread and in this database connection, and every
     subscriber has handled their events before the next one is.
 
-    Inside a ``django.test.TestCase`` everything they store is rolled back with the test. Also usable as a decorator.
-    What a subscriber's handler raises is raised where the command was sent. ``followed_by`` are the subscribers that
-    run, by default all. ``store`` replaces that of the settings: with a ``MemoryEventStore`` no database is needed,
-    and no subscriber runs unless it is named.
+    Inside a ``django.test.TestCase`` everything they store is rolled back with the test. Also usable as a decorator of
+    plain functions. What a subscriber's handler raises is raised where the command was sent. ``followed_by`` are the
+    subscribers that run, by default all. ``store`` replaces that of the settings: with a ``MemoryEventStore`` no
+    database is needed, and no subscriber runs unless it is named.
     """
-    if followed_by is None:
-        chosen = subscribers.all() if store is None else []
-    else:
-        chosen = [one if isinstance(one, Subscriber) else subscribers.instance(one) for one in followed_by]
-    bus = InlineCommandBus(store if store is not None else make_store(), chosen)
-    with use_bus(bus):
-        yield bus
+    return Inline(store, followed_by)

@@ -9,6 +9,7 @@ from enode_django import Command, ProcessManager, execute_command, handles
 from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
+from enode_django.runtime import current_bus
 from enode_django.testing import given, inline
 from sample_project.bank.domain import AccountClosed, AccountOpened, CloseAccount, OpenAccount
 from sample_project.bank.projections import AccountSummaries
@@ -99,3 +100,23 @@ def test_the_row_of_a_projection_is_compared_by_the_fields_that_are_named() -> N
         row.then_no_row()
     with pytest.raises(AssertionError, match="but there is none"):
         given(AccountSummaries, "a").then_no_row().then(owner="Ada")
+
+
+def test_an_async_function_cannot_be_decorated_since_it_would_run_outside() -> None:
+    async def test() -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"@inline\(\) would end before .*test begins; .* with inline\(\):"):
+        inline()(test)
+
+
+def test_a_decorated_function_has_a_bus_of_its_own_each_time() -> None:
+    @inline(MemoryEventStore(), followed_by=iter([]))
+    def buses() -> tuple[object, object]:
+        with inline(MemoryEventStore()) as inner:
+            assert current_bus() is inner
+        return current_bus(), current_bus()
+
+    (first, still), (second, _) = buses(), buses()
+    assert first is still
+    assert first is not second
+    assert current_bus() not in (first, second)
