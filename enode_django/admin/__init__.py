@@ -1,10 +1,19 @@
-"""Pages of the admin: the event store, what is parked, batch jobs, the queue."""
+"""Pages of the admin: the event store, subscribers and what they have parked, batch jobs and rebuilds, the queue."""
 
 from enode_django.admin.dashboard import DashboardAdmin
 from enode_django.admin.jobs import JobAdmin
 from enode_django.admin.parked import ParkedEventAdmin
 from enode_django.admin.rebuilds import RebuildAdmin
 from enode_django.admin.streams import EventStreamAdmin
+from enode_django.admin.subscribers import SubscriberAdmin
 from enode_django.admin.topics import TopicAdmin
 
-__all__ = ["DashboardAdmin", "EventStreamAdmin", "JobAdmin", "ParkedEventAdmin", "RebuildAdmin", "TopicAdmin"]
+__all__ = [
+    "DashboardAdmin",
+    "EventStreamAdmin",
+    "JobAdmin",
+    "ParkedEventAdmin",
+    "RebuildAdmin",
+    "SubscriberAdmin",
+    "TopicAdmin",
+]

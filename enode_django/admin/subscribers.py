@@ -1,0 +1,101 @@
+"""Subscribers: how far each is behind, and what it has parked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+
+from enode_django.admin.showing import ReadOnly
+from enode_django.eventing import checkpoints
+from enode_django.eventing.event_handlers import EventHandlerGroup
+from enode_django.eventing.process_managers import ProcessManager
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.subscribers import Subscriber as Following
+from enode_django.eventing.subscribers import checkpoint_database
+from enode_django.exceptions import EnodeError
+from enode_django.models import Subscriber, Subscription
+from enode_django.runtime import running_subscribers
+from enode_django.status.lags import Lag, ask_lags
+
+if TYPE_CHECKING:
+    SubscriberBase = admin.ModelAdmin[Subscriber]
+else:  # generic for the type checker only
+    SubscriberBase = admin.ModelAdmin
+
+
+class Row(NamedTuple):
+    """``parked_url`` is empty where there is nothing, or the user may not see it."""
+
+    kind: str
+    database: str
+    lag: Lag
+    parked_url: str
+
+
+@admin.register(Subscriber)
+class SubscriberAdmin(ReadOnly, SubscriberBase):
+    """One page, for who may view subscribers."""
+
+    def get_urls(self) -> list[URLPattern]:
+        made: URLPattern = path(
+            "", self.admin_site.admin_view(self.changelist_view), name="enode_django_subscriber_changelist"
+        )
+        return [made]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {**self.admin_site.each_context(request), "opts": self.opts, "title": "Subscribers"}
+        try:
+            context |= _found(may_see_parked=_may_see_parked(request))
+            status = 200
+        except (EnodeError, DatabaseError) as error:
+            context |= {"problem": str(error)}
+            status = 503
+        return TemplateResponse(request, "enode_django/admin/subscribers.html", context, status=status)
+
+
+def _may_see_parked(request: HttpRequest) -> bool:
+    return any(request.user.has_perm(f"enode_django.{right}_parkedevent") for right in ("view", "change"))
+
+
+def _found(*, may_see_parked: bool) -> dict[str, Any]:
+    lags, problems = ask_lags()
+    running = {subscriber.name: subscriber for subscriber in running_subscribers()}
+    return {
+        "rows": [_row(running[lag.subscriber], lag, may_see_parked) for lag in lags],
+        "problems": problems,
+        "subscriptions": _subscriptions([*running.values()]),
+        "undeclared": sorted(set(checkpoints.subscribed(checkpoint_database())) - running.keys()),
+    }
+
+
+def _row(subscriber: Following, lag: Lag, may_see_parked: bool) -> Row:
+    url = ""
+    if lag.parked and may_see_parked:
+        parked = reverse("admin:enode_django_parkedevent_changelist")
+        url = f"{parked}?{urlencode({'subscriber': lag.subscriber})}"
+    return Row(_kind(subscriber), subscriber.database, lag, url)
+
+
+def _kind(subscriber: Following) -> str:
+    if isinstance(subscriber, ModelProjection | Projection):
+        return "projection"
+    if isinstance(subscriber, ProcessManager):
+        return "process manager"
+    return "event handlers" if isinstance(subscriber, EventHandlerGroup) else "snapshots"
+
+
+def _subscriptions(running: Sequence[Following]) -> Iterator[Subscription]:
+    """Where each has begun and how far it was compared with the store, shard by shard."""
+    for alias in sorted({subscriber.database for subscriber in running}):
+        names = [subscriber.name for subscriber in running if subscriber.database == alias]
+        yield from Subscription.objects.using(alias).filter(subscriber__in=names).order_by("subscriber", "shard")
