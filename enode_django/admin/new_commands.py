@@ -1,17 +1,18 @@
-"""A new command in answer to a parked event: its type is chosen, its fields are filled in, and it is sent."""
+"""A new command in answer to a parked event, or to a command that was put aside: its type is chosen, its fields are
+filled in, and it is sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from django.contrib.admin.utils import quote
+from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
 
 from enode_django.admin.operating import Operation, operate
+from enode_django.admin.readable import put_aside
 from enode_django.client import send_command
 from enode_django.domain.fields import field_type
 from enode_django.domain.handlers import command_handlers
@@ -23,15 +24,17 @@ from enode_django.form_fields import AGGREGATE
 from enode_django.forms import CommandForm, command_form
 from enode_django.models import ParkedEvent
 from enode_django.runtime import make_store
-from enode_django.serialization.codec import StoredStream, decode_metadata, read_stored
+from enode_django.serialization.codec import StoredStream, decode_command, decode_metadata, read_stored
 from enode_django.serialization.registry import types
 
 
 class Cause(NamedTuple):
-    """The parked stream or refusal. ``fields`` are those of its events by name, the last one's if several have it."""
+    """What is answered. ``fields`` are the command's, or those of a parked stream's events by name, the last one's if
+    several have it."""
 
     id: str
     correlation_id: str
+    aggregate_root_id: str
     command_type: str
     fields: Mapping[str, Any]
 
@@ -45,7 +48,7 @@ class NewCommand(Operation):
     def consequences(self) -> Iterator[str]:
         command = self._command_made()
         yield f"{types.name_of(type(command))} is sent to {command.aggregate_root_id}, with you as its user."
-        yield "What is parked stays parked: retry or skip it when the command has had its effect."
+        yield "What it answers stays as it is: settle that when the command has had its effect."
 
     def perform(self) -> str:
         command = self._command_made()
@@ -58,23 +61,23 @@ class NewCommand(Operation):
         return self.command()
 
 
-def new_command(admin: Any, request: HttpRequest, parked: ParkedEvent, *, may_read: bool) -> HttpResponse:
-    """The pages, for a user who may change parked events. ``may_read``: fields are filled in from the events."""
-    cause = cause_of(parked)
+def new_command(
+    admin: Any, request: HttpRequest, target: Model, cause: Cause, *, back: str, crumbs: Sequence[tuple[str, str]]
+) -> HttpResponse:
+    """The pages, for a user who may send commands so, and may read what fields are filled in with. ``target`` gets the
+    entry in the log of the admin."""
     name = request.GET.get("type", "")
-    back = reverse("admin:enode_django_parkedevent_change", args=[quote(parked.pk)])
-    crumbs = [(reverse("admin:enode_django_parkedevent_changelist"), "Parked events"), (back, str(parked))]
     if not name:
         return _type_page(admin, request, cause, crumbs)
     if name not in command_names():
         raise Http404(f"there is no command {name!r}")
     form = _form_of(name, cause)
-    initial = {**(_first_values(form, cause.fields) if may_read else {}), AGGREGATE: parked.aggregate_root_id}
+    initial = {**_first_values(form, cause.fields), AGGREGATE: cause.aggregate_root_id}
     return operate(
         admin,
         request,
         lambda data: form(data, initial=initial),
-        log=lambda _, done: admin.log_change(request, parked, done),
+        log=lambda _, done: admin.log_change(request, target, done),
         back=lambda _: back,
         crumbs=crumbs,
     )
@@ -97,20 +100,30 @@ def _is_handled(cls: type[Command]) -> bool:
 def cause_of(parked: ParkedEvent) -> Cause:
     key = parked.command_id, parked.aggregate_root_id
     record = make_store().find([key]).get(key)
-    if parked.version is None:
-        id = f"{parked.aggregate_root_id}/refused/{parked.command_id}"
-    else:
-        id = f"{parked.aggregate_root_id}/{parked.version}/0"
+    place = f"refused/{parked.command_id}" if parked.version is None else f"{parked.version}/0"
+    cause = Cause(f"{parked.aggregate_root_id}/{place}", parked.command_id, parked.aggregate_root_id, "", {})
     if record is None:
-        return Cause(id, parked.command_id, "", {})
-    return Cause(id, _correlation_of(record), record.command_type, _fields_of(record))
+        return cause
+    correlation = _correlation_of(record.metadata) or record.command_id
+    return cause._replace(correlation_id=correlation, command_type=record.command_type, fields=_fields_of(record))
 
 
-def _correlation_of(record: StreamRecord) -> str:
+def cause_in(body: bytes) -> Cause | None:
+    """Of a message that holds a command, also one that was put aside; None for any other."""
+    body = put_aside(body)
     try:
-        return decode_metadata(record.metadata).correlation_id or record.command_id
+        wire = decode_command(body)
     except EnodeError:
-        return record.command_id
+        return None
+    correlation = _correlation_of(wire.metadata) or wire.id
+    return Cause(wire.id, correlation, wire.aggregate_root_id, wire.type_name, wire.fields)
+
+
+def _correlation_of(encoded: bytes) -> str | None:
+    try:
+        return decode_metadata(encoded).correlation_id
+    except EnodeError:
+        return None
 
 
 def _fields_of(record: StreamRecord) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from enode_django.admin.new_commands import new_command
+from enode_django.admin.new_commands import cause_of, new_command
 from enode_django.admin.showing import ReadOnly, preformatted
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import Parked
@@ -81,7 +81,12 @@ class ParkedEventAdmin(ReadOnly, ParkedBase):
         parked = self.get_object(request, unquote(object_id))
         if parked is None:
             raise Http404("there is no parked event of this number: it may have gone on meanwhile")
-        return new_command(self, request, parked, may_read=request.user.has_perm("enode_django.view_payload"))
+        cause = cause_of(parked)
+        if not request.user.has_perm("enode_django.view_payload"):
+            cause = cause._replace(fields={})
+        back = reverse("admin:enode_django_parkedevent_change", args=[parked.pk])
+        crumbs = [(reverse("admin:enode_django_parkedevent_changelist"), "Parked events"), (back, str(parked))]
+        return new_command(self, request, parked, cause, back=back, crumbs=crumbs)
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.change_parkedevent"))

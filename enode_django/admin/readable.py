@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from enode_django.admin.showing import as_json
@@ -28,10 +29,21 @@ def readable(body: bytes) -> Readable:
     for kind, read in _READERS.items():
         try:
             return Readable(kind, _cut(read(body)))
-        except (EnodeError, ValueError, TypeError, LookupError, RecursionError):
+        except Exception:  # it may be anything, and is only shown
             continue
     shown = body[:MOST_BYTES].hex(" ")
     return Readable(f"{len(body)} bytes", shown if len(body) <= MOST_BYTES else f"{shown} …")
+
+
+def put_aside(body: bytes) -> bytes:
+    """The message that was put aside in this one, by whichever of the two ways; else the same bytes."""
+    with suppress(EnodeError):
+        entry = decode_set_aside(body)
+        return entry.message.body if isinstance(entry, Failed) else body
+    with suppress(EnodeError, ValueError, TypeError):
+        _, (_, _), inner = unpack(body)
+        return inner if isinstance(inner, bytes) else body
+    return body
 
 
 def _command(body: bytes) -> str:
@@ -69,7 +81,7 @@ def _dead_command(body: bytes) -> str:
     """As command workers put aside what they cannot handle."""
     place, (error_type, error), inner = unpack(body)
     topic, queue, offset = place or ("?", 0, 0)
-    content = readable(inner)
+    content = readable(bytes(memoryview(inner)))
     return f"from queue {queue} of {topic}, offset {offset}\n{error_type}: {error}\n\n{content.kind}\n{content.text}"
 
 

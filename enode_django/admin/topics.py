@@ -16,6 +16,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
+from enode_django.admin.new_commands import cause_in, new_command
 from enode_django.admin.operating import operate
 from enode_django.admin.queue_operations import MOST_OFFSET, OPERATIONS
 from enode_django.admin.readable import readable
@@ -65,7 +66,8 @@ def _with_queue(view: View) -> View:
 
 @admin.register(Topic)
 class TopicAdmin(ReadOnly, TopicBase):
-    """Whoever may view topics sees the queue; bodies of messages need ``view_payload``, operations ``change_topic``."""
+    """Whoever may view topics sees the queue. Bodies of messages need ``view_payload``, operations ``change_topic``,
+    and sending a command like the one in a message both."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return bool(request.user.has_perm("enode_django.change_topic"))
@@ -81,6 +83,7 @@ class TopicAdmin(ReadOnly, TopicBase):
             page("<path:object_id>/letters/", self.letters_page, "letters"),
             page("<path:object_id>/messages/<str:queue>/", self.messages_page, "messages"),
             page("<path:object_id>/messages/<str:queue>/<str:offset>/", self.message_page, "message"),
+            page("<path:object_id>/messages/<str:queue>/<str:offset>/command/", self.command_page, "command"),
         ]
 
     def page(
@@ -173,22 +176,37 @@ class TopicAdmin(ReadOnly, TopicBase):
         self, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
     ) -> HttpResponse:
         self._check_may_read(request)
-        topic, at = unquote(object_id), _natural(offset)
-        found = _peeked(transport, topic, _natural(queue), at, 1)
-        if not found or found[0].offset != at:
-            raise Http404(f"queue {queue} of topic {topic!r} has no message at {at}")
+        topic = unquote(object_id)
+        found = _message(transport, topic, queue, offset)
         return self.page(
             request,
             "message",
-            f"Offset {at}",
+            f"Offset {found.offset}",
             topic=topic,
             queue=queue,
-            offset=at,
-            size=len(found[0].body),
-            content=readable(found[0].body),
+            offset=found.offset,
+            size=len(found.body),
+            content=readable(found.body),
             has_letters=_is_of_letters(topic),
+            holds_command=cause_in(found.body) is not None,
             crumbs=_crumbs(topic),
         )
+
+    @_with_queue
+    def command_page(
+        self, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
+    ) -> HttpResponse:
+        """A new command like the one in a message."""
+        self._check_may_read(request)
+        if not self.has_change_permission(request):
+            raise PermissionDenied
+        topic = unquote(object_id)
+        cause = cause_in(_message(transport, topic, queue, offset).body)
+        if cause is None:
+            raise Http404("the message holds no command")
+        back = reverse("admin:enode_django_topic_message", args=[object_id, queue, offset])
+        crumbs = [*_crumbs(topic), (back, f"Offset {offset}")]
+        return new_command(self, request, Topic(name=topic), cause, back=back, crumbs=crumbs)
 
     def _check_may_read(self, request: HttpRequest) -> None:
         if not request.user.has_perm(VIEW_PAYLOAD):
@@ -243,6 +261,14 @@ def _natural(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MOST_OFFSET:
         return int(text)
     raise Http404(f"{text!r} is no number from 0 on")
+
+
+def _message(transport: Transport, topic: str, queue: str, offset: str) -> administration.PeekedMessage:
+    at = _natural(offset)
+    for found in _peeked(transport, topic, _natural(queue), at, 1):
+        if found.offset == at:
+            return found
+    raise Http404(f"queue {queue} of topic {topic!r} has no message at {at}")
 
 
 def _peeked(

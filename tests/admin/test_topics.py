@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from urllib.parse import quote
 
 import pytest
@@ -14,14 +15,16 @@ from enode_django.equeue.dead_letters import dead_letters
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.serialization.codec import encode_command
-from sample_project.bank.domain import OpenAccount
+from enode_django.serialization.codec import decode_command, decode_metadata, encode_command
+from enode_django.serialization.plain import pack
+from sample_project.bank.domain import Deposit, OpenAccount
 from tests.admin.users import client_of
 
 pytestmark = pytest.mark.django_db
 
 LIST = "/admin/enode_django/topic/"
 SCRIPT = "<script>alert(1)</script>"
+DEPOSIT = Deposit(aggregate_root_id="ada", amount=Decimal("2.50"))
 _memory = MemoryTransport()
 
 
@@ -132,6 +135,46 @@ def test_dead_letters_are_looked_at_sent_anew_and_discarded(queue: MemoryTranspo
     assert list(dead_letters(queue, "billing")) == []
     assert queue.end_offsets("retry.billing") == {0: 1}
     assert {entry.object_id for entry in LogEntry.objects.all()} == {"dead.billing"}
+
+
+def test_a_command_that_was_put_aside_is_corrected_and_sent_as_a_new_one(queue: MemoryTransport) -> None:
+    body = pack((("commands", 0, 7), ("HandlerNotFound", SCRIPT), encode_command(DEPOSIT, b"")))
+    queue.create_topic("commands.dead-letters", 1)
+    queue.send("commands.dead-letters", {0: [body, b"no command"]})
+    client = client_of("change_topic", "view_payload")
+    page = f"{LIST}commands.dead-letters/messages/0/0/"
+    shown = client.get(page).content.decode()
+    assert "from queue 0 of commands, offset 7" in shown
+    assert f"{page}command/" in shown
+    assert SCRIPT not in shown
+    assert '"bank.Deposit" selected' in client.get(f"{page}command/").content.decode()
+    url = f"{page}command/?type=bank.Deposit"
+    form = client.get(url).context["form"]
+    assert (form["amount"].value(), form["aggregate_root_id"].value()) == (Decimal("2.50"), "ada")
+    values = {"aggregate_root_id": "bob", "amount": "3", "command_id": form["command_id"].value()}
+    assert client.post(url, {**values, CONFIRMED: "yes"}).status_code == 302
+    (sent,) = [batch.bodies for batch in queue.pull("commands", dict.fromkeys(range(8), 0), limit=9, wait=0)]
+    wire = decode_command(sent[0])
+    assert (wire.type_name, wire.aggregate_root_id, wire.fields) == ("bank.Deposit", "bob", {"amount": Decimal(3)})
+    assert decode_metadata(wire.metadata).causation_id == DEPOSIT.id
+    assert LogEntry.objects.get().object_id == "commands.dead-letters"
+    assert client.get(f"{LIST}commands.dead-letters/messages/0/1/command/").status_code == 404
+    for forbidden in (client_of("change_topic"), client_of("view_topic", "view_payload")):
+        assert forbidden.post(url, {**values, CONFIRMED: "yes"}).status_code == 403
+    forger = client_of("change_topic", "view_payload", checks=True)
+    assert forger.post(url, {**values, CONFIRMED: "yes"}).status_code == 403
+    assert sum(queue.end_offsets("commands").values()) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", b"[" * 100_000, b"\x91" * 5_000, bytes(range(256)), b"\x93\xc0\x92\xa1a\xa1b\xc0"]
+)
+def test_whatever_is_in_a_message_it_can_be_shown(queue: MemoryTransport, body: bytes) -> None:
+    queue.send("orders", {1: [body]})
+    client = client_of("change_topic", "view_payload")
+    for page in ("orders/messages/1/", "orders/messages/1/0/"):
+        assert client.get(LIST + page).status_code == 200
+    assert client.get(f"{LIST}orders/messages/1/0/command/").status_code == 404
 
 
 def test_messages_are_shown_page_by_page(queue: MemoryTransport) -> None:
