@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from billiard import current_process
-from celery import Task, shared_task, states
+from celery import Task, current_app, shared_task, states
 from celery.exceptions import Ignore, Reject
 from celery.utils.time import get_exponential_backoff_interval
 
@@ -76,6 +76,11 @@ def undo_rebuild(self: JobTask, name: str) -> dict[str, Any]:
 def export_events(self: JobTask, path: str) -> dict[str, Any]:
     """Add what has been stored since the last time to the archive."""
     return run_job(self, "export", path, path=path)
+
+
+def can_be_sent() -> bool:
+    """Whether the project has a Celery app that says where tasks go; asks nobody."""
+    return bool(current_app.conf.broker_url or current_app.conf.task_always_eager)
 
 
 def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[str, Any]:

@@ -191,8 +191,5 @@ def celery_problem() -> str:
     """Why no task can be started here; empty: nothing that is known."""
     if find_spec("celery") is None:
         return "Celery is not installed"
-    from celery import current_app
-
-    if not current_app.conf.broker_url and not current_app.conf.task_always_eager:
-        return "the project has no Celery app with a broker"
-    return ""
+    can_be_sent = import_string("enode_django.tasks.can_be_sent")
+    return "" if can_be_sent() else "the project has no Celery app with a broker"

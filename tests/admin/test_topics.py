@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -68,7 +69,7 @@ def test_topics_queues_groups_owners_and_producers_are_shown(queue: MemoryTransp
     assert f'<a href="{LIST}orders/change/">orders</a>' in listed
     assert "billing" in listed
     page = client.get(f"{LIST}orders/change/").content.decode()
-    for shown in ("Group billing", "Backlog 1", "one (60 s left)", "host-", "member-"):
+    for shown in ("Group billing", "Backlog 1", "s left)", "host-", "member-"):
         assert shown in page
     assert SCRIPT not in listed + page
     assert "operate/" not in page, "who may only view is offered nothing else"
@@ -186,6 +187,29 @@ def test_messages_are_shown_page_by_page(queue: MemoryTransport) -> None:
     assert "message 19" not in newest.content.decode()
     assert "message 0" in client.get(f"{LIST}orders/messages/1/", {"offset": "0"}).content.decode()
     assert "no messages here" in client.get(f"{LIST}orders/messages/1/", {"offset": "70"}).content.decode()
+
+
+def test_names_of_topics_and_groups_stay_text(queue: MemoryTransport) -> None:
+    queue.create_topic("<b>orders", 1)
+    queue.join("<i>'billing&", "<b>orders", "one", 60)
+    queue.create_topic("dead.<i>", 1)
+    queue.send("dead.<i>", {0: [b"<u>"]})
+    client = client_of("change_topic", "view_payload")
+    listed = client.get(LIST)
+    urls = {row.topic: row.url for row in listed.context["rows"]}
+    pages = [listed, client.get(urls["<b>orders"])]
+    base = urls["<b>orders"].removesuffix("change/")
+    query = urlencode({"group": "<i>'billing&"})
+    assert query in pages[1].content.decode()
+    form = client.get(f"{base}operate/set-offset/?{query}")
+    assert form.context["form"]["group"].value() == "<i>'billing&"
+    pages += [form, client.post(f"{base}operate/set-offset/", {"group": "<i>'billing&", "place": "first"})]
+    base = urls["dead.<i>"].removesuffix("change/")
+    pages += [client.get(f"{base}letters/"), client.get(f"{base}messages/0/"), client.get(f"{base}messages/0/0/")]
+    pages.append(client.post(f"{base}operate/discard/", {}))
+    for page in pages:
+        assert page.status_code == 200
+        assert not {"<b>", "<i>", "<u>"} & set(re.findall("<[biu]>", page.content.decode()))
 
 
 OPERATION_PAGES = ("add-queues", "show", "set-offset", "delete-group", "requeue", "discard")

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from django.contrib.auth.models import Permission, User
-from django.contrib.contenttypes.models import ContentType
 from django.test import Client
-
-from enode_django.models import EventStream
 
 
 def client_of(*permissions: str, checks: bool = False) -> Client:
     """Of a staff user with these permissions of the app. ``checks``: posts need a CSRF token."""
     user = User.objects.create_user(f"user-{User.objects.count()}", is_staff=True)
     for codename in permissions:
-        user.user_permissions.add(_permission(codename))
+        user.user_permissions.add(Permission.objects.get(codename=codename, content_type__app_label="enode_django"))
     client = Client(enforce_csrf_checks=checks)
     client.force_login(user)
     return client
-
-
-def _permission(codename: str) -> Permission:
-    if codename == "view_payload":
-        type_ = ContentType.objects.get_for_model(EventStream)
-        return Permission.objects.get_or_create(codename=codename, content_type=type_)[0]
-    return Permission.objects.get(codename=codename, content_type__app_label="enode_django")

@@ -134,3 +134,12 @@ def test_what_no_broker_can_use_is_found_by_the_check(broker: dict[str, object])
 def test_unknown_key_is_refused_by_the_check() -> None:
     (message,) = checks.check_settings(None)
     assert message.id == "enode_django.E002"
+
+
+@override_settings(ENODE={"QUEUE": {"LOCATION": "tcp://127.0.0.1:1"}})
+def test_processors_without_a_broker_say_once_how_to_get_one() -> None:
+    with pytest.raises(CommandError) as refused:
+        call_command("runprocessors", "--verbosity", "0")
+    said = str(refused.value)
+    assert "manage.py runbroker or runprocessors --with-broker" in said
+    assert said.count("ENODE['QUEUE']") == 1
