@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 
 from enode_django.admin.job_operations import STARTS, JobOperation
 from enode_django.admin.operating import operate
-from enode_django.admin.showing import ReadOnly, as_json, preformatted
+from enode_django.admin.showing import STYLES, ReadOnly, as_json, preformatted
 from enode_django.exceptions import EnodeError
 from enode_django.job_leases import request_cancel, with_lease_state
 from enode_django.job_texts import duration_of, in_words, state_of
@@ -65,6 +65,7 @@ class JobAdmin(ReadOnly, JobBase):
     actions = ("cancel",)
 
     class Media:
+        css = STYLES
         js = ("enode_django/jobs.js",)
 
     def get_urls(self) -> list[URLPattern]:

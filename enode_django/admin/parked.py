@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.new_commands import cause_of, new_command
-from enode_django.admin.showing import ReadOnly, preformatted
+from enode_django.admin.showing import STYLES, ReadOnly, preformatted
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.unparking import retry_parked, skip_parked
@@ -55,6 +55,9 @@ class ParkedEventAdmin(ReadOnly, ParkedBase):
     )
     readonly_fields = (*fields, "answering")
     actions = ("retry", "skip")
+
+    class Media:
+        css = STYLES
 
     def get_urls(self) -> list[URLPattern]:
         made: URLPattern = path(

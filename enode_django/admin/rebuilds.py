@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from enode_django.admin.job_operations import UndoRebuild
 from enode_django.admin.jobs import start
-from enode_django.admin.showing import ReadOnly, as_json, preformatted
+from enode_django.admin.showing import STYLES, ReadOnly, as_json, preformatted
 from enode_django.models import Rebuild
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ class RebuildAdmin(ReadOnly, RebuildBase):
         *("shown_tables", "shown_migrations", "shown_positions", "undoing"),
     )
     readonly_fields = fields
+
+    class Media:
+        css = STYLES
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         return tuple(name for name in self.list_display if name != "undoing" or self.has_undo_permission(request))

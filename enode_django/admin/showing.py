@@ -9,6 +9,9 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+STYLES = {"all": ("enode_django/operate.css",)}
+"""For the ``Media`` of an admin class."""
+
 
 class ReadOnly:
     """Nobody adds, changes or deletes, superusers neither."""
@@ -35,4 +38,5 @@ def _with_text_keys(value: Any) -> Any:
 
 
 def preformatted(text: str) -> SafeString:
-    return format_html('<pre style="white-space: pre-wrap; margin: 0">{}</pre>', text)
+    """For pages with `STYLES`."""
+    return format_html('<pre class="enode-text">{}</pre>', text)

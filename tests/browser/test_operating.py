@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from pytest_django.live_server_helper import LiveServer
 
 from enode_django.models import Job
@@ -36,3 +36,38 @@ def test_the_progress_of_a_job_updates_by_itself_until_it_has_ended(live_server:
     page.goto(f"{live_server.url}/admin/enode_django/job/{job.pk}/change/")
     rows.update(state="succeeded", finished_at=now, figures={"streams": 4711})
     expect(page.get_by_text('"streams": 4711')).to_be_visible()
+
+
+STRICT = "default-src 'self'; frame-ancestors 'none'"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_pages_work_under_a_policy_without_inline_scripts_and_styles(live_server: LiveServer, page: Page) -> None:
+    """Of our own: Django's admin keeps to it, too."""
+    violations: list[str] = []
+    page.on("console", lambda message: violations.append(message.text) if "Content Security" in message.text else None)
+    page.route("**/admin/**", _with_policy)
+    times = {"started_at": timezone.now(), "lease_until": timezone.now() + timedelta(hours=1)}
+    job = Job.objects.create(kind="rebuild", name="bank.Ledger", owner=uuid.uuid4(), **times)
+    User.objects.create_superuser("root", password="secret")
+    page.goto(f"{live_server.url}/admin/login/")
+    page.fill("#id_username", "root")
+    page.fill("#id_password", "secret")
+    page.click("[type=submit]")
+    for path in (
+        "job/",
+        f"job/{job.pk}/change/",
+        "job/start/rebuild/",
+        "topic/",
+        "subscriber/",
+        "rebuild/",
+        "parkedevent/",
+    ):
+        page.goto(f"{live_server.url}/admin/enode_django/{path}")
+    expect(page.get_by_role("heading", name="Select parked event to view")).to_be_visible()
+    assert violations == []
+
+
+def _with_policy(route: Route) -> None:
+    response = route.fetch(max_redirects=0)
+    route.fulfill(response=response, headers={**response.headers, "content-security-policy": STRICT})
