@@ -41,6 +41,7 @@ html_title = f"enode_django {release}"
 html_copy_source = False
 html_show_copyright = False
 
+TREE = "├└│"
 FIRST = """
 ```{toctree}
 :hidden:
@@ -59,7 +60,7 @@ SECTION = """
 ```
 """
 SECTIONS = {
-    "How to": ["docs/howto/*", "docs/deploy/*"],
+    "How to": ["docs/howto/*"],
     "Discussions": ["docs/discussions/*"],
     "Reference": ["docs/reference/*", "docs/reference/api/*", "docs/glossary"],
     "Background": ["docs/decisions/README", "docs/decisions/*", "CHANGELOG"],
@@ -79,6 +80,18 @@ def drop_words_for_tests(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = "\n".join(line.split(" ")[0] if line.startswith("```") else line for line in lines)
 
 
+def keep_trees(app: Sphinx, what: str, named: str, found: object, options: object, lines: list[str]) -> None:
+    """A tree that is drawn in a docstring stays as it is."""
+    drawn = [line[:1] in TREE and line != "" for line in lines]
+    result: list[str] = []
+    for number, line in enumerate(lines):
+        in_tree = drawn[number] or (number + 1 < len(lines) and drawn[number + 1])
+        if in_tree and not drawn[number]:
+            result += ["::", ""]
+        result.append(f"    {line}" if in_tree else line)
+    lines[:] = result
+
+
 def copy_landing_page(app: Sphinx, error: Exception | None) -> None:
     if error is None and app.builder.format == "html":
         shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
@@ -87,5 +100,6 @@ def copy_landing_page(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", drop_words_for_tests)
     app.connect("source-read", add_contents)
+    app.connect("autodoc-process-docstring", keep_trees)
     app.connect("build-finished", copy_landing_page)
     return {"parallel_read_safe": True}

@@ -1,4 +1,4 @@
-"""The parts of `enodedev`: management commands in processes and sessions of their own."""
+"""The parts of `enodedev`: commands in processes and sessions of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Plan(NamedTuple):
     """``patience``: seconds that the part goes on after `enodedev` has died."""
 
     name: str
-    arguments: Sequence[str]
+    command: Sequence[str]
     patience: float = 0.0
 
 
@@ -35,7 +35,7 @@ class Part:
         self.plan = plan
         self.started = started
         self._process = subprocess.Popen(
-            [*head_of_command_line(), *plan.arguments],
+            plan.command,
             env={**os.environ, **environment, PATIENCE: str(plan.patience), "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

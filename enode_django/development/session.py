@@ -120,8 +120,8 @@ class Development:
             self.say(f"{name} ended with status {status}; starting it again")
             self._start(part.plan)
         else:
-            self.say(f"{name} ended with status {status}; starting it again when code changes, or in {RETRY:g} s")
             self._waiting.append(Waiting(part.plan, newest_code(), time.monotonic() + RETRY))
+            self.say(f"{name} ended with status {status}; starting it again when code changes, or in {RETRY:g} s")
         return True
 
     def _start_waiting(self) -> None:

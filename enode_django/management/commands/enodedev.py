@@ -18,7 +18,7 @@ from enode_django.broker_settings import broker_options
 from enode_django.conf import BROKER, Conf, conf
 from enode_django.development.joining import ADDRESS
 from enode_django.development.lines import Lines
-from enode_django.development.parts import Plan
+from enode_django.development.parts import Plan, head_of_command_line
 from enode_django.development.session import Development
 from enode_django.equeue.broker.options import parse_location
 from enode_django.equeue.transports.base import Transport
@@ -44,14 +44,13 @@ class Command(BaseCommand):
         transport = self._make_transport()
         needs_broker = self._needs_broker(current, transport)
         common = [f"--{name}={options[name]}" for name in ("settings", "pythonpath") if options.get(name)]
-        loudness = f"--verbosity={max(0, verbosity - 1)}"
+        head, quieter = head_of_command_line(), f"--verbosity={max(0, verbosity - 1)}"
         plans = [
-            Plan("processors", ["runprocessors", "--reload", f"--processes={processes}", loudness, *common]),
-            Plan("web", ["runserver", *([addrport] if addrport else []), *common]),
+            Plan("processors", [*head, "runprocessors", "--reload", f"--processes={processes}", quieter, *common]),
+            Plan("web", [*head, "runserver", *([addrport] if addrport else []), *common]),
         ]
         if needs_broker:
-            patience = current.GRACE + WORKERS_END
-            plans.insert(0, Plan("broker", ["runbroker", loudness, *common], patience))
+            plans.insert(0, Plan("broker", [*head, "runbroker", quieter, *common], current.GRACE + WORKERS_END))
         status = self._run(plans, current, lambda: not needs_broker or _answers(transport))
         transport.close()
         if status:
