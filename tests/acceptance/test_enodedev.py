@@ -25,7 +25,7 @@ from tests.acceptance.stack import REDIS_STREAMS, Stack
 from tests.acceptance.test_reloading import HANDLER
 from tests.acceptance.waiting import wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
 
 APP = "developed_app"
 URLS = """
