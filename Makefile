@@ -11,7 +11,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 JAVA_MAJOR := sed -n 's/.* version "\([0-9]*\).*/\1/p'
 
-.PHONY: demo test lint format bench java chromium pins clean
+.PHONY: demo test lint format bench docs screenshots java chromium pins clean
 
 demo: $(INSTALLED)
 	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
@@ -31,6 +31,15 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@$(EMBEDDED) -- $(BIN)/python -m benchmarks $(ARGS)
+
+# The site, in build/docs. No database is asked.
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs -b html . build/docs
+	@echo "built: build/docs/index.html"
+
+# The pictures of pages in docs/images/screenshots, taken of the sample with demo data.
+screenshots: $(INSTALLED) chromium
+	@$(EMBEDDED) -- $(BIN)/python -m sample_project.screenshots $(ARGS)
 
 # Without it the tests of Spark are skipped, unless services are required.
 java:

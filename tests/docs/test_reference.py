@@ -132,6 +132,7 @@ def options_of(parser: ArgumentParser) -> set[str]:
         "runprocessors",
         "runbroker",
         "enodestatus",
+        "enodedev",
         "parked",
         "buildsnapshots",
         "forgetsubscriber",
