@@ -48,6 +48,7 @@ FIRST = """
 :caption: Begin
 
 docs/quickstart
+docs/tour
 ```
 """
 SECTION = """

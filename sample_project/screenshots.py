@@ -7,11 +7,13 @@ named and left out.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -25,12 +27,15 @@ from playwright.sync_api import Browser, Page, sync_playwright
 if TYPE_CHECKING:
     from playwright.sync_api import StorageState, ViewportSize
 
+    from enode_django import Command
+
 ROOT = Path(__file__).resolve().parent.parent
 DIRECTORY = ROOT / "docs" / "images" / "screenshots"
 MAX_BYTES = 150_000
 USER = "demo"
 WIDE: ViewportSize = {"width": 1200, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 780}
+OWNERS = ("Ada", "Emmy", "Grace", "Hedy", "Katherine", "Sofia")
 PACE = 0.05
 UP_SECONDS = 60.0
 
@@ -64,7 +69,7 @@ def main() -> int:
     """The exit status: 1 if a page is missing or a picture too large."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only these pictures")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long the demo's commands last")
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long customers come before, for the charts")
     options = parser.parse_args()
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -74,8 +79,8 @@ def main() -> int:
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # Playwright runs an event loop in this thread
     django.setup()
     shots = [shot for shot in SHOTS if not options.names or shot.name in options.names]
-    with served() as server:
-        account = fill(options.seconds)
+    with served() as server, customers() as account:
+        time.sleep(options.seconds)
         problems = take(shots, server, account, chromium)
     for problem in problems:
         print(problem, file=sys.stderr)
@@ -129,35 +134,56 @@ def make_user() -> None:
     user.save()
 
 
-def fill(seconds: float) -> str:
-    """Send commands for so long; returns the account that most of them are about."""
-    from enode_django import Command, WaitFor, execute_command, metadata, send_commands
+@contextlib.contextmanager
+def customers() -> Iterator[str]:
+    """Customers who come and go inside the block; gives the account with the longest history."""
+    from enode_django import WaitFor, execute_command
     from enode_django.ids import new_id
-    from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
+    from enode_django.models import ProcessorReport
+    from sample_project.bank.domain import OpenAccount
 
-    owners = ("Ada", "Emmy", "Grace", "Hedy", "Katherine", "Sofia")
-    accounts = {owner: new_id() for owner in owners}
-    opened = [OpenAccount(aggregate_root_id=id, owner=owner) for owner, id in accounts.items()]
-    for command in opened:
-        execute_command(command, wait_for=WaitFor.HANDLED, timeout=UP_SECONDS)
-    first, *others = accounts.values()
-    end = time.monotonic() + seconds
-    round = 0
-    while time.monotonic() < end or not round:
-        other = others[round % len(others)]
-        commands: list[Command] = [
-            *(Deposit(aggregate_root_id=id, amount=Decimal(20 + round % 7)) for id in accounts.values()),
-            Withdraw(aggregate_root_id=other, amount=Decimal(5)),
-        ]
-        if round % 20 == 10:
-            commands.append(StartTransfer(aggregate_root_id=new_id(), source=first, target=other, amount=Decimal(12)))
-            commands.append(Withdraw(aggregate_root_id=first, amount=Decimal(1_000_000)))
+    accounts = {owner: new_id() for owner in OWNERS}
+    for owner, id in accounts.items():
+        opening = OpenAccount(aggregate_root_id=id, owner=owner)
+        execute_command(opening, wait_for=WaitFor.HANDLED, timeout=UP_SECONDS)
+    ProcessorReport.objects.all().delete()  # of the time when the workers were starting
+    stopping = threading.Event()
+    thread = threading.Thread(target=come_and_go, args=(list(accounts.values()), stopping), daemon=True)
+    thread.start()
+    try:
+        yield accounts[OWNERS[0]]
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def come_and_go(accounts: list[str], stopping: threading.Event) -> None:
+    from enode_django import metadata, send_commands
+    from enode_django.ids import new_id
+
+    for round in itertools.count():
+        if stopping.wait(PACE):
+            return
         with metadata(user="1", correlation_id=new_id()):
-            send_commands(commands)
-        round += 1
-        time.sleep(PACE)
-    execute_command(Deposit(aggregate_root_id=first, amount=Decimal(1)), wait_for=WaitFor.HANDLED, timeout=UP_SECONDS)
-    return first
+            send_commands(commands_of(round, accounts))
+
+
+def commands_of(round: int, accounts: list[str]) -> list[Command]:
+    """Some of all kinds; now and then a transfer, and a withdrawal that is refused."""
+    from enode_django.ids import new_id
+    from sample_project.bank.domain import Deposit, StartTransfer, Withdraw
+
+    first, *others = accounts
+    other = others[round % len(others)]
+    commands: list[Command] = [
+        Deposit(aggregate_root_id=accounts[round % len(accounts)], amount=Decimal(20 + round % 7)),
+        Deposit(aggregate_root_id=first, amount=Decimal(1 + round % 3)),
+        Withdraw(aggregate_root_id=other, amount=Decimal(5)),
+    ]
+    if round % 20 == 10:
+        commands.append(StartTransfer(aggregate_root_id=new_id(), source=first, target=other, amount=Decimal(12)))
+        commands.append(Withdraw(aggregate_root_id=first, amount=Decimal(1_000_000)))
+    return commands
 
 
 # -- the pictures -------------------------------------------------------------------------------------------------
