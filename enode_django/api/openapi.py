@@ -189,7 +189,10 @@ class FeedPage(serializers.Serializer[Any]):
 
 
 def _answers(answers: Mapping[Any, Any], *problems: int) -> dict[Any, Any]:
-    return {**answers, **{(status, CONTENT_TYPE): ProblemDetails for status in (*problems, 401, 403, 404, 406, 429, 503)}}
+    return {
+        **answers,
+        **{(status, CONTENT_TYPE): ProblemDetails for status in (*problems, 401, 403, 404, 406, 429, 503)},
+    }
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
