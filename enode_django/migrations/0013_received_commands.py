@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0009_rebuild_fingerprint"),
+        ("enode_django", "0012_rebuild_fingerprint"),
     ]
 
     operations = [

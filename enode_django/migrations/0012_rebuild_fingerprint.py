@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0009_processor_reports"),
+        ("enode_django", "0011_processor_reports"),
     ]
 
     operations = [

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0009_payload_permission"),
+        ("enode_django", "0010_payload_permission"),
     ]
 
     operations = [
