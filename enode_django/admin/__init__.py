@@ -1,12 +1,17 @@
 """Pages of the admin: the event store, subscribers and what they have parked, batch jobs and rebuilds, the queue."""
 
-from enode_django.admin.dashboard import DashboardAdmin
-from enode_django.admin.jobs import JobAdmin
-from enode_django.admin.parked import ParkedEventAdmin
-from enode_django.admin.rebuilds import RebuildAdmin
-from enode_django.admin.streams import EventStreamAdmin
-from enode_django.admin.subscribers import SubscriberAdmin
-from enode_django.admin.topics import TopicAdmin
+from django.apps import apps
+
+if apps.is_installed(
+    "django.contrib.admin"
+):  # else this is imported, too: by filters of templates, which Django checks
+    from enode_django.admin.dashboard import DashboardAdmin
+    from enode_django.admin.jobs import JobAdmin
+    from enode_django.admin.parked import ParkedEventAdmin
+    from enode_django.admin.rebuilds import RebuildAdmin
+    from enode_django.admin.streams import EventStreamAdmin
+    from enode_django.admin.subscribers import SubscriberAdmin
+    from enode_django.admin.topics import TopicAdmin
 
 __all__ = [
     "DashboardAdmin",

@@ -18,6 +18,9 @@ FOR_PEOPLE = {
 }
 """Nobody looks at these processors, and each of some thousand would take a quarter of a second to import them."""
 
+ROOT_URLCONF = __name__
+urlpatterns: list[object] = []
+
 INSTALLED_APPS = [app for app in SAMPLE_APPS if app not in FOR_PEOPLE]
 INSTALLED_APPS += os.environ.get("ACCEPTANCE_APPS", "").split()
 ENODE = {**SAMPLE_ENODE, **json.loads(os.environ.get("ACCEPTANCE_ENODE", "{}"))}
