@@ -22,10 +22,11 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.messages import decode_published
 from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventstore import rows as store_rows
 from enode_django.eventstore import statements
 from enode_django.eventstore.amounts import Amount, stored_since
 from enode_django.eventstore.positions import Position
-from enode_django.exceptions import MalformedMessage, QueueError
+from enode_django.exceptions import MalformedMessage, QueueError, StoreUnavailable
 from enode_django.runtime import make_transport, running_subscribers
 from enode_django.status.parts import Finding, Problem, bad, degraded
 
@@ -65,14 +66,17 @@ def ask_lags() -> Finding:
         except QueueError as error:
             problems.append(degraded(f"what waits in the queue is not known: {error}"))
             waiting = {}
-    rows = _lags(waiting)
+    shards, away = _shard_numbers()
+    problems += (degraded(f"what shard {alias} holds is not known: it is away") for alias in away)
+    rows = _lags(waiting, shards)
     return Finding(rows, [*problems, *_problems(rows)])
 
 
 def subscriber_lags(transport: Transport) -> list[Lag]:
-    """Of the subscribers that event workers run, by name. Blocks, in the calling thread's connections; raises what the
-    queue and the databases raise."""
-    return _lags({name: _waiting(transport, group) for name, group in event_groups(transport).items()})
+    """Of the subscribers that event workers run, by name; what shards hold that are away is left out. Blocks, in the
+    calling thread's connections; raises what the queue and the subscribers' databases raise."""
+    shards, _ = _shard_numbers()
+    return _lags({name: _waiting(transport, group) for name, group in event_groups(transport).items()}, shards)
 
 
 def event_groups(transport: Transport) -> Mapping[str, GroupInfo]:
@@ -114,11 +118,11 @@ class _Facts(NamedTuple):
     amounts: dict[tuple[str, Position], Amount]
 
 
-def _lags(waiting: Mapping[str, _Waiting]) -> list[Lag]:
+def _lags(waiting: Mapping[str, _Waiting], shards: Mapping[str, int]) -> list[Lag]:
     subscribers = running_subscribers()
     aliases = {one.database for one in subscribers}
     parked, generations = _by_subscriber(aliases, _PARKED), _by_subscriber(aliases, _GENERATIONS)
-    facts = _Facts(timezone.now(), _shard_numbers(), waiting, parked, generations, {})
+    facts = _Facts(timezone.now(), shards, waiting, parked, generations, {})
     return [_lag(one, facts) for one in subscribers]
 
 
@@ -144,12 +148,18 @@ def _lag(subscriber: Subscriber, facts: _Facts) -> Lag:
     )
 
 
-def _shard_numbers() -> Mapping[str, int]:
-    """By alias, of those that have recorded one; read, and never recorded here."""
-    if conf().event_store_backend != POSTGRES:
-        return {}
-    found = {alias: execute(alias, statements.CLAIM, None).fetchone() for alias in conf().event_databases}
-    return {alias: row[0] for alias, row in found.items() if row}
+def _shard_numbers() -> tuple[Mapping[str, int], Sequence[str]]:
+    """By alias, of those that have recorded one (read, and never recorded here), and the aliases of those away."""
+    numbers: dict[str, int] = {}
+    away = []
+    for alias in conf().event_databases if conf().event_store_backend == POSTGRES else ():
+        try:
+            with store_rows.connected(alias) as connection:
+                for number, *_ in store_rows.execute(connection, statements.CLAIM, ()):
+                    numbers[alias] = number
+        except StoreUnavailable:
+            away.append(alias)
+    return numbers, away
 
 
 def _swept(alias: str, subscriber: str, shards: Mapping[str, int]) -> Mapping[str, Position]:

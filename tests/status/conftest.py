@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.test import override_settings
+from pytest_django import DjangoDbBlocker
 
 BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
 Configure = Callable[..., Mapping[str, Any]]
@@ -61,3 +62,10 @@ def landed() -> Iterator[None]:
     """No thread may be left in the tests' database when it is emptied, or dropped."""
     yield
     wait_until_landed()
+
+
+@pytest.fixture
+def unguarded(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Reading any database, also one that Django's test cases would not let a thread connect to."""
+    with django_db_blocker.unblock():
+        yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 
@@ -13,7 +13,6 @@ from django.db import connection, connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.functions import Now
-from pytest_django import DjangoDbBlocker
 
 from enode_django.conf import conf
 from enode_django.models import Job, JobState, ParkedEvent
@@ -22,6 +21,7 @@ from enode_django.status import PARTS, Health, gather
 from enode_django.status import databases as databases_of_status
 from enode_django.status.databases import ask_database
 from enode_django.status.flights import ask_all
+from enode_django.status.lags import ask_lags
 from enode_django.status.parts import Finding
 from enode_django.status.processors import ask_mailboxes, ask_processors
 from enode_django.status.queue import ask_queue, shown_location
@@ -92,13 +92,6 @@ def test_a_queue_that_does_not_answer_takes_bounded_time_and_one_thread(
     assert len(asking) == 1
 
 
-@pytest.fixture
-def unguarded(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Reading any database, also one that Django's test cases would not let a thread connect to."""
-    with django_db_blocker.unblock():
-        yield
-
-
 def test_a_shard_that_does_not_answer_hides_neither_its_siblings_nor_the_rest(
     unguarded: None, configure: Configure, silent_port: int, monkeypatch: pytest.MonkeyPatch, landed: None
 ) -> None:
@@ -112,6 +105,18 @@ def test_a_shard_that_does_not_answer_hides_neither_its_siblings_nor_the_rest(
     assert [row.alias for row in status.part("database").rows] == ["default"]
     assert status.part("queue").health is Health.OK
     wait_until_landed()  # a host that stays silent is given up
+
+
+def test_a_shard_that_is_away_leaves_the_lag_that_the_queue_knows(
+    unguarded: None, configure: Configure, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = {**connections["default"].settings_dict, "HOST": "127.0.0.1", "PORT": str(closed_port)}
+    monkeypatch.setitem(connections.settings, "away", away)
+    configure(EVENT_STORE={"DATABASES": ["default", "away"]})
+    finding = ask_lags()
+    assert len(finding.rows) > 1
+    assert reasons(finding)[0] == "what shard away holds is not known: it is away"
+    del connections["away"]
 
 
 def test_who_asks_the_same_at_the_same_time_waits_for_the_same_answer() -> None:
