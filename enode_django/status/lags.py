@@ -113,6 +113,7 @@ class _Facts(NamedTuple):
     now: datetime
     shards: Mapping[str, int]
     waiting: Mapping[str, _Waiting]
+    begun: Mapping[str, int]
     parked: Mapping[str, int]
     generations: Mapping[str, int]
     amounts: dict[tuple[str, Position], Amount]
@@ -121,8 +122,8 @@ class _Facts(NamedTuple):
 def _lags(waiting: Mapping[str, _Waiting], shards: Mapping[str, int]) -> list[Lag]:
     subscribers = running_subscribers()
     aliases = {one.database for one in subscribers}
-    parked, generations = _by_subscriber(aliases, _PARKED), _by_subscriber(aliases, _GENERATIONS)
-    facts = _Facts(timezone.now(), shards, waiting, parked, generations, {})
+    begun, parked, generations = (_by_subscriber(aliases, each) for each in (_BEGUN, _PARKED, _GENERATIONS))
+    facts = _Facts(timezone.now(), shards, waiting, begun, parked, generations, {})
     return [_lag(one, facts) for one in subscribers]
 
 
@@ -144,7 +145,7 @@ def _lag(subscriber: Subscriber, facts: _Facts) -> Lag:
         uncompared=uncompared,
         parked=facts.parked.get(name, 0),
         generation=facts.generations.get(name, 0),
-        has_begun=bool(swept),
+        has_begun=name in facts.begun,
     )
 
 
@@ -179,6 +180,7 @@ def _is_overdue(amount: Amount, now: datetime) -> bool:
     return amount.oldest is not None and now - amount.oldest > timedelta(seconds=SWEEPS_MISSED * conf().SWEEP_INTERVAL)
 
 
+_BEGUN = "SELECT subscriber, count(*) FROM enode_django_subscription GROUP BY subscriber"
 _PARKED = "SELECT subscriber, count(DISTINCT aggregate_root_id) FROM enode_django_parkedevent GROUP BY subscriber"
 _GENERATIONS = "SELECT subscriber, generation FROM enode_django_projectiongeneration"
 
