@@ -21,52 +21,46 @@ Refused though a field could hold them: text with a NUL, which no text column of
 
 from __future__ import annotations
 
-import binascii
 import json
-import math
-import re
 import types as python_types
 import typing
-from base64 import b64decode
-from collections.abc import Callable, Mapping
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
-from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 from enode_django.domain.declarations import Declared
 from enode_django.domain.fields import MISSING, Schema, field_type
 from enode_django.domain.messages import Command
 from enode_django.domain.scalars import is_enum
-from enode_django.exceptions import InvalidField, InvalidFields, InvalidId, Path, shown
+from enode_django.exceptions import InvalidField, InvalidFields, InvalidId, Path
+from enode_django.json_scalars import (
+    LARGEST_EXPONENT,
+    SCALARS,
+    Errors,
+    JsonType,
+    add_error,
+    enum_type,
+    wanted_error,
+)
 from enode_django.serialization.json_text import json_value
 
-Errors = dict[Path, str]
-Read = Callable[[Any, Path, Errors], Any]
-"""The value of what `json.loads` gave; what is wrong is added to the errors, and then the value does not matter."""
-
-MOST_ERRORS = 50
-LARGEST_EXPONENT = 1000
-_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,6})?|-?Infinity", re.ASCII)
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
-
-
-class JsonType(NamedTuple):
-    """``schema`` is JSON Schema (2020-12). ``is_text`` says that every value is a string."""
-
-    read: Read
-    schema: Mapping[str, Any]
-    is_text: bool = False
+__all__ = [
+    "LARGEST_EXPONENT",
+    "Errors",
+    "JsonFields",
+    "JsonType",
+    "command_from_json",
+    "json_fields",
+    "json_type",
+    "message_to_json",
+]
 
 
 @cache
 def json_type(annotation: Any) -> JsonType:
     """Of a resolved annotation that `field_type` takes; raises `UnsupportedType` for another."""
     field_type(annotation)
-    if annotation in _SCALARS:
-        return _SCALARS[annotation]
+    if annotation in SCALARS:
+        return SCALARS[annotation]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return json_type(arguments[0])
@@ -78,159 +72,7 @@ def json_type(annotation: Any) -> JsonType:
         return _tuple(arguments)
     if origin is dict:
         return _dict(arguments[0], json_type(arguments[1]))
-    return _enum(annotation) if is_enum(annotation) else _dataclass(annotation)
-
-
-# -- scalars ----------------------------------------------------------------------------------------------------------
-
-
-def _scalar(convert: Callable[[Any], Any]) -> Read:
-    """Of a function that raises ValueError with what to send instead."""
-
-    def read(value: Any, path: Path, errors: Errors) -> Any:
-        try:
-            return convert(value)
-        except ValueError as error:
-            _add(errors, path, str(error))
-
-    return read
-
-
-def _add(errors: Errors, path: Path, message: str) -> None:
-    if len(errors) < MOST_ERRORS:
-        errors[path] = message
-
-
-def _wanted(what: str, value: Any) -> ValueError:
-    return ValueError(f"expected {what}, got {shown(value)}")
-
-
-def _bool(value: Any) -> bool:
-    if type(value) is not bool:
-        raise _wanted("true or false", value)
-    return value
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int:
-        raise _wanted("a whole number", value)
-    return value
-
-
-def _float(value: Any) -> float:
-    if value in ("inf", "-inf"):
-        return float(value)
-    if type(value) not in (int, float) or not math.isfinite(_float_of(value)):
-        raise _wanted('a number, or "inf" or "-inf"', value)
-    if float(value) != value:
-        raise ValueError(f"{shown(value)} has more digits than a float holds")
-    return float(value)
-
-
-def _float_of(number: int | float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
-
-
-def _text(value: Any, what: str = "a string") -> str:
-    if type(value) is not str:
-        raise _wanted(what, value)
-    if "\0" in value:
-        raise ValueError(f"{shown(value)} holds a NUL; leave it out")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{shown(value)} is no Unicode text: it holds one half of a surrogate pair") from None
-    return value
-
-
-def _bytes(value: Any) -> bytes:
-    try:
-        return b64decode(_text(value, "a string in base64"), validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"{shown(value)} is no base64: {error}") from None
-
-
-def _decimal(value: Any) -> Decimal:
-    if type(value) is int:
-        value = str(value) if abs(value) < 10**LARGEST_EXPONENT else "1e9999"
-    text = _text(value, 'a decimal number as a string, such as "12.50"')
-    if not _DECIMAL.fullmatch(text):
-        raise _wanted('a decimal number as a string, such as "12.50"', value)
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        raise _wanted("a decimal number", value) from None
-    if number.is_finite() and (len(text) > LARGEST_EXPONENT or abs(number.adjusted()) > LARGEST_EXPONENT):
-        raise ValueError(f"{shown(value)} has too many digits; send at most {LARGEST_EXPONENT}")
-    return number
-
-
-def _datetime(value: Any) -> datetime:
-    wanted = "a time with its offset, such as 2026-01-31T12:00:00Z"
-    try:
-        moment = datetime.fromisoformat(_text(value, wanted))
-    except ValueError:
-        raise _wanted(wanted, value) from None
-    if moment.tzinfo is None:
-        raise _wanted(wanted, value)
-    return moment
-
-
-def _date(value: Any) -> date:
-    try:
-        return date.fromisoformat(_text(value))
-    except ValueError:
-        raise _wanted("a day, such as 2026-01-31", value) from None
-
-
-def _uuid(value: Any) -> UUID:
-    if not _UUID.fullmatch(_text(value, "a UUID")):
-        raise _wanted("a UUID of 36 characters", value)
-    return UUID(value)
-
-
-def _none(value: Any) -> None:
-    if value is not None:
-        raise _wanted("null", value)
-
-
-def _string(**more: str) -> dict[str, str]:
-    return {"type": "string", **more}
-
-
-_SCALARS: dict[Any, JsonType] = {
-    bool: JsonType(_scalar(_bool), {"type": "boolean"}),
-    int: JsonType(_scalar(_int), {"type": "integer"}),
-    float: JsonType(_scalar(_float), {"type": "number", "description": 'Or "inf" and "-inf".'}),
-    str: JsonType(_scalar(_text), _string(), True),
-    bytes: JsonType(_scalar(_bytes), _string(format="byte"), True),
-    Decimal: JsonType(_scalar(_decimal), _string(format="decimal", pattern=r"^[+-]?[0-9]+(\.[0-9]+)?$"), True),
-    datetime: JsonType(_scalar(_datetime), _string(format="date-time"), True),
-    date: JsonType(_scalar(_date), _string(format="date"), True),
-    UUID: JsonType(_scalar(_uuid), _string(format="uuid"), True),
-    type(None): JsonType(_scalar(_none), {"type": "null"}),
-}
-
-
-def _enum(kind: type[Enum]) -> JsonType:
-    values = [json_value(member.value) for member in kind]
-    # The type is part of the key, as True equals 1.
-    members = {(type(value), value): member for value, member in zip(values, kind, strict=True)}
-
-    def convert(value: Any) -> Enum:
-        member = members.get((type(value), value)) if not isinstance(value, dict | list) else None
-        if member is None:
-            raise _wanted(f"one of {', '.join(map(repr, values))}", value)
-        return member
-
-    kinds = {type(value) for value in values}
-    schema: dict[str, Any] = {"enum": values}
-    if len(kinds) == 1:
-        schema["type"] = {str: "string", int: "integer", bool: "boolean"}.get(kinds.pop(), "null")
-    return JsonType(_scalar(convert), schema, schema.get("type") == "string")
+    return enum_type(annotation) if is_enum(annotation) else _dataclass(annotation)
 
 
 # -- what holds others ------------------------------------------------------------------------------------------------
@@ -246,13 +88,13 @@ def _optional(inner: JsonType) -> JsonType:
 def _collection(kind: Any, item: JsonType) -> JsonType:
     def read(value: Any, path: Path, errors: Errors) -> Any:
         if type(value) is not list:
-            return _add(errors, path, str(_wanted("an array", value)))
+            return add_error(errors, path, str(wanted_error("an array", value)))
         found = [item.read(each, (*path, number), errors) for number, each in enumerate(value)]
         if errors or kind is list:
             return found
         made = kind(found)
         if len(made) < len(found):
-            _add(errors, path, "an item is there twice")
+            add_error(errors, path, "an item is there twice")
         return made
 
     unique = {} if kind is list else {"uniqueItems": True}
@@ -267,7 +109,7 @@ def _tuple(arguments: tuple[Any, ...]) -> JsonType:
 
     def read(value: Any, path: Path, errors: Errors) -> Any:
         if type(value) is not list or len(value) != len(kinds):
-            return _add(errors, path, str(_wanted(f"an array of {len(kinds)} items", value)))
+            return add_error(errors, path, str(wanted_error(f"an array of {len(kinds)} items", value)))
         each = enumerate(zip(kinds, value, strict=True))
         return tuple(kind.read(item, (*path, number), errors) for number, (kind, item) in each)
 
@@ -281,13 +123,13 @@ def _dict(key_annotation: Any, item: JsonType) -> JsonType:
 
     def read(value: Any, path: Path, errors: Errors) -> Any:
         if type(value) is not dict:
-            return _add(errors, path, str(_wanted("an object", value)))
+            return add_error(errors, path, str(wanted_error("an object", value)))
         found = {
             _read_key(key, name, (*path, name), errors): item.read(each, (*path, name), errors)
             for name, each in value.items()
         }
         if len(found) < len(value) and not errors:
-            _add(errors, path, "a key is there twice, written differently")
+            add_error(errors, path, "a key is there twice, written differently")
         return found
 
     return JsonType(read, {"type": "object", "additionalProperties": item.schema})
@@ -317,9 +159,9 @@ def _dataclass(kind: type) -> JsonType:
             try:
                 return kind(**values)
             except Exception as error:  # its own __post_init__
-                _add(own, path, str(error))
+                add_error(own, path, str(error))
         for where, message in own.items():
-            _add(errors, where, message)
+            add_error(errors, where, message)
 
     return JsonType(read, fields.schema)
 
@@ -354,13 +196,13 @@ class JsonFields:
 
     def read_into(self, value: Any, path: Path, errors: Errors) -> dict[str, Any]:
         if type(value) is not dict:
-            _add(errors, path, str(_wanted("an object", value)))
+            add_error(errors, path, str(wanted_error("an object", value)))
             return {}
         for name in value.keys() - self.types.keys():
-            _add(errors, (*path, name), f"there is no such field; known are {', '.join(self.types) or 'none'}")
+            add_error(errors, (*path, name), f"there is no such field; known are {', '.join(self.types) or 'none'}")
         for name in self.required:
             if name not in value:
-                _add(errors, (*path, name), "this field is required")
+                add_error(errors, (*path, name), "this field is required")
         given = ((name, kind) for name, kind in self.types.items() if name in value)
         return {name: kind.read(value[name], (*path, name), errors) for name, kind in given}
 
@@ -395,7 +237,7 @@ def command_from_json(
 
 
 def _text_of_id(value: Any, errors: Errors) -> None:
-    _SCALARS[str].read(value, ("aggregate_root_id",), errors)
+    SCALARS[str].read(value, ("aggregate_root_id",), errors)
 
 
 def message_to_json(message: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
+from django.urls import resolve
 
 from enode_django.models import EventStream
 from enode_django.testing.inline import InlineCommandBus
@@ -257,6 +258,11 @@ def test_a_session_needs_the_csrf_token(sender: Caller, bus: InlineCommandBus) -
     strict.force_login(User.objects.get(username="clerk"))
     assert "CSRF" in problem(Caller(strict).post(OPEN), 403)["detail"]
     assert not EventStream.objects.exists()
+
+
+def test_a_command_is_never_sent_in_a_transaction_of_the_request() -> None:
+    """With ATOMIC_REQUESTS it would be executed before what it rests on was durable."""
+    assert "default" in resolve(COMMANDS).func._non_atomic_requests  # type: ignore[attr-defined]
 
 
 @override_settings(REST_FRAMEWORK={**settings.REST_FRAMEWORK, "DEFAULT_THROTTLE_RATES": {"enode-commands": "2/hour"}})

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command
 from enode_django.exceptions import InvalidFields
+from enode_django.json_scalars import MOST_ERRORS
 from enode_django.json_values import (
-    MOST_ERRORS,
     Errors,
     command_from_json,
     json_fields,
