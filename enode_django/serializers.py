@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cache
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from django.utils.translation import gettext_lazy as _
@@ -29,15 +29,8 @@ from enode_django.ids import new_id
 from enode_django.json_values import Errors, JsonType, json_type
 from enode_django.serialization.json_text import json_value
 
-try:
-    from drf_spectacular.utils import extend_schema_field
-except ImportError:  # it is for the schema only
-
-    def extend_schema_field(field: Any) -> Callable[[Any], Any]:  # type: ignore[misc]
-        return lambda described: described
-
-
 Field = serializers.Field[Any, Any, Any, Any]
+Describe = Callable[[Field], Field]
 RETRY_AFTER = 5
 _VERSION = re.compile(r'"(\d{1,18})"', re.ASCII)
 
@@ -180,7 +173,20 @@ def _field(declared: Declaration, options: Mapping[str, Any]) -> Field:
     field = _field_class(kind)(**{**given, **options})
     field.is_text = json_type(kind).is_text
     field.json = json_type(kind | None if may_be_none else kind)
-    return extend_schema_field(dict(json_type(kind).schema))(field)  # type: ignore[no-any-return]
+    return _describe(kind)(field)
+
+
+@cache
+def _describe(annotation: Any) -> Describe:
+    """What tells drf-spectacular, if that is installed, what the values look like."""
+    try:
+        from drf_spectacular.utils import extend_schema_field
+
+        from enode_django.api.openapi import is_newer, nullable
+    except ImportError:
+        return lambda field: field
+    schema = json_type(annotation).schema
+    return cast(Describe, extend_schema_field(dict(schema) if is_newer() else nullable(schema)))
 
 
 class CommandResultSerializer(serializers.Serializer[CommandResult]):

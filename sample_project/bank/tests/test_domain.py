@@ -75,6 +75,13 @@ class AccountRules(SimpleTestCase):
             Withdrawn(amount=Decimal(5), balance=Decimal(0))
         )
 
+    def test_a_deposit_may_expect_the_account_as_it_was_seen(self) -> None:
+        deposit = Deposit(aggregate_root_id="a", amount=Decimal(5))
+        account = given(BankAccount, "a", OPENED, FIVE)
+        account.when(deposit, expected_version=1).then_refused(VersionMismatch, expected_version=1, version=2)
+        again = Deposit(aggregate_root_id="a", amount=Decimal(5))
+        account.when(again, expected_version=2).then(Deposited(amount=Decimal(5), balance=Decimal(10)))
+
     def test_only_an_empty_account_is_closed_and_closing_again_changes_nothing(self) -> None:
         given(BankAccount, "a", OPENED, FIVE).when(CloseAccount(aggregate_root_id="a")).then_refused(AccountNotEmpty)
         account = given(BankAccount, "a", OPENED)

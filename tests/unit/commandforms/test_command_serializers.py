@@ -10,6 +10,7 @@ from django.test import RequestFactory
 from django.urls import path
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.validation import validate_schema
 from rest_framework import serializers
 from rest_framework.exceptions import APIException, NotFound
 from rest_framework.generics import GenericAPIView
@@ -269,4 +270,6 @@ def test_openapi_shows_the_types() -> None:
     assert properties["amount"]["format"] == "decimal"
     assert whole["components"]["schemas"]["MetalEnum"]["enum"] == [1, 2]
     assert properties["sizes"]["items"]["properties"]["height"] == {"type": "integer"}
+    assert properties["pair"]["items"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     assert described["required"] == sorted(VALUES)
+    validate_schema(whole)
