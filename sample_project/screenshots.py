@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import django
 from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import TimeoutError as NeverIdle
 
 if TYPE_CHECKING:
     from playwright.sync_api import StorageState, ViewportSize
@@ -228,7 +229,8 @@ def take_one(browser: Browser, state: StorageState, shot: Shot, server: str, acc
 
 
 def save(page: Page, path: Path) -> str:
-    page.wait_for_timeout(1_500)  # for pages that fetch their figures
+    with contextlib.suppress(NeverIdle):
+        page.wait_for_load_state("networkidle", timeout=10_000)  # for pages that fetch their figures
     page.screenshot(path=path)
     size = path.stat().st_size
     print(f"{path.name}: {size // 1000} kB")
