@@ -49,6 +49,16 @@ urlpatterns = [path("<account>/<id>/", execute)]
 """
 
 
+SETTINGS = f"""
+from sample_project.settings import INSTALLED_APPS as SAMPLE_APPS
+from tests.acceptance.settings import *
+
+INSTALLED_APPS = [*SAMPLE_APPS, "{APP}"]
+ROOT_URLCONF = "{APP}.urls"
+DEBUG = True
+"""
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -70,7 +80,7 @@ class Development(Group):
         enode: dict[str, Any] = {"QUEUE": {"BACKEND": BROKER, "LOCATION": queue}, "GRACE": 2.0}
         enode["BROKER"] = {"LISTEN": queue, "DIRECTORY": str(directory / "broker")}
         settings = directory / "developed_settings.py"
-        settings.write_text(f"from tests.acceptance.settings import *\nROOT_URLCONF = '{APP}.urls'\nDEBUG = True\n")
+        settings.write_text(SETTINGS)
         path = os.pathsep.join([str(directory), str(PROJECT)])
         environment = {**stack._environment(APP, "", enode), "PYTHONPATH": path}
         self.log_path = directory / "enodedev.log"
@@ -177,7 +187,11 @@ def test_migrations_that_are_not_applied_are_named(stack: Stack) -> None:
     stack.execute("DELETE FROM django_migrations WHERE app = 'notes'")
     done = subprocess.run(
         [sys.executable, PROJECT / "manage.py", "enodedev", "0"],
-        env={**os.environ, **stack._environment(None, REDIS_STREAMS, {})},
+        env={
+            **os.environ,
+            **stack._environment(None, REDIS_STREAMS, {}),
+            "DJANGO_SETTINGS_MODULE": "sample_project.settings",
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
