@@ -124,10 +124,8 @@ class Crew:
         """How many do not live long enough to be of use, however often they are started."""
         now = time.monotonic()
         started = {number: worker.started for number, worker in self._workers.items()}
-        return sum(
-            tries >= FAILING_AFTER and now - started.get(number, now) <= HEALTHY_AFTER
-            for number, (_, tries) in self._restarts.items()
-        )
+        lives = ((tries, now - started.get(number, now)) for number, (_, tries) in self._restarts.items())
+        return sum(is_failing(tries, lived) for tries, lived in lives)
 
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self.workers if worker.process.pid is not None]
@@ -226,6 +224,16 @@ class Crew:
     def kill(self) -> None:
         for worker in self.workers:
             worker.kill()
+
+
+def is_failing(tries: int, lived: float) -> bool:
+    """Whether a worker that was started so often in a row, after short lives, and lives for so many seconds now (0 if
+    it is not started yet), is of no use.
+
+    >>> is_failing(FAILING_AFTER, 3.0), is_failing(FAILING_AFTER, 30.0), is_failing(FAILING_AFTER - 1, 0.0)
+    (True, False, False)
+    """
+    return tries >= FAILING_AFTER and lived <= HEALTHY_AFTER
 
 
 def _start_undisturbed(process: BaseProcess) -> None:

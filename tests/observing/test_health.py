@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from enode_django.equeue.messages import GroupState
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable, TransportUnavailable
-from enode_django.processors import observing, probes
+from enode_django.processors import crew, observing, probes
 from enode_django.processors.observing import Observations, backlog_of
 from enode_django.processors.probes import BrokerHealth
 from tests.integration.running import wait_for
@@ -62,6 +63,11 @@ def seen(queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterato
     observations.start()
     yield observations
     observations.stop()
+
+
+def test_a_worker_fails_that_has_lived_shortly_again_and_again() -> None:
+    done = doctest.testmod(crew)
+    assert (done.attempted > 0, done.failed) == (True, 0)
 
 
 def test_what_works_is_live_and_ready(seen: Observations) -> None:
