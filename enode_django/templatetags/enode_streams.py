@@ -1,25 +1,48 @@
-"""Filters that turn what the event browser shows into addresses of its pages."""
+"""Filters that turn what the event browser shows into addresses of its pages.
+
+Template engines import this in every project. The admin is not installed in every one, so it is imported when a filter
+is used.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django import template
 
-from enode_django.admin import links
 from enode_django.models import EventStream
 
 register = template.Library()
-register.filter("aggregate_url", links.aggregate_url)
-register.filter("search_url", links.search_url)
-register.filter("state_url", links.state_url)
+
+
+def _links() -> Any:
+    from enode_django.admin import links
+
+    return links
 
 
 @register.filter
-def stream_url(stream: EventStream, alias: str) -> str:
-    return links.stream_url(stream.sequence, alias)
+def aggregate_url(aggregate_root_id: str) -> Any:
+    return _links().aggregate_url(aggregate_root_id)
 
 
 @register.filter
-def causation_url(stream: EventStream) -> str:
+def search_url(id: str) -> Any:
+    return _links().search_url(id)
+
+
+@register.filter
+def state_url(aggregate_root_id: str) -> Any:
+    return _links().state_url(aggregate_root_id)
+
+
+@register.filter
+def stream_url(stream: EventStream, alias: str) -> Any:
+    return _links().stream_url(stream.sequence, alias)
+
+
+@register.filter
+def causation_url(stream: EventStream) -> Any:
     if stream.version is None:
-        return links.command_url(stream.aggregate_root_id, stream.command_id)
-    return links.version_url(stream.aggregate_root_id, stream.version)
+        return _links().command_url(stream.aggregate_root_id, stream.command_id)
+    return _links().version_url(stream.aggregate_root_id, stream.version)
