@@ -80,4 +80,4 @@ def test_finished_aggregates_leave_a_full_cache_though_many_commands_wait() -> N
     assert garden.pipeline.drain(SOON)
     garden.pipeline.close(SOON)
     assert garden.handled == WAITING
-    assert garden.most_cached < WAITING / 2
+    assert garden.most_cached < WAITING * 3 / 4  # up to four batches are on their way, and eight would be all
