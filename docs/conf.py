@@ -19,6 +19,9 @@ django.setup()
 
 import enode_django  # noqa: E402
 
+for name in enode_django.__all__:
+    getattr(enode_django, name)  # some are loaded when they are first used, and documented when they are there
+
 project = "enode_django"
 version = release = enode_django.__version__
 language = "en"
