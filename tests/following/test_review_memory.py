@@ -30,5 +30,5 @@ def test_what_is_set_aside_lets_go_of_its_batch(
     harness.deliver(follower, [*harness.stored("c", Added(amount=1)), *harness.stored("mate", Added(amount=1))])
     assert follower.next_retry is not None
     gc.collect()
-    kept = [one.aggregate_root_id for one in gc.get_objects() if isinstance(one, Work)]
+    kept = [one.aggregate_root_id for one in gc.get_objects() if type(one) is Work]  # a dead proxy has no class to ask
     assert "mate" not in kept
