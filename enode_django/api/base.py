@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from django.db import transaction
-from django.utils.decorators import method_decorator
+from django.db import connections, transaction
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.settings import api_settings
 from rest_framework.throttling import ScopedRateThrottle
@@ -14,7 +13,7 @@ from rest_framework.views import APIView
 from enode_django.api.problems import handle_exception
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rest_framework.request import Request
 
@@ -26,14 +25,26 @@ class Throttle(ScopedRateThrottle):
         return cast("str | None", api_settings.DEFAULT_THROTTLE_RATES.get(self.scope or ""))
 
 
-# A command must be durable when it is answered, and nothing is waited for in a transaction.
-@method_decorator(transaction.non_atomic_requests, name="dispatch")
+def throttles(defaults: Iterable[Any]) -> list[Any]:
+    """The framework's own for scopes would count each request again, and fail for a scope without a rate."""
+    return [Throttle, *(each for each in defaults if each is not ScopedRateThrottle)]
+
+
 class ApiView(APIView):
     """Whoever is authenticated; problem details for errors; throttled by ``throttle_scope``."""
 
     permission_classes: Any = [IsAuthenticated]
-    throttle_classes: Any = [Throttle, *api_settings.DEFAULT_THROTTLE_CLASSES]
+    throttle_classes: Any = throttles(api_settings.DEFAULT_THROTTLE_CLASSES)
     throttle_scope = "enode-queries"
+
+    @classmethod
+    def as_view(cls, **initkwargs: Any) -> Any:
+        """In no transaction of the request (``ATOMIC_REQUESTS``) of any database: a command must be durable when it is
+        answered, and nothing is waited for in a transaction."""
+        view = super().as_view(**initkwargs)
+        for alias in connections:
+            view = transaction.non_atomic_requests(using=alias)(view)
+        return view
 
     def get_exception_handler(self) -> Callable[..., Any]:
         return handle_exception

@@ -20,7 +20,8 @@ from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import metadata
 from enode_django.eventstore.limits import holds
-from enode_django.exceptions import CommandTimeout, Path, shown
+from enode_django.exceptions import CommandTimeout, shown
+from enode_django.json_scalars import Errors, add_error
 from enode_django.json_values import command_from_json
 from enode_django.models import EventStream
 
@@ -140,16 +141,16 @@ def user_of(request: Request) -> str:
 
 def read_body(given: Any) -> Body:
     """Raises `Problem`."""
-    errors: dict[Path, str] = {}
+    errors: Errors = {}
     if type(given) is not dict:
         raise invalid({(): "expected an object"})
     for name in given.keys() - {*Body._fields}:
-        errors[(name,)] = f"there is no such member; known are {', '.join(Body._fields)}"
+        add_error(errors, (name,), f"there is no such member; known are {', '.join(Body._fields)}")
     for name in ("type", "aggregate_root_id"):
         if name not in given:
-            errors[(name,)] = "this member is required"
+            add_error(errors, (name,), "this member is required")
         elif type(given[name]) is not str:
-            errors[(name,)] = f"expected a string, got {shown(given[name])}"
+            add_error(errors, (name,), f"expected a string, got {shown(given[name])}")
     if errors:
         raise invalid(errors)
     return Body(given["type"], given["aggregate_root_id"], given.get("fields", {}))

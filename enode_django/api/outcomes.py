@@ -67,7 +67,8 @@ def _refusal_class(name: str) -> type[DomainException] | None:
 
 def refused_unseen(result: CommandResult) -> dict[str, Any]:
     """Of a stored refusal whose class may be gone: a problem all the same."""
-    return problem_body(409, result.error_message, result.error_type, json_value(result.error_fields))
+    status = 412 if result.error_type == types.name_of(VersionMismatch) else 409
+    return problem_body(status, result.error_message, result.error_type, json_value(result.error_fields))
 
 
 def timed_out(error: CommandTimeout, command_id: str, location: str) -> Problem:

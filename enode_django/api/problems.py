@@ -78,9 +78,11 @@ def pointer(path: Path) -> str:
 
     >>> pointer(("fields", "rates", "a/b c", 1))
     '#/fields/rates/a~1b%20c/1'
+    >>> pointer(("\\ud800",))  # JSON can say it, though it is no Unicode text
+    '#/%ED%A0%80'
     """
     parts = (str(part).replace("~", "~0").replace("/", "~1") for part in path)
-    return "#" + "".join(f"/{quote(part, safe='~')}" for part in parts)
+    return "#" + "".join(f"/{quote(part, safe='~', errors='surrogatepass')}" for part in parts)
 
 
 def unavailable(what: str) -> Problem:

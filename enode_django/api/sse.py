@@ -21,7 +21,7 @@ from rest_framework.settings import api_settings
 
 from enode_django.api.aggregates import read_places
 from enode_django.api.base import ApiView, MayViewStreams, may_view_payload
-from enode_django.api.streams import Places, places_now, read_feed, stream_body
+from enode_django.api.streams import Places, places_now, read_feed, stream_body, write_cursor
 from enode_django.conf import conf
 from enode_django.exceptions import StoreUnavailable
 from enode_django.runtime import make_store
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/event-stream"
 AT_ONCE = 100
-RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"
 
 
@@ -77,8 +76,12 @@ class Tail:
         self._end = time.monotonic() + float(current["STREAM_SECONDS"])
         self._sent_at = 0.0
 
+    def _greeting(self) -> bytes:
+        """With the place where it begins, so that a client to which nothing came until the end goes on there."""
+        return f"retry: 2000\nid: {write_cursor(self._places)}\n\n".encode()
+
     def follow(self) -> Iterator[bytes]:
-        yield RETRY
+        yield self._greeting()
         while True:
             sent, goes_on = self._next()
             if sent:
@@ -89,7 +92,9 @@ class Tail:
                 time.sleep(self._pause)
 
     async def follow_async(self) -> AsyncIterator[bytes]:
-        yield RETRY
+        # Django keeps the thread that answered, and what it has of connections, until the response is closed.
+        await sync_to_async(_let_connections_go)()
+        yield self._greeting()
         while True:
             sent, goes_on = await sync_to_async(self._next, thread_sensitive=False)()
             if sent:

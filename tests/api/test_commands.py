@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import connections
 from django.test import Client, override_settings
 from django.urls import resolve
+from rest_framework.throttling import ScopedRateThrottle, UserRateThrottle
 
+from enode_django.api.base import ApiView, Throttle, throttles
+from enode_django.api.commands import CommandsView
 from enode_django.models import EventStream
 from enode_django.testing.inline import InlineCommandBus
 from tests.api import commands
@@ -123,6 +127,7 @@ def test_the_version_that_is_expected_must_be_there(sender: Caller, bus: InlineC
     assert sender.send("bank.Deposit", "a", {"amount": "1"}, query="?wait=executed", If_Match='"1"').status_code == 200
     found = problem(sender.send("bank.Deposit", "a", {"amount": "1"}, query="?wait=executed", If_Match='"1"'), 412)
     assert (found["expected_version"], found["version"]) == (1, 2)
+    assert sender.get(f"commands/{found['command_id']}/").json()["problem"]["status"] == 412
     assert "If-Match" in wrong_parts(sender.post(OPEN, If_Match="W/1"))
     assert sender.send("bank.Deposit", "a", {"amount": "1"}, query="?wait=executed", If_Match="*").status_code == 200
 
@@ -154,6 +159,7 @@ def test_all_that_is_wrong_is_told_with_its_place(sender: Caller) -> None:
         ({"type": "bank.OpenAccount", "aggregate_root_id": "a", "fields": {"owner": "\0"}}, {"#/fields/owner"}),
         ({"type": "bank.OpenAccount", "aggregate_root_id": "a", "fields": {"owner": "\ud800"}}, {"#/fields/owner"}),
         ({"type": "bank.CloseAccount", "aggregate_root_id": "a", "fields": {"a/~b": 1}}, {"#/fields/a~1~0b"}),
+        ({"type": "bank.CloseAccount", "aggregate_root_id": "a", "fields": {"\ud800": 1}}, {"#/fields/%ED%A0%80"}),
     ],
 )
 def test_a_body_of_another_shape_is_refused(sender: Caller, body: Any, pointers: set[str]) -> None:
@@ -176,6 +182,17 @@ def test_a_body_of_another_shape_is_refused(sender: Caller, body: Any, pointers:
 )
 def test_what_is_no_strict_json_is_refused(sender: Caller, body: bytes, detail: str) -> None:
     assert detail in problem(sender.post(body), 400)["detail"]
+
+
+def test_a_key_that_is_there_twice_among_very_many_costs_little(sender: Caller) -> None:
+    """Looking for each among all the others would keep a worker busy for minutes."""
+    many = ",".join(f'"{number}":0' for number in range(80_000))
+    found = problem(sender.post(f'{{{many},"79999":1}}'), 400)
+    assert "the key '79999' is there twice" in found["detail"]
+
+
+def test_not_every_of_very_many_wrong_members_is_listed(sender: Caller) -> None:
+    assert len(wrong_parts(sender.post(json.dumps({f"m{number}": 0 for number in range(5_000)})))) == 50
 
 
 def test_deep_values_in_a_field_are_refused_in_its_place(sender: Caller) -> None:
@@ -261,8 +278,13 @@ def test_a_session_needs_the_csrf_token(sender: Caller, bus: InlineCommandBus) -
 
 
 def test_a_command_is_never_sent_in_a_transaction_of_the_request() -> None:
-    """With ATOMIC_REQUESTS it would be executed before what it rests on was durable."""
-    assert "default" in resolve(COMMANDS).func._non_atomic_requests  # type: ignore[attr-defined]
+    """With ATOMIC_REQUESTS, of whichever database, it would be executed before what it rests on was durable."""
+    assert resolve(COMMANDS).func._non_atomic_requests == set(connections)  # type: ignore[attr-defined]
+    try:
+        connections.settings["another"] = connections.settings["default"]
+        assert "another" in CommandsView.as_view()._non_atomic_requests
+    finally:
+        del connections.settings["another"]
 
 
 @override_settings(REST_FRAMEWORK={**settings.REST_FRAMEWORK, "DEFAULT_THROTTLE_RATES": {"enode-commands": "2/hour"}})
@@ -272,6 +294,12 @@ def test_too_many_commands_are_too_many(sender: Caller, bus: InlineCommandBus) -
     assert problem(response, 429)
     assert int(response["Retry-After"]) > 0
     assert sender.get("commands/k/").status_code == 404  # asking is another matter
+
+
+def test_the_frameworks_throttle_for_scopes_counts_no_request_again() -> None:
+    """Which a project has among its DEFAULT_THROTTLE_CLASSES for views of its own."""
+    assert throttles([ScopedRateThrottle, UserRateThrottle]) == [Throttle, UserRateThrottle]
+    assert ApiView.throttle_classes[0] is Throttle
 
 
 def test_a_browser_gets_the_frameworks_page(sender: Caller, bus: InlineCommandBus) -> None:

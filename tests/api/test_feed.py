@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.db import connections
 from django.test import AsyncClient, override_settings
@@ -35,6 +37,10 @@ def reader(transactional_db: None, bus: InlineCommandBus, caller: MakeCaller) ->
 
 def deposit(id: str = "a") -> None:
     execute_command(Deposit(aggregate_root_id=id, amount=Decimal(1)))
+
+
+def is_connected() -> bool:
+    return connections["default"].connection is not None
 
 
 def events_of(chunks: bytes) -> list[dict[str, Any]]:
@@ -97,6 +103,15 @@ def test_a_stream_begins_now_and_tells_what_comes_and_that_it_lives(reader: Call
     assert (row["aggregate_root_id"], row["version"]) == ("a", 2)
 
 
+@override_settings(ENODE={"API": BRIEF})
+def test_a_stream_in_which_nothing_happened_goes_on_where_it_began(reader: Caller) -> None:
+    """What is stored until the client comes again is not missed: a browser remembers an id without data, too."""
+    (begun,) = re.findall(rb"^id: (.+)$", b"".join(reader.get("events/stream/").streaming_content), re.MULTILINE)
+    deposit()
+    response = reader.get("events/stream/", **{"Last-Event-ID": begun.decode()})
+    assert [row["version"] for row in events_of(b"".join(response.streaming_content))] == [2]
+
+
 @override_settings(ENODE={"API": {**BRIEF, "STREAM_SECONDS": 20.0, "STREAM_HEARTBEAT": 0.001}})
 def test_a_stream_holds_no_connection_while_it_waits(reader: Caller) -> None:
     chunks: Iterator[bytes] = iter(reader.get("events/stream/").streaming_content)
@@ -112,7 +127,9 @@ def test_under_asgi_a_stream_needs_no_thread_and_ends_with_its_client(reader: Ca
         response = await client.get("/api/events/stream/")
         assert response.is_async
         chunks: AsyncIterator[bytes] = aiter(response.streaming_content)
+        assert await sync_to_async(is_connected)()  # the thread that answered
         assert (await anext(chunks)).startswith(b"retry: ")
+        assert not await sync_to_async(is_connected)()
         await anext(chunks)
         await asyncio.to_thread(deposit, "b")
         async for chunk in chunks:

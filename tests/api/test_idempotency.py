@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
 
+import psycopg
 import pytest
+from django.db import connection
 from django.db.models import F
 from django.test import override_settings
 
@@ -80,6 +84,30 @@ def test_the_id_of_a_command_that_came_another_way_is_taken(sender: Caller) -> N
         assert problem(sender.send(*DEPOSIT, key=key, query=WAIT), 422)
         assert not ReceivedCommand.objects.exists()
         assert problem(sender.get(f"commands/{key}/"), 404)
+
+
+@contextlib.contextmanager
+def store_away() -> Iterator[None]:
+    """Whoever reads the event store's table is told at once that it takes too long."""
+    connection.ensure_connection()
+    with psycopg.connect(**connection.get_connection_params()) as other:
+        other.execute(f"LOCK TABLE {EventStream._meta.db_table}")
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = 1")
+        try:
+            yield
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("RESET lock_timeout")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_asks_again_when_the_store_was_away_still_learns_nothing(sender: Caller) -> None:
+    with metadata(user="somebody"):
+        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id="theirs"))
+    with store_away():
+        assert problem(sender.send(*DEPOSIT, key="theirs", query=WAIT), 503)
+    assert problem(sender.send(*DEPOSIT, key="theirs", query=WAIT), 422)
 
 
 def test_keys_are_forgotten_by_age_and_their_commands_still_take_effect_once(sender: Caller) -> None:
