@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.auth.mixins import PermissionRequiredMixin
 from django.contrib.auth.views import LoginView, LogoutView
+from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponse
 from django.urls import reverse, reverse_lazy
@@ -16,6 +17,7 @@ from enode_django import CommandResult, WaitFor
 from enode_django.exceptions import InvalidId
 from enode_django.forms import CommandForm
 from enode_django.ids import check_id
+from enode_django.runtime import make_store
 from enode_django.views import CommandView
 from sample_project.bank.models import AccountSummary, LedgerEntry
 from sample_project.bank.teller.forms import CloseForm, DepositForm, OpenForm, TransferForm, WithdrawForm
@@ -128,11 +130,13 @@ class Transfer(TellerCommand):
     title = "Transfer"
     done = "The transfer is under way. It is among the entries when both accounts have agreed."
 
-    def get_form(self, form_class: type[CommandForm] | None = None) -> CommandForm:
-        form = super().get_form(form_class)
-        assert isinstance(form, TransferForm)
-        form.available = self.object.available
-        return form
+    def form_valid(self, form: CommandForm) -> HttpResponse:
+        transfer = form.command().aggregate_root_id
+        is_started = transfer in make_store().heads([transfer])
+        if not is_started and form.cleaned_data["amount"] > self.object.available:
+            form.add_error("amount", ValidationError("the balance is too low", code="low"))
+            return self.form_invalid(form)
+        return super().form_valid(form)
 
     def get_form_kwargs(self) -> dict[str, Any]:
         return {**super().get_form_kwargs(), "aggregate_root_id": None}

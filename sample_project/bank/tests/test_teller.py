@@ -109,11 +109,21 @@ class Counter(TestCase):
         assert (self.balance("a"), self.balance("b")) == (Decimal(6), Decimal(4))
         assert "<td>Transfer Out</td>" in self.page("accounts/a/")
 
+    def test_a_transfer_that_is_sent_twice_is_not_refused_for_the_money_that_it_took(self) -> None:
+        sent = {**self.hidden(self.page("accounts/a/transfer/")), "target": "b", "amount": "6"}
+        for _ in range(2):
+            self.assertRedirects(self.client.post("/teller/accounts/a/transfer/", sent), "/teller/accounts/a/")
+        assert (self.balance("a"), self.balance("b")) == (Decimal(4), Decimal(6))
+
     def test_a_transfer_to_nowhere_or_of_too_much_is_not_started(self) -> None:
         send_commands([OpenAccount(aggregate_root_id="c", owner="Cy"), CloseAccount(aggregate_root_id="c")])
+        before = len(self.bus.results)
         for target in ("nobody", "c", ""):
-            refused = self.send("accounts/a/transfer/", target=target, amount="11")
-            assert set(refused.context["form"].errors) == {"target", "amount"}
+            refused = self.send("accounts/a/transfer/", target=target, amount="1")
+            assert set(refused.context["form"].errors) == {"target"}
+        refused = self.send("accounts/a/transfer/", target="b", amount="11")
+        self.assertFormError(refused.context["form"], "amount", ["the balance is too low"])
+        assert len(self.bus.results) == before
         same = self.send("accounts/a/transfer/", target="a", amount="1")
         self.assertFormError(same.context["form"], None, ["a transfer needs two accounts"])
 
