@@ -128,7 +128,7 @@ def _stored(result: Any, with_payload: bool) -> dict[str, Any]:
         return {**body, "problem": refused_unseen(result)} if with_payload else body
     body = outcome(result)
     del body["parked"]  # not known here
-    return body if with_payload else {name: body[name] for name in body if name != "value"}
+    return body if with_payload else {name: body[name] for name in body if name not in ("value", "event_types")}
 
 
 def user_of(request: Request) -> str:

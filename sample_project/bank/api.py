@@ -14,6 +14,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination
+from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -21,6 +22,7 @@ from rest_framework.serializers import ModelSerializer
 from rest_framework.viewsets import ReadOnlyModelViewSet
 
 from enode_django import WaitFor
+from enode_django.api.parsing import StrictJsonParser
 from enode_django.serializers import CommandResultSerializer, CommandSerializer, etag_of, expected_version_of
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
 from sample_project.bank.models import AccountSummary
@@ -30,7 +32,7 @@ IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, descriptio
 SHOWN = WaitFor.subscriber("bank.AccountSummaries")
 ANSWERS: dict[int, Any] = {
     200: CommandResultSerializer,
-    **dict.fromkeys((400, 401, 403, 404, 409, 412, 415, 503, 504), OpenApiTypes.OBJECT),
+    **dict.fromkeys((400, 401, 403, 404, 409, 412, 413, 415, 503, 504), OpenApiTypes.OBJECT),
 }
 REFUSED = dict.fromkeys((401, 403, 404), OpenApiTypes.OBJECT)
 
@@ -86,6 +88,7 @@ class Accounts(ReadOnlyModelViewSet[AccountSummary]):
     serializer_class = AccountSerializer
     pagination_class = ByNumber
     permission_classes = (IsAuthenticated, IsTeller)
+    parser_classes = (StrictJsonParser, FormParser, MultiPartParser)
     lookup_value_regex = r"[^/\x00]+"
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Any:

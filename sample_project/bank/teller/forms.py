@@ -43,8 +43,8 @@ class CloseForm(CommandForm):
 
 
 class TransferForm(CommandForm):
-    """The money moves later, when both accounts agree. So what can be seen to fail by now is said now; the view looks at
-    the amount, since a form that is sent again finds the money gone with its own transfer."""
+    """The money moves later, when both accounts agree. So what can be seen to fail by now is said now. The amount is up
+    to the view: a form that is sent again finds the money gone with its own transfer."""
 
     target = forms.CharField(label="To account", max_length=255, widget=forms.TextInput(attrs={"autofocus": True}))
     amount = forms.DecimalField(

@@ -91,6 +91,11 @@ class Accounts(TestCase):
             assert (response.status_code, list(response.json())) == (400, ["amount"]), data
         assert self.post("a/deposit/", []).status_code == 400
 
+    def test_json_that_is_too_deep_or_too_large_is_refused(self) -> None:
+        for body, status in (("[" * 100_000, 400), ('{"amount": NaN}', 400), (" " * 1024 * 1024 + "{}", 413)):
+            sent = self.api.post(f"{ACCOUNTS}a/deposit/", body, content_type="application/json")
+            assert sent.status_code == status
+
     def test_what_is_not_there_is_not_found(self) -> None:
         for account in ("nobody", "a%00", quote("<b>"), "x" * 300):
             assert self.api.get(f"{ACCOUNTS}{account}/").status_code == 404
