@@ -149,8 +149,9 @@ class Crew:
     def look(self) -> None:
         """Hear what the workers say, bury the dead, kill what hangs."""
         for number, worker in list(self._workers.items()):
+            is_alive = worker.process.is_alive()  # asked first: what it said before its end is heard then
             self._hear(worker)
-            if not worker.process.is_alive():
+            if not is_alive:
                 self._bury(number, worker)
             else:
                 self._watch(worker)
@@ -214,8 +215,9 @@ class Crew:
         """Let go of the workers that have ended; returns whether each of them had finished everything."""
         clean = True
         for number, worker in list(self._workers.items()):
+            is_alive = worker.process.is_alive()  # asked first, as in `look`
             worker.hear()
-            if not worker.process.is_alive() and self._remove(number, worker) != 0:
+            if not is_alive and self._remove(number, worker) != 0:
                 clean = False
                 self._burials.add(worker.name, ())  # it may have been killed for want of time: no command is to blame
         self._burials.tick()
