@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -229,7 +230,9 @@ def oldest_of(pulled: Sequence[PulledMessages]) -> float | None:
     times = []
     for _, _, bodies in pulled:
         with suppress(MalformedMessage):
-            times.append(decode_published(bodies[0]).record.created_at.timestamp())
+            stored_at = decode_published(bodies[0]).record.created_at
+            if isinstance(stored_at, datetime):  # nobody has looked at what is in the message yet
+                times.append(stored_at.timestamp())
     return min(times, default=None)
 
 

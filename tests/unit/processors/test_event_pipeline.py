@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
 
 import pytest
 
@@ -16,14 +17,15 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.event_handlers import EventHandlerGroup
+from enode_django.eventing.messages import encode_published
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import QueueHeld, StoreUnavailable, TransportUnavailable
-from enode_django.processors.event_pipeline import EventPipeline
+from enode_django.processors.event_pipeline import EventPipeline, oldest_of
 from enode_django.processors.statistics import Statistics
 
 SOON = 10.0
@@ -467,3 +469,12 @@ def test_who_takes_a_queue_over_ends_the_sessions_of_its_owner_before_it_handles
     assert ended_before == [["dead"]], "once for all queues"
     assert worker.pipeline.drain(SOON)
     worker.pipeline.close(SOON)
+
+
+def test_the_oldest_stream_is_known_beside_messages_that_are_none() -> None:
+    at = datetime(2026, 1, 31, tzinfo=UTC)
+    streams = [StreamRecord("a", 1, "c", "k", "t", when, b"", b"") for when in (None, "x", 5, at)]
+    bodies = [b"", b"nonsense", *map(encode_published, streams)]
+    window = OffsetWindow("t", 0, epoch=1, committed=0, deadline=0.0)
+    assert oldest_of([PulledMessages(window, [0], [body]) for body in bodies]) == at.timestamp()
+    assert oldest_of([PulledMessages(window, [0], [body]) for body in bodies[:-1]]) is None
