@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import mmh3
 
@@ -144,5 +145,6 @@ class Producer:
                 raise
             self._transport.create_topic(topic, self._queues)
             route = self._transport.route(topic)
-        self._transport.announce(topic, f"{socket.gethostname()}-{os.getpid()}")
+        with suppress(QueueError):  # only people look at it: a broker that is older than this knows no such request
+            self._transport.announce(topic, f"{socket.gethostname()}-{os.getpid()}")
         return route

@@ -111,6 +111,17 @@ def test_process_is_announced_when_it_asks_where_to_send(transport: MemoryTransp
     assert announced == [("orders", f"{socket.gethostname()}-{os.getpid()}")] * 2
 
 
+class KnowsNoProducers(MemoryTransport):
+    def announce(self, topic: str, producer: str) -> None:
+        raise QueueError("the broker knows no request 'announce'; is it older than its client?")
+
+
+def test_process_that_cannot_be_announced_sends_all_the_same() -> None:
+    transport = KnowsNoProducers()
+    Producer(transport, queues=1).send("orders", "key", b"x")
+    assert bodies(transport, "orders", 0) == [b"x"]
+
+
 class EverNew(MemoryTransport):
     def route(self, topic: str) -> Route:
         route = super().route(topic)
