@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 import time
 
 from django.conf import settings
@@ -22,8 +21,11 @@ ADDRESS = "ENODE_DEVELOPMENT"
 """The environment variable with the socket's path."""
 PATIENCE = "ENODE_DEVELOPMENT_PATIENCE"
 """Seconds that a process goes on after `enodedev` has died: others may need it until they have ended."""
+LIFELINE = "ENODE_DEVELOPMENT_LIFELINE"
+"""The `identity_of` the pipe that parts have as their standard input."""
 MIDDLEWARE = "enode_django.middleware.EnodeMiddleware"
 SEND_TIMEOUT = 1.0
+_STANDARD_INPUT = 0
 
 
 def join(address: str) -> None:
@@ -31,7 +33,7 @@ def join(address: str) -> None:
     flow_logger.addHandler(StepHandler(address))
     open_log()
     request_started.connect(open_log)
-    if multiprocessing.parent_process() is None:  # workers and broker watch their supervisor
+    if multiprocessing.parent_process() is None and _has_lifeline():  # workers and broker watch their supervisor
         start_thread("enode-lifeline", _end_with_the_lifeline)
 
 
@@ -58,11 +60,24 @@ class StepHandler(logging.Handler):
             self._socket.sendto(encode_step(record), self._address)
 
 
+def identity_of(descriptor: int) -> str:
+    status = os.fstat(descriptor)
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _has_lifeline() -> bool:
+    """Not so a process that application code starts with another standard input, which may be at its end or say
+    something: it has inherited the environment only."""
+    with contextlib.suppress(OSError):
+        return identity_of(_STANDARD_INPUT) == os.environ.get(LIFELINE)
+    return False
+
+
 def _end_with_the_lifeline() -> None:
     """The standard input is a pipe that `enodedev` holds and never writes to: it ends with that process, however that
     comes about."""
     with contextlib.suppress(OSError):
-        while os.read(sys.__stdin__.fileno() if sys.__stdin__ else 0, 1024):
+        while os.read(_STANDARD_INPUT, 1024):
             pass
     time.sleep(float(os.environ.get(PATIENCE, "0")))
     os.kill(os.getpid(), signal.SIGTERM)

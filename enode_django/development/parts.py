@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from django.utils import autoreload
 
-from enode_django.development.joining import PATIENCE
+from enode_django.development.joining import LIFELINE, PATIENCE, identity_of
 
 CHUNK = 65_536
 
@@ -34,14 +34,20 @@ class Part:
     def __init__(self, plan: Plan, environment: Mapping[str, str], started: float) -> None:
         self.plan = plan
         self.started = started
-        self._process = subprocess.Popen(
-            plan.command,
-            env={**os.environ, **environment, PATIENCE: str(plan.patience), "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        theirs, ours = os.pipe()
+        self.lifeline = os.fdopen(ours, "wb")
+        own = {LIFELINE: identity_of(theirs), PATIENCE: str(plan.patience), "PYTHONUNBUFFERED": "1"}
+        try:
+            self._process = subprocess.Popen(
+                plan.command,
+                env={**os.environ, **environment, **own},
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self.output = self._process.stdout
@@ -91,9 +97,8 @@ class Part:
         """Kill what is left of it."""
         self.signal_all(signal.SIGKILL)
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self.lifeline.close()
+        self.output.close()
 
 
 def head_of_command_line() -> list[str]:
