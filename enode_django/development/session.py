@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from django.utils import autoreload
@@ -185,5 +186,11 @@ class Development:
 
 def newest_code() -> float:
     """When the newest Python file that this process has imported was changed."""
-    times = (path.stat().st_mtime for path in autoreload.iter_all_python_module_files() if path.exists())
-    return max(times, default=0.0)
+    return max(map(_changed_at, autoreload.iter_all_python_module_files()), default=0.0)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # an editor may be replacing it
+        return 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -46,6 +45,9 @@ class Stage:
         if reaction is not None:
             reaction()
 
+    def shows(self, text: str) -> Callable[[], bool]:
+        return lambda: text in self.shown
+
     def stop(self) -> None:
         self.development.stop()
 
@@ -67,22 +69,20 @@ def positions(shown: Sequence[str], *wanted: str) -> list[int]:
 
 def test_parts_end_in_order_the_last_one_first(stage: Stage) -> None:
     stage.reactions["web up"] = stage.stop
-    assert stage.run(plan("broker", BLOCKED), plan("web", BLOCKED)) == 0
+    assert stage.run(plan("broker", BLOCKED), plan("web", BLOCKED), is_ready=stage.shows("broker up")) == 0
     order = positions(stage.shown, "enodedev ending; a second Ctrl-C kills", "web down", "broker down")
     assert order == sorted(order)
 
 
 def test_the_first_part_has_to_be_ready_before_the_others_start(stage: Stage) -> None:
     stage.reactions["web up"] = stage.stop
-    ready = threading.Event()
-    stage.reactions["broker up"] = ready.set
-    assert stage.run(plan("broker", BLOCKED), plan("web", BLOCKED), is_ready=ready.is_set) == 0
+    assert stage.run(plan("broker", BLOCKED), plan("web", BLOCKED), is_ready=stage.shows("broker up")) == 0
     assert stage.shown.index("broker up") < stage.shown.index("web up")
 
 
 def test_a_part_that_cannot_start_ends_everything(stage: Stage) -> None:
     fails = plan("web", "print('that port is in use'); raise SystemExit(3)")
-    assert stage.run(plan("broker", BLOCKED), fails) == 1
+    assert stage.run(plan("broker", BLOCKED), fails, is_ready=stage.shows("broker up")) == 1
     why = "web ended with status 3 at its start, for the reason above; ending everything"
     found = positions(stage.shown, "web that port is in use", f"enodedev {why}", "broker down")
     assert found == sorted(found)
@@ -121,6 +121,13 @@ def test_a_part_that_does_not_settle_waits_for_code_to_change(
     assert starts.read_text() == "xxx"
 
 
+class Vanishing(type(Path())):  # type: ignore[misc]
+    """Was there when it was asked, and is not when it is looked at."""
+
+    def exists(self) -> bool:
+        return True
+
+
 def test_what_does_not_end_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "BEYOND_GRACE", 0.0)
     stage.reactions["web up"] = stage.stop
@@ -134,6 +141,14 @@ def test_a_second_signal_kills_at_once(stage: Stage) -> None:
     begun = time.monotonic()
     assert stage.run(plan("web", DEAF), grace=600.0) == 1
     assert time.monotonic() - begun < SOON
+
+
+def test_code_that_is_being_replaced_does_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    there = tmp_path / "there.py"
+    there.touch()
+    os.utime(there, (5.0, 5.0))
+    monkeypatch.setattr(autoreload, "iter_all_python_module_files", lambda: [there, Vanishing(tmp_path / "gone.py")])
+    assert session.newest_code() == 5.0
 
 
 def test_steps_that_arrive_are_shown_and_others_passed_over(stage: Stage, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_what_works_is_live_and_ready(seen: Observations) -> None:
 def test_it_is_not_ready_before_the_workers_are_up(seen: Observations) -> None:
     wait_for(lambda: seen.is_not_ready() == ["0 of 0 workers are up"])
     seen.look({**WELL, "beating_workers": 1})
-    assert seen.is_not_ready() == ["1 of 3 workers are up"]
+    wait_for(lambda: seen.is_not_ready() == ["1 of 3 workers are up"])
     assert seen.is_not_live() == [], "they are being started"
 
 
