@@ -37,9 +37,15 @@ class AddContextText(AddContext):
     def filter(self, record: logging.LogRecord) -> bool:
         super().filter(record)
         known = {name: getattr(record, name, None) for name in FIELDS}
-        text = " ".join(f"{name}={value!s}" for name, value in known.items() if value is not None)
+        text = " ".join(f"{name}={_on_one_line(value)}" for name, value in known.items() if value is not None)
         record.enode = f" [{text}]" if text else ""
         return True
+
+
+def _on_one_line(value: object) -> str:
+    """Ids are other people's: none of them may begin a line of the log."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
 
 
 def _context() -> dict[str, str | None]:

@@ -131,3 +131,8 @@ def test_metadata_that_cannot_be_read_keeps_no_record_from_being_written(as_json
 def test_the_console_shows_it_behind_the_message(as_text: Console, handling: None) -> None:
     logger.warning("low")
     assert as_text.lines == ["low [command_id=c-1 aggregate_root_id=a-1 correlation_id=r-1]"]
+
+
+def test_an_id_begins_no_line_of_its_own(as_text: Console) -> None:
+    logger.warning("low", extra={"aggregate_root_id": "a\n2026 ERROR all is lost\x1b[2J"})
+    assert as_text.lines == [r"low [aggregate_root_id='a\n2026 ERROR all is lost\x1b[2J']"]
