@@ -6,6 +6,7 @@ import ast
 import keyword
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +28,10 @@ class Plan(NamedTuple):
     changed: dict[Path, str]
 
     def carry_out(self) -> None:
-        """Raises `CommandError` if something came up meanwhile; the files that it has made are gone then."""
+        """Raises `CommandError` if something came up meanwhile; the files that it has made are gone then, and the
+        others are as they were."""
         made: list[Path] = []
+        before: dict[Path, str] = {}
         try:
             for path, text in self.new.items():
                 path.parent.mkdir(exist_ok=True)
@@ -36,10 +39,14 @@ class Plan(NamedTuple):
                     made.append(path)
                     file.write(text)
             for path, text in self.changed.items():
+                before[path] = path.read_text(encoding="utf-8")
                 path.write_text(text, encoding="utf-8")
         except OSError as error:
             for path in made:
                 path.unlink(missing_ok=True)
+            with suppress(OSError):  # the one that could not be written may be the last of them
+                for path, text in before.items():
+                    path.write_text(text, encoding="utf-8")
             raise CommandError(f"the files could not be written: {error}") from error
 
 

@@ -226,3 +226,14 @@ def test_fields_are_told_apart_and_from_their_aggregate(app: AppConfig) -> None:
 def test_an_app_that_is_not_there_is_named() -> None:
     with pytest.raises(CommandError, match=r"'shop'.*add it to INSTALLED_APPS"):
         call_command("startaggregate", "shop", "Order")
+
+
+def test_files_that_it_has_changed_are_as_they_were_when_another_cannot_be(tmp_path: Path) -> None:
+    package, models = tmp_path / "__init__.py", tmp_path / "models.py"
+    package.write_text("import this\n")
+    models.mkdir()
+    planned = Plan({tmp_path / "order.py": "one = 1\n"}, {package: "from shop import order\n", models: "two = 2\n"})
+    with pytest.raises(CommandError, match="the files could not be written"):
+        planned.carry_out()
+    assert package.read_text() == "import this\n", "it would import what is gone"
+    assert not (tmp_path / "order.py").exists()
