@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 
 from enode_django.admin.job_operations import STARTS, JobOperation
 from enode_django.admin.operating import operate
-from enode_django.admin.showing import STYLES, ReadOnly, as_json, preformatted
+from enode_django.admin.showing import STYLES, ReadOnly, WithError, as_json, preformatted, without_hidden
 from enode_django.exceptions import EnodeError
 from enode_django.job_leases import request_cancel, with_lease_state
 from enode_django.job_texts import duration_of, in_words, state_of
@@ -35,7 +35,7 @@ MOST_WATCHED = 500
 
 
 @admin.register(Job)
-class JobAdmin(ReadOnly, JobBase):
+class JobAdmin(ReadOnly, WithError, JobBase):
     """Read-only but for starting jobs (``add_job``), cancelling them (``change_job``), and deleting those that have
     ended (``delete_job``). What runs shows by itself how far it has come."""
 
@@ -61,7 +61,7 @@ class JobAdmin(ReadOnly, JobBase):
         "owner",
         "task_id",
     )
-    readonly_fields = fields
+    readonly_fields = (*fields, "hidden_error")
     actions = ("cancel",)
 
     class Media:
@@ -78,6 +78,9 @@ class JobAdmin(ReadOnly, JobBase):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         return with_lease_state(super().get_queryset(request))
+
+    def get_fields(self, request: HttpRequest, obj: Job | None = None) -> tuple[str, ...]:
+        return without_hidden(self.fields, request)
 
     # -- who may --------------------------------------------------------------------------------------------------
 
@@ -112,10 +115,6 @@ class JobAdmin(ReadOnly, JobBase):
     @admin.display(description="figures")
     def shown_figures(self, job: Job) -> SafeString:
         return preformatted(as_json(job.figures))
-
-    @admin.display(description="error")
-    def shown_error(self, job: Job) -> SafeString:
-        return preformatted(job.error or "-")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         starts = [(kind, form.title) for kind, form in STARTS.items()] if self.has_start_permission(request) else []

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.new_commands import cause_of, new_command
-from enode_django.admin.showing import STYLES, ReadOnly, preformatted
+from enode_django.admin.showing import STYLES, ReadOnly, WithError, without_hidden
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.unparking import retry_parked, skip_parked
@@ -32,7 +32,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(ParkedEvent)
-class ParkedEventAdmin(ReadOnly, ParkedBase):
+class ParkedEventAdmin(ReadOnly, WithError, ParkedBase):
     """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
     to change parked events."""
 
@@ -53,7 +53,7 @@ class ParkedEventAdmin(ReadOnly, ParkedBase):
         "error_type",
         "shown_error",
     )
-    readonly_fields = (*fields, "answering")
+    readonly_fields = (*fields, "hidden_error", "answering")
     actions = ("retry", "skip")
 
     class Media:
@@ -68,7 +68,8 @@ class ParkedEventAdmin(ReadOnly, ParkedBase):
         return [made, *super().get_urls()]
 
     def get_fields(self, request: HttpRequest, obj: ParkedEvent | None = None) -> tuple[str, ...]:
-        return (*self.fields, "answering") if self.has_settle_permission(request) else self.fields
+        answer = ["answering"] if self.has_settle_permission(request) else []
+        return without_hidden([*self.fields, *answer], request)
 
     def has_view_permission(self, request: HttpRequest, obj: ParkedEvent | None = None) -> bool:
         return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_parkedevent"))
@@ -93,10 +94,6 @@ class ParkedEventAdmin(ReadOnly, ParkedBase):
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.change_parkedevent"))
-
-    @admin.display(description="error")
-    def shown_error(self, parked: ParkedEvent) -> SafeString:
-        return preformatted(parked.error)
 
     @admin.action(description="Retry, and catch up", permissions=["settle"])
     def retry(self, request: HttpRequest, chosen: ParkedEvents) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from enode_django.admin.showing import as_json
+from enode_django.admin.showing import MOST_TEXT, as_json
 from enode_django.equeue.retrying import Failed
 from enode_django.equeue.retrying import decode as decode_set_aside
 from enode_django.eventing.messages import decode_published
@@ -16,7 +16,6 @@ from enode_django.serialization.codec import StoredRefusal, decode_command, deco
 from enode_django.serialization.plain import unpack
 
 MOST_BYTES = 4_096
-MOST_TEXT = 200_000
 
 
 class Readable(NamedTuple):
@@ -98,7 +97,7 @@ def _json(body: bytes) -> str:
     value = json.loads(body)
     if not isinstance(value, dict | list):
         raise TypeError(value)
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return as_json(value)
 
 
 def _text(body: bytes) -> str:
@@ -109,6 +108,7 @@ def _text(body: bytes) -> str:
 
 
 def _cut(text: str) -> str:
+    text = text.encode(errors="backslashreplace").decode()  # JSON may hold a half of a character, a page may not
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} …"
 
 

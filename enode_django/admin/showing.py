@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from typing import Any
 
+from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 STYLES = {"all": ("enode_django/operate.css",)}
 """For the ``Media`` of an admin class."""
+VIEW_PAYLOAD = "enode_django.view_payload"
+MOST_TEXT = 200_000
+_TYPE = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$)")
 
 
 class ReadOnly:
@@ -25,9 +31,20 @@ class ReadOnly:
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """By what filters are offered for, and nothing else: addresses could find out what a page does not show."""
+        offered = getattr(self, "list_filter", ())
+        return lookup.partition("__")[0] in offered and "\0" not in str(value)
+
 
 def as_json(value: Any) -> str:
-    return json.dumps(_with_text_keys(value), indent=2, ensure_ascii=False, default=str)
+    """Cut after `MOST_TEXT` characters: what is nested deeply has many times its size in blanks."""
+    text = ""
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=str).iterencode(_with_text_keys(value)):
+        text += part
+        if len(text) > MOST_TEXT:
+            return f"{text[:MOST_TEXT]} …"
+    return text
 
 
 def _with_text_keys(value: Any) -> Any:
@@ -35,6 +52,33 @@ def _with_text_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()}
     return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
+
+
+class WithError:
+    """For rows with an ``error``. Its text may quote events, so it is for those who may view what is in them."""
+
+    @admin.display(description="error")
+    def shown_error(self, row: Any) -> SafeString:
+        return preformatted(row.error or "-")
+
+    @admin.display(description="error")
+    def hidden_error(self, row: Any) -> str:
+        return "It may quote contents of events, which you may not view." if row.error else "-"
+
+
+def without_hidden(fields: Iterable[str], request: HttpRequest) -> tuple[str, ...]:
+    """The fields of a page, with the error as far as the user may see it."""
+    error = "shown_error" if request.user.has_perm(VIEW_PAYLOAD) else "hidden_error"
+    return tuple(error if name == "shown_error" else name for name in fields)
+
+
+def type_of_error(text: str) -> str:
+    """
+    >>> type_of_error("ValueError: no amount 'x'"), type_of_error("no amount")
+    ('ValueError', '-')
+    """
+    found = _TYPE.match(text)
+    return found[0] if found else "-"
 
 
 def preformatted(text: str) -> SafeString:

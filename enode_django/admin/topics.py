@@ -20,7 +20,7 @@ from enode_django.admin.new_commands import cause_in, new_command
 from enode_django.admin.operating import operate
 from enode_django.admin.queue_operations import MOST_OFFSET, OPERATIONS
 from enode_django.admin.readable import readable
-from enode_django.admin.showing import ReadOnly
+from enode_django.admin.showing import VIEW_PAYLOAD, ReadOnly, type_of_error
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.dead_letters import DeadLetter
 from enode_django.equeue.retrying import dead_letter_topic
@@ -37,7 +37,7 @@ else:  # generic for the type checker only
 
 LETTERS = 100
 MESSAGES = 50
-VIEW_PAYLOAD = "enode_django.view_payload"
+STRANGE = "put there by somebody else"
 LIST = "admin:enode_django_topic_changelist"
 PAGE = "admin:enode_django_topic_change"
 
@@ -228,13 +228,14 @@ class _Row:
 
 
 class _Letter:
-    """A dead letter without its body."""
+    """A dead letter without its body. ``error`` may quote that, ``error_type`` does not."""
 
     def __init__(self, letter: DeadLetter) -> None:
         failed = letter.failed
         self.offset = letter.offset
         self.message = failed.message if failed else None
-        self.error = failed.error if failed else "put there by somebody else"
+        self.error = failed.error if failed else STRANGE
+        self.error_type = type_of_error(failed.error) if failed else STRANGE
         self.failed_at = _moment(failed.failed_at) if failed else None
         self.size = len(letter.body)
 

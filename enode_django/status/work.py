@@ -69,7 +69,7 @@ def _has_failed(job: Any, newest: Sequence[Any]) -> bool:
 def _failures(jobs: Sequence[Any]) -> Iterator[Problem]:
     for job in jobs:
         if job.state == JobState.FAILED:
-            reason = job.error.strip().rpartition("\n")[2][:200]
-            yield degraded(f"job {job.pk} ({job.kind} of {job.name}) failed: {reason}")
+            # Not why: that may quote events, and whoever may see the status need not be allowed to.
+            yield degraded(f"job {job.pk} ({job.kind} of {job.name}) failed; manage.py jobs list says why")
         elif job.is_left:
             yield degraded(f"job {job.pk} ({job.kind} of {job.name}) was left by its process; start it again")

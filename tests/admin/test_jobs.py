@@ -18,6 +18,7 @@ from enode_django.admin.operating import CONFIRMED
 from enode_django.job_kinds import KINDS
 from enode_django.jobs import RunningJob
 from enode_django.models import Job, Rebuild
+from enode_django.status.work import ask_jobs
 from sample_project.celery import app
 from tests.admin.users import client_of
 
@@ -184,6 +185,26 @@ def test_progress_is_told_to_who_may_view_jobs_and_to_nobody_else(client: Client
     assert client_of("view_topic").get(url).status_code == 403
     assert client.get(url).status_code == 302
     assert SCRIPT not in client_of("view_job").get(LIST).content.decode()
+
+
+@pytest.mark.django_db
+def test_cancelling_needs_a_token() -> None:
+    chosen = {"action": "cancel", "_selected_action": [make_job().pk]}
+    assert client_of("change_job", checks=True).post(LIST, chosen).status_code == 403
+    assert Job.objects.get().cancel_requested_at is None
+
+
+@pytest.mark.django_db
+def test_what_an_error_says_is_for_who_may_read_events() -> None:
+    """A rebuild's may quote them."""
+    failed = make_job("failed", error="Traceback\nValueError: no Ada", finished_at=timezone.now())
+    page = f"{LIST}{failed.pk}/change/"
+    blind = client_of("view_job")
+    assert "no Ada" in client_of("view_job", "view_payload").get(page).content.decode()
+    assert "no Ada" not in blind.get(page).content.decode()
+    for lookup in ("error__contains=Ada", "kind=%00"):
+        assert blind.get(f"{LIST}?{lookup}").status_code == 400
+    assert "no Ada" not in str(ask_jobs()), "the dashboard shows it"
 
 
 @pytest.mark.django_db

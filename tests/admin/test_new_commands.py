@@ -137,6 +137,27 @@ def test_it_needs_the_permission_and_a_token(parked: ParkedEvent, client: Client
     assert EventStream.objects.count() == 2
 
 
+def test_what_the_error_says_is_for_who_may_read_events(parked: ParkedEvent) -> None:
+    """It may quote them."""
+    page, listed = f"/admin/enode_django/parkedevent/{parked.pk}/change/", "/admin/enode_django/parkedevent/"
+    blind, reader = client_of("view_parkedevent"), client_of("view_parkedevent", "view_payload")
+    assert "alert(1)" in reader.get(page).content.decode()
+    shown = blind.get(page).content.decode()
+    assert "ValueError" in shown
+    assert "alert(1)" not in shown
+    for lookup in ("error__contains=script", "error__regex=^.s", "id__in=1", "subscriber=%00", "error_type=%00"):
+        assert blind.get(f"{listed}?{lookup}").status_code == 400, lookup
+    assert blind.get(f"{listed}?subscriber=bank.Ledger&error_type=ValueError").context["cl"].result_count == 1
+
+
+def test_retrying_and_skipping_need_a_token(parked: ParkedEvent) -> None:
+    for action in ("retry", "skip"):
+        chosen = {"action": action, "_selected_action": [parked.pk]}
+        forger = client_of("change_parkedevent", checks=True)
+        assert forger.post("/admin/enode_django/parkedevent/", chosen).status_code == 403
+    assert ParkedEvent.objects.get() == parked
+
+
 def test_fields_are_filled_in_only_for_who_may_read_events_and_stay_text(parked: ParkedEvent) -> None:
     opened = EventStream.objects.earliest("sequence")
     first = park(opened.command_id, 1)

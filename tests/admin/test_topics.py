@@ -12,6 +12,8 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client, override_settings
 
 from enode_django.admin.operating import CONFIRMED
+from enode_django.admin.readable import readable
+from enode_django.admin.showing import MOST_TEXT
 from enode_django.equeue.dead_letters import dead_letters
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.retrying import Failed, Message, encode_failed
@@ -168,7 +170,11 @@ def test_a_command_that_was_put_aside_is_corrected_and_sent_as_a_new_one(queue: 
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\xc1", b"[" * 100_000, b"\x91" * 5_000, bytes(range(256)), b"\x93\xc0\x92\xa1a\xa1b\xc0"]
+    "body",
+    [
+        *(b"", b"\xc1", b"[" * 100_000, b"\x91" * 5_000, bytes(range(256)), b"\x93\xc0\x92\xa1a\xa1b\xc0"),
+        b'["half a character: \\ud800"]',
+    ],
 )
 def test_whatever_is_in_a_message_it_can_be_shown(queue: MemoryTransport, body: bytes) -> None:
     queue.send("orders", {1: [body]})
@@ -176,6 +182,12 @@ def test_whatever_is_in_a_message_it_can_be_shown(queue: MemoryTransport, body: 
     for page in ("orders/messages/1/", "orders/messages/1/0/"):
         assert client.get(LIST + page).status_code == 200
     assert client.get(f"{LIST}orders/messages/1/0/command/").status_code == 404
+
+
+def test_a_deep_message_is_cut_before_its_indentation_is_written() -> None:
+    shown = readable(b"[" * 200 + b",".join([b"1"] * 20_000) + b"]" * 200)
+    assert shown.kind == "JSON"
+    assert len(shown.text) < 2 * MOST_TEXT
 
 
 def test_messages_are_shown_page_by_page(queue: MemoryTransport) -> None:
@@ -187,6 +199,20 @@ def test_messages_are_shown_page_by_page(queue: MemoryTransport) -> None:
     assert "message 19" not in newest.content.decode()
     assert "message 0" in client.get(f"{LIST}orders/messages/1/", {"offset": "0"}).content.decode()
     assert "no messages here" in client.get(f"{LIST}orders/messages/1/", {"offset": "70"}).content.decode()
+
+
+def test_numbers_are_numbers_where_the_site_groups_their_digits(queue: MemoryTransport) -> None:
+    """``1,200`` would be two offsets of dead letters, 1 and 200."""
+    queue.send("orders", {1: [b"x"] * 1_300})
+    queue.send("dead.billing", {0: [b"x"] * 1_300})
+    client = client_of("change_topic", "view_payload")
+    pages = ("orders/messages/1/?offset=1200", "dead.billing/messages/0/1200/", "orders/change/")
+    with override_settings(USE_THOUSAND_SEPARATOR=True):
+        earlier, letter, topic = (client.get(LIST + page).content.decode() for page in pages)
+    assert 'href="?offset=1150"' in earlier
+    assert "discard/?offsets=1200" in letter
+    assert "1300" in topic
+    assert not re.search(r"\d,\d{3}", earlier + letter + topic)
 
 
 def test_names_of_topics_and_groups_stay_text(queue: MemoryTransport) -> None:
@@ -248,7 +274,10 @@ def test_bodies_need_a_permission_of_their_own(queue: MemoryTransport) -> None:
     client = client_of("change_topic")
     assert client.get(f"{LIST}dead.billing/messages/0/0/").status_code == 403
     assert client.get(f"{LIST}orders/messages/0/").status_code == 403
-    assert "messages/0" not in client.get(f"{LIST}dead.billing/letters/").content.decode()
+    listed = client.get(f"{LIST}dead.billing/letters/").content.decode()
+    assert "messages/0" not in listed
+    assert "ValueError" in listed
+    assert "alert(1)" not in listed, "an error may quote the message"
 
 
 @pytest.mark.parametrize(
