@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from django import forms
+from django.db import InterfaceError, OperationalError
 from django.http import Http404
 
 from enode_django.admin import links, stream_list
@@ -152,9 +153,7 @@ def _state_or_trouble(id: str, version: int) -> State | str:
 def shown_causation(id: str, version: int | None, command_id: str) -> ShownCausation:
     try:
         found: Causation = causation(id, version, command_id=command_id)
-    except StoreUnavailable:
-        raise
-    except EnodeError as error:
+    except (EnodeError, OperationalError, InterfaceError) as error:  # of any shard: the aggregate's own may be there
         return ShownCausation(trouble=str(error))
     picture = picture_of(found)
     return ShownCausation(

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django import forms
-from django.db import connections
+from django.db import InterfaceError, OperationalError, connections
 from django.db.models import BinaryField, Case, Func, IntegerField, When
 from django.db.models.lookups import LessThanOrEqual
 
@@ -200,15 +200,17 @@ def _fill(rows: QuerySet[EventStream], parts: Iterator[Window]) -> tuple[list[Ev
 
 
 class Hits(NamedTuple):
-    """The rows of one shard."""
+    """The rows of one shard; ``is_away``: it could not be asked."""
 
     alias: str
-    rows: Sequence[EventStream]
+    rows: Sequence[EventStream] = ()
+    is_away: bool = False
 
 
 def search(store: EventStore, id: str) -> Sequence[Hits]:
     """By the whole id of an aggregate, in its shard, or of a command, in all. Of an aggregate the newest page of
-    versions, and of refusals. Blanks around an id may be a part of it, but most were copied along."""
+    versions, and of refusals. Blanks around an id may be a part of it, but most were copied along. Raises what the
+    database raises if no shard can be asked."""
     hits = _hits(store, id)
     return hits if any(hit.rows for hit in hits) or id == id.strip() else _hits(store, id.strip())
 
@@ -217,10 +219,19 @@ def _hits(store: EventStore, id: str) -> Sequence[Hits]:
     own = tables.alias_of(store, id) if holds(id) else ""
     hits = []
     for alias in tables.aliases():
-        queries = [by_command(alias, id), *((newest(alias, id), refusals(alias, id)) if alias == own else ())]
-        rows = {row.sequence: row for query in queries for row in query}
-        hits.append(Hits(alias, [rows[sequence] for sequence in sorted(rows, reverse=True)]))
+        try:
+            hits.append(_hits_in(alias, id, is_own=alias == own))
+        except (OperationalError, InterfaceError):
+            hits.append(Hits(alias, is_away=True))
+            if all(hit.is_away for hit in hits) and len(hits) == len(tables.aliases()):
+                raise
     return hits
+
+
+def _hits_in(alias: str, id: str, *, is_own: bool) -> Hits:
+    queries = [by_command(alias, id), *((newest(alias, id), refusals(alias, id)) if is_own else ())]
+    rows = {row.sequence: row for query in queries for row in query}
+    return Hits(alias, [rows[sequence] for sequence in sorted(rows, reverse=True)])
 
 
 def by_command(alias: str, command_id: str) -> QuerySet[EventStream]:

@@ -47,7 +47,10 @@ def only_looks(view: View) -> View:
         try:
             return view(self, request, *arguments, **options)
         except (StoreUnavailable, OperationalError, InterfaceError) as error:
-            return self.render(request, "unavailable", "Unavailable", {"error": str(error)}, status=503)
+            shards = tables.aliases() if len(tables.aliases()) > 1 else ()
+            return self.render(
+                request, "unavailable", "Unavailable", {"error": str(error), "shards": shards}, status=503
+            )
 
     return guarded
 
@@ -77,10 +80,10 @@ class EventStreamAdmin(ReadOnly, StreamBase):
             "types": stream_list.known_types(),
         }
         if form.is_valid():
-            context["total"] = stream_list.size_in_words(form.alias)
             if form.cleaned_data["q"]:
                 context["hits"] = stream_list.search(make_store(), form.cleaned_data["q"])
             else:
+                context["total"] = stream_list.size_in_words(form.alias)
                 listing = stream_list.listing(form)
                 context |= {"listing": listing, "older": _link(request, "before", listing.older)}
                 context["newer"] = _link(request, "after", listing.newer)

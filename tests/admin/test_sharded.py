@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -81,11 +82,31 @@ def test_causes_are_found_across_the_shards() -> None:
     assert [step.aggregate_root_id for step in causation(SECOND, 1).ancestors] == [FIRST]
 
 
-def test_a_shard_that_is_away_is_said_to_be_away(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    connections[ALIASES[1]].close()
-    with monkeypatch.context() as patch:
-        patch.setitem(connections[ALIASES[1]].settings_dict, "NAME", "there_is_none")
+@contextmanager
+def away(alias: str) -> Iterator[None]:
+    connections[alias].close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(connections[alias].settings_dict, "NAME", "there_is_none")
+        yield
+
+
+def test_a_shard_that_is_away_is_said_to_be_away(reader: Client) -> None:
+    with away(ALIASES[1]):
         response = reader.get(LIST, {"shard": ALIASES[1]})
         assert response.status_code == 503
         assert "cannot be read at the moment" in response.content.decode()
         assert listed(reader) == [FIRST]
+
+
+def test_a_shard_that_is_away_hides_nothing_of_the_others(reader: Client) -> None:
+    with away(ALIASES[0]):
+        assert f'href="{LIST}?shard={ALIASES[1]}"' in reader.get(LIST).content.decode()
+        response = reader.get(LIST, {"q": "c1"})
+        assert [(hit.is_away, len(hit.rows)) for hit in response.context["hits"]] == [(True, 0), (False, 1)]
+        assert "This shard cannot be read" in response.content.decode()
+        page = reader.get(links.aggregate_url(SECOND))
+        assert [row.stream.version for row in page.context["timeline"]] == [1]
+        assert page.context["causation"].trouble
+        assert reader.get(links.aggregate_url(FIRST)).status_code == 503
+        with away(ALIASES[1]):
+            assert reader.get(LIST, {"q": "c1"}).status_code == 503
