@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError
+from django.db import DatabaseError, router
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -21,7 +21,7 @@ from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.subscribers import Subscriber as Following
 from enode_django.eventing.subscribers import checkpoint_database
 from enode_django.exceptions import EnodeError
-from enode_django.models import Subscriber, Subscription
+from enode_django.models import ParkedEvent, Subscriber, Subscription
 from enode_django.runtime import running_subscribers
 from enode_django.status.lags import Lag, ask_lags
 
@@ -32,7 +32,8 @@ else:  # generic for the type checker only
 
 
 class Row(NamedTuple):
-    """``parked_url`` is empty where there is nothing, or the user may not see it."""
+    """``parked_url`` is empty where there is nothing, or the user may not see it, or the page of what is parked does
+    not show it: that has what is in one database."""
 
     kind: str
     database: str
@@ -80,7 +81,7 @@ def _found(*, may_see_parked: bool) -> dict[str, Any]:
 
 def _row(subscriber: Following, lag: Lag, may_see_parked: bool) -> Row:
     url = ""
-    if lag.parked and may_see_parked:
+    if lag.parked and may_see_parked and subscriber.database == router.db_for_read(ParkedEvent):
         parked = reverse("admin:enode_django_parkedevent_changelist")
         url = f"{parked}?{urlencode({'subscriber': lag.subscriber})}"
     return Row(_kind(subscriber), subscriber.database, lag, url)
