@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import override_settings
 
 from tests.status.conftest import Configure, broker_at
 from tests.status.reports import figures, write_report
@@ -62,3 +63,10 @@ def test_it_does_not_wait_longer_than_it_is_told_to(configure: Configure, silent
 def test_wrong_options_are_refused(wrong: tuple[str, str]) -> None:
     with pytest.raises(CommandError, match=f"'{wrong[1]}'"):
         run(*wrong)
+
+
+@override_settings(ENODE={"REPORTS": 5})
+def test_settings_that_make_no_sense_are_bad_and_not_degraded() -> None:
+    with pytest.raises(CommandError, match="must be a dictionary") as raised:
+        run()
+    assert raised.value.returncode == 2

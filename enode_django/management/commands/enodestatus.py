@@ -8,9 +8,10 @@ from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 
+from enode_django.exceptions import ConfigurationError
 from enode_django.management.tables import write_table
 from enode_django.status import PARTS, Health, Part, gather
 from enode_django.status.gathering import TIMEOUT
@@ -30,7 +31,10 @@ class Command(BaseCommand):
         )
 
     def handle(self, *, only: list[str], timeout: float, **options: Any) -> None:
-        status = gather(only, timeout=timeout)
+        try:
+            status = gather(only, timeout=timeout)
+        except ConfigurationError as error:  # 1, as of other errors, would be taken for degraded
+            raise CommandError(str(error), returncode=int(Health.BAD)) from error
         if options["json"]:
             self.stdout.write(json.dumps(status.as_map(), cls=DjangoJSONEncoder))
         else:
