@@ -50,10 +50,11 @@ def test_pages_work_under_a_policy_without_inline_scripts_and_styles(live_server
     times = {"started_at": timezone.now(), "lease_until": timezone.now() + timedelta(hours=1)}
     job = Job.objects.create(kind="rebuild", name="bank.Ledger", owner=uuid.uuid4(), **times)
     User.objects.create_superuser("root", password="secret")
-    page.goto(f"{live_server.url}/admin/login/")
+    page.goto(f"{live_server.url}/admin/login/?next=/admin/")
     page.fill("#id_username", "root")
     page.fill("#id_password", "secret")
     page.click("[type=submit]")
+    expect(page.get_by_role("heading", name="Site administration")).to_be_visible()
     for path in (
         "job/",
         f"job/{job.pk}/change/",
