@@ -29,8 +29,15 @@ import os
 from sample_project.settings import database_from_url
 
 SECRET_KEY = "of a test"
-INSTALLED_APPS = ["django.contrib.contenttypes"]
-MIDDLEWARE = []
+ALLOWED_HOSTS = ["testserver"]
+ROOT_URLCONF = "urls"
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions"]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+]
+TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
 USE_TZ = True
 DATABASES = {"default": {**database_from_url(os.environ["DATABASE_URL"]), "TEST": {"NAME": f"test_docs_{os.getpid()}"}}}
 """
@@ -38,9 +45,10 @@ DATABASES = {"default": {**database_from_url(os.environ["DATABASE_URL"]), "TEST"
 
 @pytest.fixture
 def project(tmp_path: Path, postgres_url: str) -> Path:
-    """The project that the pages speak of: settings and the app ``accounts`` as the README has them. A page adds its
-    own files, and what it appends to those."""
+    """The project that the pages speak of: what ``startproject`` writes, as far as it matters, and the app ``accounts``
+    as the README has it. A page adds its own files, and what it appends to those."""
     (tmp_path / "settings.py").write_text(SETTINGS)
+    (tmp_path / "urls.py").write_text("urlpatterns = []\n")
     write_files(README, tmp_path)
     return tmp_path
 
