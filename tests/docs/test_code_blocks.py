@@ -32,6 +32,7 @@ SECRET_KEY = "of a test"
 ALLOWED_HOSTS = ["testserver"]
 ROOT_URLCONF = "urls"
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions"]
+MIGRATION_MODULES = {"auth": None, "contenttypes": None, "sessions": None}  # their tables at once, which is faster
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
