@@ -112,6 +112,8 @@ def _mailboxes(report: Any) -> MailboxRow:
 def _absence(reports: Sequence[Any]) -> Iterator[Problem]:
     if conf().report_interval is None:
         yield degraded("whether processors run is not known: ENODE['REPORTS']['INTERVAL'] is None")
+    elif reports and all(report.ended for report in reports):
+        yield bad("all processors have been stopped; run manage.py runprocessors")
     elif not any(_state(report) == RUNNING for report in reports):
         yield bad(f"no processor has reported for {patience().total_seconds():g} s; run manage.py runprocessors")
     else:

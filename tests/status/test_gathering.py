@@ -187,7 +187,7 @@ def test_a_database_without_all_migrations_is_bad(monkeypatch: pytest.MonkeyPatc
     [
         ([], Health.BAD, "no processor has reported"),
         ([("a", 1, {}, False)], Health.OK, ""),
-        ([("a", 1, {}, True)], Health.BAD, "no processor has reported"),
+        ([("a", 1, {}, True)], Health.BAD, "all processors have been stopped"),
         ([("a", 1, {}, False), ("b", 100, {}, False)], Health.DEGRADED, "b is silent"),
         ([("a", 1, {}, False), ("b", 100, {}, True)], Health.OK, ""),
         ([("a", 1, {"workers": 1}, False)], Health.DEGRADED, "1 of 2 command workers"),
