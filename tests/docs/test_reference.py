@@ -29,7 +29,16 @@ NESTED = {
 }
 SPARK = {"MASTER", "CONFIG", "PY_FILES"}
 BROKER_OPTIONS = {"timeout", "secret", "tls"}
-REDIS_OPTIONS = {"prefix", "timeout", "max_length", "client", "delete_unconsumed", "wait_replicas", "wait_timeout"}
+REDIS_OPTIONS = {
+    "prefix",
+    "timeout",
+    "max_age",
+    "max_length",
+    "client",
+    "delete_unconsumed",
+    "wait_replicas",
+    "wait_timeout",
+}
 
 
 def default_of(field: dataclasses.Field[object]) -> object:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -225,6 +227,25 @@ def test_unconsumed_messages_are_deleted_only_when_that_is_switched_on(
         cutting.trim("topic")
         cutting.close()
         assert left <= len(messages(transport, "topic", 0)) < left + 200
+
+
+def test_consumed_messages_are_kept_for_their_age_and_others_deleted_by_it_only_when_that_is_switched_on(
+    redis_url: str, prefix: str, transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport.send("topic", {0: [b"x" * 200] * 2_000})
+    lease = transport.acquire("group", "topic", 0, "one", 60)
+    transport.commit("group", "topic", {0: Commit(lease.epoch, 1_000)})
+
+    def left(**options: Any) -> int:
+        with contextlib.closing(RedisStreamsTransport(redis_url, prefix=prefix, **options)) as trimming:
+            trimming.trim("topic")
+        return len(messages(transport, "topic", 0))
+
+    assert left(max_age=3_600) == 2_000
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 7_200)
+    assert 1_000 <= left(max_age=3_600) < 1_200
+    assert left(max_age=3_600, delete_unconsumed=True) < 200
 
 
 def test_a_long_trim_is_left_to_the_next_calls(

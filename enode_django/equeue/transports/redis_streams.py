@@ -70,10 +70,11 @@ class RedisStreamsTransport:
 
     ``location`` is ``redis://``, ``rediss://`` or ``unix://`` for one server, ``redis+sentinel://`` or
     ``redis+cluster://`` (see `redis_location`). Options: ``prefix`` of all keys; ``timeout`` in seconds for connecting
-    and for an answer; ``max_length``, above which `trim` cuts the queues of a topic that no group ever acquired, and
-    with ``delete_unconsumed`` all queues (None: never); ``wait_replicas``, how many replicas must have what was sent or
-    committed before the call returns, and ``wait_timeout``, how many seconds they have for it; ``client``, further
-    keyword arguments for redis-py's connections (certificates).
+    and for an answer; ``max_age``, for how many seconds `trim` keeps what all groups have committed (None: not at all);
+    ``max_length`` (messages) and ``max_age``, above which it cuts the queues of a topic that no group ever acquired,
+    and with ``delete_unconsumed`` all queues (None: never); ``wait_replicas``, how many replicas must have what was
+    sent or committed before the call returns, and ``wait_timeout``, how many seconds they have for it; ``client``,
+    further keyword arguments for redis-py's connections (certificates).
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class RedisStreamsTransport:
         *,
         prefix: str = "enode",
         timeout: float = 5.0,
+        max_age: float | None = None,
         max_length: int | None = None,
         delete_unconsumed: bool = False,
         wait_replicas: int = 0,
@@ -95,6 +97,7 @@ class RedisStreamsTransport:
             )
         confirmation = Confirmation(wait_replicas, milliseconds(wait_timeout)) if wait_replicas else None
         self._keys = Keys(prefix)
+        self._max_age = max_age
         self._max_length = max_length
         self._delete_unconsumed = delete_unconsumed
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
@@ -304,11 +307,18 @@ class RedisStreamsTransport:
     def trim(self, topic: str) -> None:
         queues = range(self.queue_count(topic))
         groups = self._topics.counting(topic)
+        aged = None if self._max_age is None else self.offsets_at(topic, time.time() - self._max_age)
         if groups:
             lowest = map(min, zip(*self._topics.committed(topic, len(queues), groups), strict=True))
-            self._cut(topic, {queue: ("MINID", f"{offset + 1}-0") for queue, offset in enumerate(lowest)})
-        if self._max_length is not None and (not groups or self._delete_unconsumed):
-            self._cut(topic, {queue: ("MAXLEN", str(self._max_length)) for queue in queues})
+            consumed = dict(enumerate(lowest))
+            self._cut_before(topic, {q: at if aged is None else min(at, aged[q]) for q, at in consumed.items()})
+        if not groups or self._delete_unconsumed:
+            self._cut_before(topic, aged or {})
+            if self._max_length is not None:
+                self._cut(topic, {queue: ("MAXLEN", str(self._max_length)) for queue in queues})
+
+    def _cut_before(self, topic: str, offsets: Mapping[int, int]) -> None:
+        self._cut(topic, {queue: ("MINID", f"{offset + 1}-0") for queue, offset in offsets.items()})
 
     # -- answers --------------------------------------------------------------------------------------------------
 
