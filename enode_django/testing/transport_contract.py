@@ -145,7 +145,7 @@ class TransportContract(TransportGroupContract):
 
         def echo() -> None:
             for offset in range(rounds):
-                (batch,) = another.pull(topic, {0: 0, 1: offset}, limit=1, wait=DEADLINE)
+                (batch,) = another.pull(topic, {0: 0, 1: offset}, limit=1)
                 another.send(topic, {2: batch.bodies})
 
         with ThreadPoolExecutor(1) as pool:

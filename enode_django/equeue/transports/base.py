@@ -27,6 +27,8 @@ from enode_django.equeue.messages import (
 )
 from enode_django.exceptions import QueueError, StaleRoute
 
+LONG_POLL = 15.0
+"""Seconds that a pull waits unless it is told otherwise, as EQueue has it."""
 KNOWN_SENDS = 100
 """How many sends of a producer can be made again without being stored again."""
 PRODUCER_SECONDS = 600.0
@@ -121,7 +123,9 @@ class Transport(Protocol):
         producer are known, for ten minutes.
         """
 
-    def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
+    def pull(
+        self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float = LONG_POLL
+    ) -> Sequence[PulledBatch]:
         """Messages at and after an offset, per queue, at most ``limit`` of each queue.
 
         With nothing to deliver it blocks up to ``wait`` seconds (long polling) and is answered the moment a message

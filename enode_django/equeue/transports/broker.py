@@ -25,7 +25,7 @@ from enode_django.equeue.messages import (
     Start,
 )
 from enode_django.equeue.records import decode_records, encode_records
-from enode_django.equeue.transports.base import check_limit
+from enode_django.equeue.transports.base import LONG_POLL, check_limit
 from enode_django.equeue.transports.broker_connection import ConnectionLost, Pool, address_of, unreachable
 from enode_django.equeue.transports.broker_rests import Rests
 from enode_django.exceptions import QueueError, TransportUnavailable
@@ -138,7 +138,9 @@ class BrokerTransport:
         with self._current().sender() as sender:
             return self._send(topic, batches, route, sender.producer, next(sender.sequences))
 
-    def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
+    def pull(
+        self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float = LONG_POLL
+    ) -> Sequence[PulledBatch]:
         check_limit(limit)
         self._current()  # not what a parent process keeps
         pulled = [batch for queue, at in offsets.items() if (batch := self._rests.take(topic, queue, at, limit))]

@@ -27,7 +27,7 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.transports.base import KNOWN_SENDS, check_limit, check_route
+from enode_django.equeue.transports.base import KNOWN_SENDS, LONG_POLL, check_limit, check_route
 
 
 @dataclass(slots=True)
@@ -202,7 +202,9 @@ class MemoryTransport:
                 first[number] = queues[number].add(added)
         return first
 
-    def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
+    def pull(
+        self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float = LONG_POLL
+    ) -> Sequence[PulledBatch]:
         check_limit(limit)
         with self._changed:
             self._coordinator.topic(topic, offsets)

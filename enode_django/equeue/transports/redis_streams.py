@@ -41,7 +41,7 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.transports.base import check_limit
+from enode_django.equeue.transports.base import LONG_POLL, check_limit
 from enode_django.equeue.transports.redis_batches import (
     chunks,
     commit_arguments,
@@ -185,7 +185,9 @@ class RedisStreamsTransport:
             first.setdefault(queue, offset)
         return first
 
-    def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
+    def pull(
+        self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float = LONG_POLL
+    ) -> Sequence[PulledBatch]:
         check_limit(limit)
         self._topics.check(topic, offsets)
         if not offsets:
