@@ -74,6 +74,18 @@ def test_checkpoints_are_written_after_a_time_and_after_many_bytes(tmp_path: Pat
         transport.close()
 
 
+def test_files_that_nobody_reads_are_unmapped_on_a_timer(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", chunk_size=20_000, low_watermark=0) as broker:
+        transport = broker.transport()
+        sent(transport, *[b"x" * 5_000] * 8)
+        broker.kill()
+        broker.start()
+        mapped = transport.status()["mapped_bytes"]
+        assert mapped > 20_000, "the newest files are mapped at the start"
+        eventually(lambda: transport.status()["mapped_bytes"] < mapped, DEADLINE)
+        transport.close()
+
+
 def test_files_are_deleted_on_a_timer_when_no_group_that_is_left_needs_them(tmp_path: Path) -> None:
     retention = {"retention": {"max_age": 0.0}, "retention_interval": 0.05}
     with RunningBroker(tmp_path / "data", chunk_size=20_000, **retention) as broker:
