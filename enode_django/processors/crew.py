@@ -30,6 +30,8 @@ logger = logging.getLogger("enode_django.supervisor")
 RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0, 5.0)
 BEATS_WITHIN = 5.0
 """Seconds since the last sign of life of a worker that counts as beating."""
+STARTS_WITHIN = 60.0
+"""Seconds that a worker has at least until its first sign of life: it imports the project."""
 FAILING_AFTER = 10
 """Short lives in a row."""
 HEALTHY_AFTER = 10.0
@@ -169,7 +171,8 @@ class Crew:
             logger.warning("worker %s, process %s, is silent; its queues go to others", worker.name, pid)
             worker.stalled = True
         silent = now - (worker.last_beat or worker.started)
-        if silent > self._patience and not worker.is_killed:
+        patience = self._patience if worker.last_beat else max(self._patience, STARTS_WITHIN)
+        if silent > patience and not worker.is_killed:
             logger.error("worker %s, process %s, is silent for %.1f s; killing it", worker.name, pid, silent)
             worker.kill()
         overdue = worker.patience.overdue(worker.notes, now)
