@@ -60,9 +60,12 @@ class Rebuild(Group):
 
 def family(pid: int) -> dict[int, str]:
     """The names of all processes that a process has started, and these in turn."""
+    found: dict[int, str] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
-        return {each.pid: each.name() for each in psutil.Process(pid).children(recursive=True)}
-    return {}
+        for each in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # Java starts some that end at once
+                found[each.pid] = each.name()
+    return found
 
 
 def wait_gone(processes: Mapping[int, str]) -> None:

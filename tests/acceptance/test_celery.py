@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from enode_django.eventstore.base import StreamRecord
@@ -19,6 +17,7 @@ from sample_project.bank.domain import Deposited
 from sample_project.embedded import Postgres, Redis
 from tests.acceptance.celery_stack import CeleryStack
 from tests.acceptance.processors import is_running
+from tests.acceptance.rebuilds import family
 from tests.acceptance.snapshotting.apps import EVERY
 from tests.acceptance.waiting import wait_until
 
@@ -103,10 +102,6 @@ def test_a_worker_that_quits_gives_its_job_back_for_another_one(stack: CelerySta
     stack.start_worker()
     wait_until(lambda: stack.states() == ["cancelled", "running"], "the job runs again")
     assert {id for (id,) in stack.query("SELECT task_id FROM enode_django_job")} == {task.id}
-
-
-def family(process: int) -> dict[int, Any]:
-    return {each.pid: each.name() for each in psutil.Process(process).children(recursive=True)}
 
 
 def test_a_revoked_task_takes_its_java_process_with_it(stack: CeleryStack) -> None:
