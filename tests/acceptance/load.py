@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -21,6 +22,8 @@ GIVE_UP_SECONDS = 60.0
 RETRY_SECONDS = 0.05
 ACCOUNTS_EACH = 5
 MOVEMENTS_AT_ONCE = 50
+PAUSE = 0.02
+"""Without it the senders would have the processors wait for the processor, not for the fault under test."""
 
 
 class Client:
@@ -82,17 +85,19 @@ class Load:
         threads: int = 6,
         *,
         varied: bool = False,
-        pause: float = 0.0,
+        pause: float = PAUSE,
         make_id: Callable[[str], str] = any_id,
     ) -> None:
         self.client = Client(journal)
         self.seed = seed
-        self._varied = varied
+        self.varied = varied
         self._pause = pause
         self._make_id = make_id
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._accounts: list[str] = []
+        self._transfers = itertools.count(1)
+        self.transfers = 0
         self._errors: list[BaseException] = []
         self._rounds = [0] * threads
         self._threads = [
@@ -149,8 +154,8 @@ class Load:
             (3, self._open),
             (3, self._close),
             (4, self._too_early),
-            (25 if self._varied else 0, self._transfer),
-            (10 if self._varied else 0, self._note),
+            (25 if self.varied else 0, self._transfer),
+            (10 if self.varied else 0, self._note),
         ]
         random_.choices([step for _, step in steps], [weight for weight, _ in steps])[0](random_)
 
@@ -203,13 +208,18 @@ class Load:
         self._execute(random_, CloseAccount(aggregate_root_id=account))
 
     def _transfer(self, random_: random.Random) -> None:
-        """Also more than there is, to oneself, and to nobody: then it is refused or cancelled."""
+        """Also more than there is, to oneself, and to nobody: then it is refused or cancelled. Every other time the
+        source gets the amount first, so that as many are completed."""
         nobody = self._make_id("nobody-")
         source, target = (self._some_account(random_) if random_.random() < 0.95 else nobody for _ in range(2))
         amount = Decimal(random_.randint(1, 300))
+        number = next(self._transfers)
+        if number % 2:
+            self.client.send([Deposit(aggregate_root_id=source, amount=amount)])
         self._execute(
             random_, StartTransfer(aggregate_root_id=self._make_id(""), source=source, target=target, amount=amount)
         )
+        self.transfers = number
 
     def _note(self, random_: random.Random) -> None:
         """Most are deleted at once: a row that is gone must not come back."""

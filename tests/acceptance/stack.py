@@ -49,6 +49,7 @@ SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "ba
 HINDERED = "tests.acceptance.hindered"
 ENODE = {"QUEUES_PER_TOPIC": QUEUES, "LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3, "HANDLER_TIME_LIMIT": 20.0}
 ROUNDS = 250
+TRANSFERS = 20
 SHOWN = 20
 LOG_SHOWN = 20_000
 
@@ -178,6 +179,8 @@ class Stack:
             wait_until(lambda: load.under_way, "senders get answers")
             yield load
             wait_until(lambda: load.rounds > rounds, "senders have done enough")
+            if load.varied:
+                wait_until(lambda: load.transfers > TRANSFERS, "enough transfers are begun")
 
     def query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.postgres.url_of(self._name), autocommit=True) as connection:
