@@ -22,7 +22,7 @@ GIVE_UP_SECONDS = 60.0
 RETRY_SECONDS = 0.05
 ACCOUNTS_EACH = 5
 MOVEMENTS_AT_ONCE = 50
-PAUSE = 0.02
+PAUSE = 0.05
 """Without it the senders would have the processors wait for the processor, not for the fault under test."""
 
 
@@ -215,7 +215,7 @@ class Load:
         amount = Decimal(random_.randint(1, 300))
         number = next(self._transfers)
         if number % 2:
-            self.client.send([Deposit(aggregate_root_id=source, amount=amount)])
+            self.client.execute(Deposit(aggregate_root_id=source, amount=amount))
         self._execute(
             random_, StartTransfer(aggregate_root_id=self._make_id(""), source=source, target=target, amount=amount)
         )
