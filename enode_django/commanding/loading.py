@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Any, NamedTuple
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
 from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.fetched import AGGREGATE_ROOT_TYPE, EVENTS, VERSION, Fetched, FetchedInParts, Row
 from enode_django.exceptions import (
     AggregateTypeMismatch,
     BrokenHistory,
@@ -19,7 +21,7 @@ from enode_django.exceptions import (
     UnusableSnapshot,
     shown,
 )
-from enode_django.serialization.codec import EventDecoder, decode_events, decode_metadata
+from enode_django.serialization.codec import EventDecoder, decode_events, decode_metadata, stored_events_of
 from enode_django.serialization.registry import types
 from enode_django.snapshots.reading import SnapshotReader, StateReader
 from enode_django.snapshots.state import ReadSnapshot
@@ -32,19 +34,25 @@ def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
     return decode_events(record.events, StoredStamp(record))
 
 
+def _itself(record: Any) -> Any:
+    return record
+
+
 class StoredStamp(EventStamp):
-    """Takes what it says out of the record when somebody asks for the first time: a replay rarely does."""
+    """Takes what it says out of the record when somebody asks for the first time: a replay rarely does. With
+    ``record_of``, it has a row that a record is yet to be made of."""
 
-    __slots__ = ("_record",)
+    __slots__ = ("_record_of", "_row")
 
-    def __init__(self, record: StreamRecord) -> None:
-        self._record = record
+    def __init__(self, row: Row, record_of: Callable[[Any], StreamRecord] = _itself) -> None:
+        self._row = row
+        self._record_of = record_of
 
     def __getattr__(self, name: str) -> Any:
         """Called for what is not set."""
         if name not in EventStamp.__slots__:
             raise AttributeError(f"a stamp has no {name!r}")
-        record = self._record
+        record = self._record_of(self._row)
         super().__init__(record.aggregate_root_id, record.version or 0, record.created_at, _RecordOrigin(record))
         return getattr(self, name)
 
@@ -143,7 +151,7 @@ class History(NamedTuple):
         _check_joins(self.snapshot, next(records, None))
         aggregate = self.snapshot.rebuild()
         try:
-            return _replay_after(aggregate, records)
+            return _replay_parts(aggregate, _in_parts(records))
         except (UnknownMessageType, StoreError):
             raise
         except EnodeError as error:
@@ -272,27 +280,33 @@ _ALL = 2**31 - 1
 
 def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:
     """A fresh instance, or None if there are no streams; raises as `replay_record`."""
-    return _replay_after(None, records)
+    return _replay_parts(None, records.parts() if isinstance(records, FetchedInParts) else _in_parts(records))
 
 
-def _replay_after(aggregate: AggregateRoot | None, records: Iterable[StreamRecord]) -> AggregateRoot | None:
-    """The aggregate after these streams; raises as `replay_record`. A history is long, so what is the same for all
-    streams is looked at once."""
+_PART = 100
+
+
+def _in_parts(records: Iterable[StreamRecord]) -> Iterator[Fetched]:
     records = iter(records)
-    for record in records:
-        aggregate = replay_record(aggregate, record)
-        break
-    else:
-        return aggregate
-    stored_type, replay, decode = record.aggregate_root_type, aggregate.replay, EventDecoder().decode
-    for record in records:
-        if record.aggregate_root_type != stored_type:
-            replay_record(aggregate, record)
-            continue
-        try:
-            replay(decode(record.events, StoredStamp(record)), record.version or 0)
-        except EnodeError:
-            raise
-        except Exception as error:
-            raise _not_applicable(record, error) from error
+    while part := list(islice(records, _PART)):
+        yield Fetched(part, _itself)
+
+
+def _replay_parts(aggregate: AggregateRoot | None, parts: Iterable[Fetched]) -> AggregateRoot | None:
+    """The aggregate after these streams; raises as `replay_record`. A history is long, so what is the same for all
+    streams is looked at once, and no records are made of rows for it."""
+    stored_type, restore = None, EventDecoder().restore
+    for rows, record_of in parts:
+        streams = stored_events_of([row[EVENTS] for row in rows])
+        for row, stored in zip(rows, streams, strict=True):
+            if aggregate is None or row[AGGREGATE_ROOT_TYPE] != stored_type:
+                aggregate = replay_record(aggregate, record_of(row))
+                stored_type, replay = row[AGGREGATE_ROOT_TYPE], aggregate.replay
+                continue
+            try:
+                replay(restore(stored, StoredStamp(row, record_of)), row[VERSION] or 0)
+            except EnodeError:
+                raise
+            except Exception as error:
+                raise _not_applicable(record_of(row), error) from error
     return aggregate

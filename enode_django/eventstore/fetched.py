@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 
 import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.types.datetime import TimestamptzBinaryLoader
+from psycopg.types.string import ByteaBinaryLoader
 
 from enode_django.eventstore import statements
-from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.rows import records_of
+from enode_django.eventstore.base import StreamRecord, make_record
 
 _DECODED_AT_ONCE = 100
+_decode_time = TimestamptzBinaryLoader(psycopg.adapters.types["timestamptz"].oid).load
+"""Without a connection it gives UTC, whatever the time zone of a session."""
+
+Row = tuple[Any, ...]
+"""The fields of a `StreamRecord`, in order; what makes a record of it knows in which form."""
+VERSION, AGGREGATE_ROOT_TYPE, EVENTS = map(StreamRecord._fields.index, ("version", "aggregate_root_type", "events"))
+
+
+class Fetched(NamedTuple):
+    """Successive streams of one aggregate, and what makes a record of each: a replay needs little of them."""
+
+    rows: Sequence[Row]
+    record_of: Callable[[Row], StreamRecord]
+
+
+@runtime_checkable
+class FetchedInParts(Protocol):
+    """Streams of one aggregate in the order of their versions, which can be had undecoded."""
+
+    def parts(self) -> Iterator[Fetched]: ...
 
 
 class FetchedRecords(Sequence[StreamRecord]):
@@ -23,26 +45,30 @@ class FetchedRecords(Sequence[StreamRecord]):
     def __init__(
         self, connection: BaseDatabaseWrapper, aggregate_root_id: str, after: int, until: int, limit: int
     ) -> None:
-        self._root_id = aggregate_root_id
-        self._cursor = psycopg.Cursor[tuple[Any, ...]](connection.connection)
+        self._cursor = psycopg.Cursor[Row](connection.connection)
+        self._cursor.adapters.register_loader("timestamptz", ByteaBinaryLoader)
         parameters = (aggregate_root_id, after, until, limit)
         self._cursor.execute(statements.LOAD, parameters, prepare=False, binary=True)
 
     def __len__(self) -> int:
         return self._cursor.rowcount
 
-    def __iter__(self) -> Iterator[StreamRecord]:
+    def parts(self) -> Iterator[Fetched]:
         for place in range(0, len(self), _DECODED_AT_ONCE):
-            yield from self.part(place, _DECODED_AT_ONCE)
+            yield Fetched(self._rows(place, _DECODED_AT_ONCE), _record_of)
 
-    def part(self, place: int, count: int) -> list[StreamRecord]:
-        """Up to ``count`` records from ``place`` on, which is not behind the last one."""
+    def _rows(self, place: int, count: int) -> list[Row]:
+        """Up to ``count`` from ``place`` on, which is not behind the last one."""
         self._cursor.scroll(place, "absolute")
-        return records_of((self._root_id, *row) for row in self._cursor.fetchmany(count))
+        return self._cursor.fetchmany(count)
+
+    def __iter__(self) -> Iterator[StreamRecord]:
+        for rows, record_of in self.parts():
+            yield from map(record_of, rows)
 
     def last(self, count: int) -> list[StreamRecord]:
         """Up to ``count``; none of none."""
-        return self.part(max(0, len(self) - count), count) if len(self) else []
+        return list(map(_record_of, self._rows(max(0, len(self) - count), count))) if len(self) else []
 
     @overload
     def __getitem__(self, place: int) -> StreamRecord: ...
@@ -51,10 +77,31 @@ class FetchedRecords(Sequence[StreamRecord]):
     def __getitem__(self, place: int | slice) -> StreamRecord | Sequence[StreamRecord]:
         if isinstance(place, slice):
             return [self[one] for one in range(*place.indices(len(self)))]
-        (record,) = self.part(range(len(self))[place], 1)
-        return record
+        (row,) = self._rows(range(len(self))[place], 1)
+        return _record_of(row)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class FetchedStreams(Iterator[StreamRecord]):
+    """The streams of these chunks, each fetched when the one before is done with. To be read by the record or in parts,
+    not both."""
+
+    def __init__(self, chunks: Iterable[FetchedRecords]) -> None:
+        self._chunks = chunks
+        self._records = chain.from_iterable(chunks)
+
+    def __next__(self) -> StreamRecord:
+        return next(self._records)
+
+    def parts(self) -> Iterator[Fetched]:
+        return chain.from_iterable(chunk.parts() for chunk in self._chunks)
+
+
+def _record_of(row: Row) -> StreamRecord:
+    """``row`` has the moment as the database sent it."""
+    *before, created_at, events, metadata = row
+    return make_record((*before, _decode_time(created_at), events, metadata))

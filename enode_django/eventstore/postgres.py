@@ -20,7 +20,7 @@ from enode_django.eventstore.base import Appended, CommandKey, FeedPage, Outcome
 from enode_django.eventstore.buckets import BUCKETS, Claim, bucket_of
 from enode_django.eventstore.copy_format import chunks
 from enode_django.eventstore.feed import Feed
-from enode_django.eventstore.fetched import FetchedRecords
+from enode_django.eventstore.fetched import FetchedRecords, FetchedStreams
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
@@ -90,18 +90,18 @@ class PostgresEventStore:
                 return [_STORED] * len(records)
             return SlowAppend(connection, records, claim).run()
 
-    def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> Iterator[StreamRecord]:
+    def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> FetchedStreams:
         """In chunks, each a query of its own, so that neither a long history nor a slow reader costs memory or locks.
 
         Asks the database when iterated, in the thread that iterates.
         """
-        if not holds(aggregate_root_id):
-            return
-        until = _NO_LIMIT if until is None else until
+        return FetchedStreams(self._chunks(aggregate_root_id, after, _NO_LIMIT if until is None else until))
+
+    def _chunks(self, aggregate_root_id: str, after: int, until: int) -> Iterator[FetchedRecords]:
         limit = _FIRST_CHUNK
-        while True:
+        while holds(aggregate_root_id):
             chunk = self._fetch(aggregate_root_id, after, until, limit)
-            yield from chunk
+            yield chunk
             if len(chunk) < limit:
                 return
             newest = chunk.last(_MEASURED)

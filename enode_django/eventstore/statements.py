@@ -28,7 +28,7 @@ INSERT = f"""
 
 # Without the id, which is known: a long history should not bring it along with every row.
 LOAD = f"""
-    SELECT {", ".join(StreamRecord._fields[1:])} FROM {TABLE}
+    SELECT {_RECORD} FROM {TABLE}
     WHERE aggregate_root_id = %s AND version > %s AND version <= %s
     ORDER BY version LIMIT %s
 """

@@ -100,6 +100,34 @@ def stored_events(stored: bytes) -> Sequence[Any]:
     return events
 
 
+_ARRAY_32 = b"\xdd"
+"""How msgpack begins an array whose length is four bytes."""
+_JOINED_AT_MOST = 1_000_000
+"""Bytes."""
+
+
+def stored_events_of(values: Sequence[bytes]) -> Iterable[Sequence[Any]]:
+    """`stored_events` of each, at less cost; raises, when iterated, as that."""
+    return _joined_events(values) or map(stored_events, values)
+
+
+def _joined_events(values: Sequence[bytes]) -> Sequence[Sequence[Any]] | None:
+    """Together they are an array of msgpack, since `STREAM` is a number to it: to read it takes less time than to read
+    them one by one. None if they are to be looked at one by one."""
+    joined = b"".join(values)
+    if len(joined) > _JOINED_AT_MOST:
+        return None
+    try:
+        items = unpack(_ARRAY_32 + (2 * len(values)).to_bytes(4, "big") + joined)
+        kinds, streams = items[::2], items[1::2]
+        if {*kinds} != {1} or {*map(type, kinds)} != {int} or {*map(type, streams)} != {list}:
+            return None
+        found = [events for events, _ in streams]
+    except (MalformedMessage, TypeError, ValueError):
+        return None
+    return found if {*map(type, found)} == {list} else None
+
+
 def restorer_of(name: str, schema_version: int) -> Restore:
     """What makes stamped events of stored fields of this type and version; raises `UnknownMessageType`."""
     cls = types.class_of(DomainEvent, name)
@@ -119,9 +147,13 @@ class EventDecoder:
         self._restorers: dict[tuple[str, int], Restore] = {}
 
     def decode(self, stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
+        return self.restore(stored_events(stored), stamp)
+
+    def restore(self, stored: Iterable[Any], stamp: EventStamp) -> list[DomainEvent]:
+        """``stored`` is what `stored_events` has returned."""
         known = self._restorers
         events = []
-        for index, stored_event in enumerate(stored_events(stored)):
+        for index, stored_event in enumerate(stored):
             try:
                 name, schema_version, fields = stored_event
                 restore = known.get((name, schema_version))

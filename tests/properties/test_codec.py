@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
@@ -25,6 +26,8 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import InvalidId, MessageError
 from enode_django.ids import check_id
 from enode_django.serialization.codec import (
+    REFUSAL,
+    STREAM,
     StoredRefusal,
     StoredStream,
     decode_command,
@@ -37,6 +40,8 @@ from enode_django.serialization.codec import (
     encode_stream,
     read_stored,
     restore_command,
+    stored_events,
+    stored_events_of,
 )
 from enode_django.serialization.plain import pack, unpack
 
@@ -233,6 +238,43 @@ def test_stream_is_read_as_it_was_stored(events: list[Happened], result: Any) ->
     assert stream.result == result
     record = StreamRecord("a", 3, "c", "k", "t", stamp.timestamp, stored, b"")
     assert decode_published(encode_published(record, "reply")) == (record, "reply")
+
+
+def each_events(read: Callable[[], Iterable[Sequence[Any]]]) -> tuple[list[Sequence[Any]], str]:
+    """What is read, stream by stream, and how it ends."""
+    found: list[Sequence[Any]] = []
+    try:
+        for events in read():
+            found.append(events)
+    except MessageError as error:
+        return found, str(error)
+    return found, ""
+
+
+stored_values = st.one_of(
+    st.builds(lambda fields, result: STREAM + pack(([("t", 1, {"f": fields})], result)), plain_values, plain_values),
+    st.builds(lambda value: STREAM + pack(value), plain_values),
+    st.builds(lambda value: REFUSAL + pack(("t", 1, "no", {"f": value})), plain_values),
+    st.builds(lambda first, value: pack(first) + pack(([], value)), st.sampled_from([1, True, 1.0]), plain_values),
+    st.binary(max_size=20),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(stored_values, max_size=6), st.data())
+def test_streams_that_are_read_together_are_those_read_one_by_one(values: list[bytes], data: st.DataObject) -> None:
+    """Also if bytes of one are cut off, and begin the next."""
+    if values and data.draw(st.booleans()):
+        place, cut = data.draw(st.tuples(st.integers(0, len(values) - 1), st.integers(0, 3)))
+        values[place] = values[place][: len(values[place]) - cut]
+    together = each_events(lambda: stored_events_of(values))
+    one_by_one = each_events(lambda: map(stored_events, values))
+    assert repr(together) == repr(one_by_one)  # repr, for NaN is not itself and True is 1
+
+
+def test_long_streams_are_read_one_by_one() -> None:
+    values = [STREAM + pack(([("t", 1, {"f": "x" * 400_000})], None))] * 3
+    assert list(stored_events_of(values)) == list(map(stored_events, values))
 
 
 @settings(max_examples=100, deadline=None)
