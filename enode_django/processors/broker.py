@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from multiprocessing.connection import Connection
 from enode_django.concurrency.threads import start_thread
 from enode_django.conf import Conf
 from enode_django.exceptions import ConfigurationError, QueueError, TransportUnavailable
+from enode_django.processors.children import children_context, start_undisturbed
 from enode_django.processors.logs import log_to_console
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -34,12 +34,12 @@ class BrokerProcess:
         self._start()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = children_context()
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
             target=run_broker, args=(theirs, self._orphaned_for, self._verbosity), name="enode-broker", daemon=True
         )
-        self._process.start()
+        start_undisturbed(self._process)
         theirs.close()
 
     def wait_ready(self) -> str:
@@ -87,8 +87,8 @@ class BrokerProcess:
 
 def run_broker(connection: Connection, orphaned_for: float, verbosity: int) -> None:
     """The main function of the process. It goes on for ``orphaned_for`` seconds after its supervisor has died."""
-    # Ctrl-C reaches the whole group, and the workers that drain then need the broker to the end.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # SIGINT stays blocked: Ctrl-C reaches the whole group, and the workers that drain need the broker to the end.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     import django
 
     django.setup()

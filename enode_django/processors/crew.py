@@ -7,23 +7,21 @@ queue is told only who of them is dead, and what it was doing.
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from enode_django.commanding.entries import queue_and_offset
 from enode_django.conf import Conf
 from enode_django.equeue.transports.base import Transport
 from enode_django.processors.burials import Burials
+from enode_django.processors.children import UNKNOWN_STATUS, children_context, start_undisturbed
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.statistics import add_reports, without_momentary
 from enode_django.processors.suspicion import Patience, ended_well, found_with
-from enode_django.processors.worker import STOP_SIGNALS, WorkerOptions, new_notes, run_worker, worker_name
+from enode_django.processors.worker import WorkerOptions, new_notes, run_worker, worker_name
 
 logger = logging.getLogger("enode_django.supervisor")
 
@@ -42,7 +40,7 @@ class Worker:
     """One worker process, as its supervisor sees it."""
 
     def __init__(self, options: WorkerOptions, mailboxes: int, patience: Patience) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = children_context()
         self.name = options.name
         self.notes = new_notes(context, mailboxes)
         self.connection, theirs = context.Pipe()
@@ -50,7 +48,7 @@ class Worker:
         self.process = context.Process(
             target=run_worker, args=(options, theirs, self.notes), name=options.name, daemon=True
         )
-        _start_undisturbed(self.process)
+        start_undisturbed(self.process)
         theirs.close()
         self.started = time.monotonic()
         self.last_beat = 0.0
@@ -241,17 +239,6 @@ def is_failing(tries: int, lived: float) -> bool:
     return tries >= FAILING_AFTER and lived <= HEALTHY_AFTER
 
 
-def _start_undisturbed(process: BaseProcess) -> None:
-    """Start a process with SIGINT and SIGTERM blocked. The mask is inherited, so that a signal to the whole group
-    cannot end a worker that has not got as far as to handle it; `run_worker` lifts it."""
-    resource_tracker.ensure_running()  # else starting the process does it, and unblocks signals on the way
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _messages(connection: Connection) -> Iterator[Any]:
     try:
         while connection.poll():
@@ -263,4 +250,6 @@ def _messages(connection: Connection) -> Iterator[Any]:
 def _ending(status: int | None) -> str:
     if status is not None and status < 0:
         return f"killed by {signal.Signals(-status).name}"
+    if status == UNKNOWN_STATUS:
+        return "nobody knows how, since the process that forks has died, too"
     return f"exit status {status}"

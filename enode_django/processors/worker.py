@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
+from enode_django.processors.children import STOP_SIGNALS
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.garbage import collect_seldom, map_large_blocks
 from enode_django.processors.logs import log_to_console
 
 logger = logging.getLogger("enode_django.worker")
 
-STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 BEAT_INTERVAL = 0.5
 TICK = 0.1
 CLOSE_TIMEOUT = 1.0

@@ -96,8 +96,8 @@ class Load:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._accounts: list[str] = []
-        self._transfers = itertools.count(1)
-        self.transfers = 0
+        self._transfer_numbers, self._note_numbers = itertools.count(), itertools.count()
+        self.transfers = self.notes = 0
         self._errors: list[BaseException] = []
         self._rounds = [0] * threads
         self._threads = [
@@ -213,22 +213,23 @@ class Load:
         nobody = self._make_id("nobody-")
         source, target = (self._some_account(random_) if random_.random() < 0.95 else nobody for _ in range(2))
         amount = Decimal(random_.randint(1, 300))
-        number = next(self._transfers)
+        number = next(self._transfer_numbers)
         if number % 2:
             self.client.execute(Deposit(aggregate_root_id=source, amount=amount))
         self._execute(
             random_, StartTransfer(aggregate_root_id=self._make_id(""), source=source, target=target, amount=amount)
         )
-        self.transfers = number
+        self.transfers = number + 1
 
     def _note(self, random_: random.Random) -> None:
-        """Most are deleted at once: a row that is gone must not come back."""
-        note = self._make_id("")
+        """Four of five are deleted at once: a row that is gone must not come back."""
+        note, number = self._make_id(""), next(self._note_numbers)
         changes = [f"title {number}" for number in range(random_.randint(0, 5))]
         self.client.send([CreateNote(aggregate_root_id=note, title="note")])
         self.client.send([ChangeTitle(aggregate_root_id=note, title=title) for title in changes])
-        if random_.random() < 0.8:
+        if number % 5:
             self.client.send([DeleteNote(aggregate_root_id=note)])
+        self.notes = number + 1
 
     def _too_early(self, random_: random.Random) -> None:
         """Once a deposit has failed for want of an account, opening the account must let in neither it nor a copy."""

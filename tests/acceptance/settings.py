@@ -14,6 +14,8 @@ FOR_PEOPLE = {
     "django.contrib.messages",
     "django.contrib.sessions",
     "django.contrib.staticfiles",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
     "rest_framework",
 }
 """Nobody looks at these processors, and each of some thousand would take a quarter of a second to import them."""

@@ -49,7 +49,7 @@ SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "ba
 HINDERED = "tests.acceptance.hindered"
 ENODE = {"QUEUES_PER_TOPIC": QUEUES, "LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3, "HANDLER_TIME_LIMIT": 20.0}
 ROUNDS = 250
-TRANSFERS = 20
+TRANSFERS, NOTES = 40, 5
 SHOWN = 20
 LOG_SHOWN = 20_000
 
@@ -180,7 +180,8 @@ class Stack:
             yield load
             wait_until(lambda: load.rounds > rounds, "senders have done enough")
             if load.varied:
-                wait_until(lambda: load.transfers > TRANSFERS, "enough transfers are begun")
+                wait_until(lambda: load.transfers >= TRANSFERS, "enough transfers are begun")
+                wait_until(lambda: load.notes >= NOTES, "enough notes are written")
 
     def query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.postgres.url_of(self._name), autocommit=True) as connection:

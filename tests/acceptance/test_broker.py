@@ -69,7 +69,7 @@ def test_processors_bring_a_broker_that_is_started_again_and_ends_last(hosting: 
         load.wait_for_rounds(50)
     processors.signal_group(signal.SIGINT)  # as Ctrl-C does
     assert processors.wait_end() == 0, "workers could commit and release to the end"
-    assert processors.members() == []
+    processors.wait_gone()
     hosting.broker.start()
     hosting.check()
 

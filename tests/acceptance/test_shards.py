@@ -174,11 +174,11 @@ def test_processors_do_not_start_on_new_shards_of_which_one_is_away(sharded: Sha
 
 
 @pytest.fixture
-def recorded(sharded: ShardedStack, seed: int) -> ShardedStack:
+def recorded(sharded: ShardedStack) -> ShardedStack:
     """Both shards know what they own, and have streams."""
     processors = sharded.start_ready(role="all", **FAST_SWEEPS)
-    with sharded.loads(seed):
-        pass
+    for shard in (HERE, AWAY):
+        open_account(sharded, shard)
     sharded.wait_followed()
     processors.signal(signal.SIGTERM)
     assert processors.wait_end() == 0

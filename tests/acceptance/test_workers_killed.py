@@ -5,10 +5,11 @@ import random
 import re
 import signal
 
+import psutil
 import pytest
 
 from tests.acceptance.load import Load
-from tests.acceptance.processors import Processors
+from tests.acceptance.processors import Processors, is_running
 from tests.acceptance.stack import REDIS_STREAMS, SLOW_REDIS_STREAMS, Stack
 from tests.acceptance.waiting import last_for, wait_until
 
@@ -125,4 +126,22 @@ def test_a_worker_that_stays_silent_is_killed_and_replaced(stack: Stack, seed: i
         processors.wait_for(f"worker {name} died: killed by SIGKILL; starting another")
         processors.wait_ready()
     assert "hangs in the command" not in processors.log
+    stack.check()
+
+
+def test_the_process_that_forks_may_be_killed(stack: Stack, seed: int) -> None:
+    """Then nobody knows how its children are, so that they are let go and replaced."""
+    processors = stack.start_ready()
+    before = processors.workers()
+    (forking,) = {psutil.Process(pid).ppid() for pid in before.values()} - {processors.pid}
+    with stack.load(seed) as load:
+        os.kill(forking, signal.SIGKILL)
+        for name in before:
+            processors.wait_for(f"worker {name} died: nobody knows how")
+        wait_until(lambda: not any(map(is_running, before.values())), "the workers that were let go have ended")
+        processors.wait_ready()
+        load.wait_for_rounds(50)
+    assert len(processors.living_workers()) == 2
+    processors.signal(signal.SIGTERM)
+    assert processors.wait_end() == 0
     stack.check()
