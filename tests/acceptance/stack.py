@@ -212,7 +212,7 @@ class Stack:
     def check(self, *, loaded: bool = True, published: bool = True) -> None:
         """Wait until every command has its end, then fail for each invariant that does not hold. What was deleted
         cannot be found ``published``."""
-        wait_until(self.is_quiet, "all commands are finished and committed", 30)
+        wait_until(self.is_quiet, "all commands are finished and committed", 90)
         found = self.violations(published)
         kinds = variety(self.journal)
         print(kinds)
@@ -237,7 +237,7 @@ class Stack:
         return dict(found["figures"])
 
     def wait_followed(
-        self, topic: str = EVENTS, *, is_fed: Callable[[], bool] = lambda: True, seconds: float = 40.0
+        self, topic: str = EVENTS, *, is_fed: Callable[[], bool] = lambda: True, seconds: float = 90.0
     ) -> None:
         """Wait until every command is finished, every event followed, and nothing more comes of it.
 
@@ -264,7 +264,7 @@ class Stack:
         """Wait until every subscriber has compared its checkpoints with what is stored by now."""
         ((position,),) = self.query("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         behind = "SELECT subscriber FROM enode_django_subscription WHERE swept_position < %s"
-        wait_until(lambda: not self.query(behind, position), f"all sweeps have passed {position}", 30)
+        wait_until(lambda: not self.query(behind, position), f"all sweeps have passed {position}", 90)
 
     def is_through(self, group: str, topic: str = EVENTS) -> bool:
         """Whether the group has committed all messages that there are."""

@@ -15,7 +15,7 @@ from tests.acceptance.faulty.commands import DepositIfFileExists
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 
 def end(processors: Processors, number: signal.Signals) -> None:

@@ -13,7 +13,7 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import BrokerStack
 from tests.acceptance.waiting import last_for
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 
 @pytest.mark.parametrize(

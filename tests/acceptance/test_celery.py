@@ -21,7 +21,7 @@ from tests.acceptance.rebuilds import family
 from tests.acceptance.snapshotting.apps import EVERY
 from tests.acceptance.waiting import wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 LONG = "tests.long_job"
 
@@ -54,7 +54,7 @@ def test_beat_has_snapshots_made_again_and_again(stack: CeleryStack) -> None:
     store_history(stack, "ada", 2 * EVERY)
     stack.start_worker()
     stack.start_beat()
-    wait_until(lambda: has_snapshot(stack, "ada", 2 * EVERY), "the snapshot of what there was", 40)
+    wait_until(lambda: has_snapshot(stack, "ada", 2 * EVERY), "the snapshot of what there was", 90)
     store_history(stack, "bob", EVERY)
     wait_until(lambda: has_snapshot(stack, "bob", EVERY), "the snapshot of what came later")
     wait_until(lambda: stack.states("snapshots").count("succeeded") >= 2, "two jobs have succeeded")

@@ -128,11 +128,11 @@ def test_consumers_are_killed_and_stopped_and_no_message_is_missed(
         second.send_signal(signal.SIGTERM)
         assert second.wait(20) == 0
         send(max(1, MESSAGES - sent))
-        eventually(lambda: sum(info.backlog for info in list_groups(transport, group="billing")) == 0, 30)
+        eventually(lambda: sum(info.backlog for info in list_groups(transport, group="billing")) == 0, 90)
         bad = -(-sent // EACH_BAD)
-        eventually(lambda: len(list(dead_letters(transport, "billing"))) >= bad, 20)
+        eventually(lambda: len(list(dead_letters(transport, "billing"))) >= bad, 60)
         assert len(requeue(transport, "billing")) >= bad
-        eventually(lambda: len(list(dead_letters(transport, "billing"))) >= bad, 20)
+        eventually(lambda: len(list(dead_letters(transport, "billing"))) >= bad, 60)
         third.send_signal(signal.SIGTERM)
         assert third.wait(20) == 0
     check(consumers.handled, transport)

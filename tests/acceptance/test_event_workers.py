@@ -17,7 +17,7 @@ from sample_project.bank.domain import Deposit, Deposited, OpenAccount, Withdraw
 from tests.acceptance.stack import EVENTS, QUEUES, Stack
 from tests.acceptance.waiting import last_for, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 APP = "tests.acceptance.reading"
 BALANCES, MOVEMENTS = "reading.Balances", "reading.Movements"

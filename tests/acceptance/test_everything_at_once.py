@@ -12,7 +12,7 @@ from tests.acceptance.stack import Stack
 from tests.acceptance.test_services_lost import END_WORKERS_SESSIONS
 from tests.acceptance.waiting import last_for, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 FAULTS = 12
 

@@ -8,7 +8,7 @@ from enode_django.ids import new_id
 from tests.acceptance.faulty.commands import EndProcess, NeverReturn
 from tests.acceptance.stack import Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 
 @pytest.mark.parametrize("status", [3, 0])

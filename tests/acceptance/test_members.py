@@ -15,7 +15,7 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import BrokerStack
 from tests.acceptance.waiting import wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
 OTHERS = ("command", "event", "command", "event", "command")
 """What the hosts beside the first one do."""

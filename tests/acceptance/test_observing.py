@@ -25,7 +25,7 @@ from tests.acceptance.stack import COMMANDS, GROUP, Stack
 from tests.acceptance.waiting import wait_until
 from tests.observing.traced.apps import SPANS
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 NEWEST = "SELECT figures, ended, supervisor FROM enode_django_processorreport ORDER BY reported_at DESC LIMIT 1"
 ACCOUNTS = 20

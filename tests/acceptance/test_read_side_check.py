@@ -12,7 +12,7 @@ from enode_django import Command
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer
 from tests.acceptance.stack import Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 
 def transfer(id: str, source: str, target: str, amount: int) -> Command:

@@ -17,7 +17,7 @@ from tests.acceptance.hindered.hindrances import UNLUCKY
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import HINDERED, Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 ACCOUNTS = [f"account-{number:04}" for number in range(2000)]
 UNLUCKY_ACCOUNTS = [account for account in ACCOUNTS if account.endswith(UNLUCKY)]

@@ -14,7 +14,7 @@ from tests.acceptance.waiting import wait_until
 from tests.equeue.redis_servers import RedisWithSentinels, is_master
 from tests.services import services_required
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
 LOST = "was sent and has no end"
 """So says the checker of a command that its sender did not wait for: all it knows is that the queue had it."""
@@ -56,7 +56,7 @@ def test_failover_of_the_queue_contradicts_no_answer_and_the_read_side_heals(
         load.wait_for_rounds(100)
     assert written >= 20, "too little was lost"
     assert (len(commands.workers()), len(events.event_workers())) == (1, 1), "no worker died of it"
-    wait_until(stack.is_quiet, "all commands that are left are finished and committed", 30)
+    wait_until(stack.is_quiet, "all commands that are left are finished and committed", 90)
     stack.wait_swept()
     stack.wait_followed()
     found = stack.violations(published=False)

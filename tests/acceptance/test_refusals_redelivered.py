@@ -11,7 +11,7 @@ from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount, ReserveWithdrawal, StartTransfer, Withdraw
 from tests.acceptance.stack import COMMANDS, EVENTS, Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 
 def execute(stack: Stack, command: Command) -> CommandResult:

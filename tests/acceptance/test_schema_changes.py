@@ -22,7 +22,7 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import QUEUES, Stack
 from tests.acceptance.waiting import wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 METERS = "tests.acceptance.meters"
 FIRST, THIRD = f"{METERS} {METERS}.first", f"{METERS} {METERS}.third"

@@ -7,7 +7,7 @@ import pytest
 from tests.acceptance.stack import Stack
 from tests.acceptance.waiting import last_for
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 END_WORKERS_SESSIONS = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity

@@ -24,7 +24,7 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import Stack
 from tests.acceptance.waiting import last_for, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 LEFT_ALONE = r"aggregates are loaded from the store alone for 5 s"
 FEW = 4
@@ -52,7 +52,7 @@ class States:
         """How many states workers have found so far."""
         return int(self.client.info("stats")["keyspace_hits"])
 
-    def wait_used(self, seconds: float = 20.0) -> None:
+    def wait_used(self, seconds: float = 60.0) -> None:
         """Workers write to it, and find what they wrote."""
         before = self.hits
         wait_until(lambda: self.keys and self.hits > before + 20, "shared states are written and found", seconds)

@@ -16,7 +16,7 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import COMMANDS, ENODE, GROUP, QUEUES, Stack
 from tests.acceptance.waiting import wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 
 def released(stack: Stack) -> bool:

@@ -23,7 +23,7 @@ from tests.acceptance.snapshotting.apps import EVERY
 from tests.acceptance.stack import Stack
 from tests.acceptance.waiting import last_for, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 APP = "tests.acceptance.snapshotting"
 SNAPSHOTS = "enode.snapshots"
@@ -204,7 +204,7 @@ def test_workers_may_be_killed_while_snapshots_are_made(snapshotting: Stack, see
             last_for(random_.uniform(0.0, 0.2))
             kill(processors, victims(), random_)
     snapshotting.wait_followed()
-    wait_until(lambda: snapshotting.is_through(SNAPSHOTS), "snapshots are made of all events", 40)
+    wait_until(lambda: snapshotting.is_through(SNAPSHOTS), "snapshots are made of all events", 90)
     assert verified(snapshotting) >= 10
     snapshotting.python("manage.py", "buildsnapshots")
     assert verified(snapshotting) >= 10

@@ -11,7 +11,7 @@ from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.newer.commands import PayInterest
 from tests.acceptance.stack import BrokerStack, Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 
 def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it(stack: Stack, seed: int) -> None:

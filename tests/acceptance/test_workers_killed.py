@@ -13,7 +13,7 @@ from tests.acceptance.processors import Processors, is_running
 from tests.acceptance.stack import REDIS_STREAMS, SLOW_REDIS_STREAMS, Stack
 from tests.acceptance.waiting import last_for, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 POLL = 0.02
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
     """Blocks until the condition holds; fails the test, saying what it waited for, when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -13,7 +13,7 @@ from typing import Any, Self
 from enode_django.equeue.transports.broker import BrokerTransport
 from tests.meta.tree import ROOT
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class RunningBroker:

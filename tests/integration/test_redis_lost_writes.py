@@ -16,7 +16,7 @@ from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TransportUnavailable
 from sample_project.embedded import Redis
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 Value = TypeVar("Value")
 
 

@@ -29,7 +29,7 @@ from tests.spark.conftest import url_of_database
 
 pytestmark = pytest.mark.timeout(240)
 
-SECONDS = 20.0
+SECONDS = 60.0
 DUE = (101, 120)
 """In each shard, so many versions of an account that has no snapshot yet."""
 
