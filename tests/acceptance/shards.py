@@ -125,5 +125,5 @@ class ShardedStack(Stack):
             wait_until(
                 lambda shard=shard, position=position: not self.query(behind, shard, position),  # type: ignore[misc]
                 f"all sweeps of shard {shard} have passed {position}",
-                30,
+                90,
             )
