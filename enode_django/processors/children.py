@@ -2,15 +2,17 @@
 
 On Linux they are forked from a server process of `multiprocessing`, which has imported libraries and nothing else: no
 settings and no application, which might keep threads or connections that must not be forked. So a worker is there in
-a fraction of the time that the imports take, and workers share that memory. Elsewhere each is a process of its own
-from the beginning.
+a fraction of the time that the imports take, and workers share that memory. Elsewhere, and where the directory for
+temporary files cannot hold that server's socket, each is a process of its own from the beginning.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
+import tempfile
 from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -30,12 +32,23 @@ PRELOADED = [
 """What is not installed, or not found from the working directory, is left to each process."""
 
 
+LONGEST_DIRECTORY = 60
+"""Bytes of its path: a socket has 108, and its own name and that of a directory are behind it."""
+
+
 def children_context() -> ForkServerContext | SpawnContext:
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not _can_hold_a_socket():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
+
+
+def _can_hold_a_socket() -> bool:
+    try:
+        return len(os.fsencode(tempfile.gettempdir())) <= LONGEST_DIRECTORY
+    except FileNotFoundError:  # none can be written to
+        return False
 
 
 def start_undisturbed(process: BaseProcess) -> None:
