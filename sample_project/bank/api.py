@@ -1,11 +1,12 @@
 """The accounts over HTTP: read from the read model, changed by commands.
 
-An account's ETag is its version. A change with ``If-Match`` takes effect if the account is still as it was seen.
+An account's ETag is its version. A change with ``If-Match`` takes effect if the account is still as it was seen. One
+with an ``Idempotency-Key`` takes effect once, however often it is sent.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django.http.response import HttpResponseBase
 from django.utils.cache import get_conditional_response
@@ -23,16 +24,20 @@ from rest_framework.viewsets import ReadOnlyModelViewSet
 
 from enode_django import WaitFor
 from enode_django.api.parsing import StrictJsonParser
+from enode_django.api.received import read_key, receive
 from enode_django.serializers import CommandResultSerializer, CommandSerializer, etag_of, expected_version_of
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
 from sample_project.bank.models import AccountSummary
 from sample_project.bank.tellers import SERVE
 
 IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description='The ETag seen, such as "3".')
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key", str, OpenApiParameter.HEADER, description="One for each change: the id of its command."
+)
 SHOWN = WaitFor.subscriber("bank.AccountSummaries")
 ANSWERS: dict[int, Any] = {
     200: CommandResultSerializer,
-    **dict.fromkeys((400, 401, 403, 404, 409, 412, 413, 415, 503, 504), OpenApiTypes.OBJECT),
+    **dict.fromkeys((400, 401, 403, 404, 409, 412, 413, 415, 422, 503, 504), OpenApiTypes.OBJECT),
 }
 REFUSED = dict.fromkeys((401, 403, 404), OpenApiTypes.OBJECT)
 
@@ -97,28 +102,33 @@ class Accounts(ReadOnlyModelViewSet[AccountSummary]):
         response = Response(self.get_serializer(account).data, headers={"ETag": etag})
         return get_conditional_response(request, etag=etag, response=response)
 
-    @extend_schema(responses=ANSWERS)
+    @extend_schema(parameters=[IDEMPOTENCY_KEY], responses=ANSWERS)
     @action(detail=False, methods=["post"], serializer_class=OpenSerializer)
     def open(self, request: Request) -> HttpResponseBase:
         return self._execute(request)
 
-    @extend_schema(parameters=[IF_MATCH], responses=ANSWERS)
+    @extend_schema(parameters=[IF_MATCH, IDEMPOTENCY_KEY], responses=ANSWERS)
     @action(detail=True, methods=["post"], serializer_class=DepositSerializer)
     def deposit(self, request: Request, pk: str) -> HttpResponseBase:
         return self._execute(request, aggregate_root_id=pk)
 
-    @extend_schema(parameters=[IF_MATCH], responses=ANSWERS)
+    @extend_schema(parameters=[IF_MATCH, IDEMPOTENCY_KEY], responses=ANSWERS)
     @action(detail=True, methods=["post"], serializer_class=WithdrawSerializer)
     def withdraw(self, request: Request, pk: str) -> HttpResponseBase:
         return self._execute(request, aggregate_root_id=pk)
 
-    @extend_schema(parameters=[IF_MATCH], responses=ANSWERS)
+    @extend_schema(parameters=[IF_MATCH, IDEMPOTENCY_KEY], responses=ANSWERS)
     @action(detail=True, methods=["post"], serializer_class=CloseSerializer)
     def close(self, request: Request, pk: str) -> HttpResponseBase:
         return self._execute(request, aggregate_root_id=pk)
 
     def _execute(self, request: Request, **values: str) -> Response:
-        serializer = self.get_serializer(data=request.data)
+        serializer = cast(Any, self.get_serializer(data=request.data))
         serializer.is_valid(raise_exception=True)
-        result = serializer.save(expected_version=expected_version_of(request), wait_for=SHOWN, **values)
+        version, key = expected_version_of(request), read_key(request.headers.get("Idempotency-Key"))
+        if key is not None:
+            values = {"aggregate_root_id": key, **values, "id": key}  # a repeated opening opens the same account
+            content = {name: str(value) for name, value in serializer.validated_data.items()}
+            receive(serializer.command(**values), [request.path, content, version], str(request.user.pk))
+        result = serializer.save(expected_version=version, wait_for=SHOWN, **values)
         return Response(serializer.data, headers={"ETag": etag_of(result.version)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from pytest_django.live_server_helper import LiveServer
 
 from enode_django.testing import inline
@@ -12,19 +12,23 @@ from sample_project.bank.models import LedgerEntry
 from sample_project.bank.tellers import tellers
 
 
+def open_account(page: Page, live_server: LiveServer) -> None:
+    User.objects.create_user("tina", password="secret").groups.add(tellers())
+    page.goto(f"{live_server.url}/teller/")
+    page.fill("#id_username", "tina")
+    page.fill("#id_password", "secret")
+    page.get_by_role("main").get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="Open an account").click()
+    page.fill("#id_owner", "Ada")
+    page.get_by_role("button", name="Open an account").click()
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_teller_serves_a_customer_without_javascript(live_server: LiveServer, browser: Browser) -> None:
-    User.objects.create_user("tina", password="secret").groups.add(tellers())
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     with inline():
-        page.goto(f"{live_server.url}/teller/")
-        page.fill("#id_username", "tina")
-        page.fill("#id_password", "secret")
-        page.get_by_role("main").get_by_role("button", name="Log in").click()
-        page.get_by_role("link", name="Open an account").click()
-        page.fill("#id_owner", "Ada")
-        page.get_by_role("button", name="Open an account").click()
+        open_account(page, live_server)
         page.get_by_role("link", name="Deposit").click()
         page.fill("#id_amount", "10")
         page.get_by_role("button", name="Deposit").dblclick()
@@ -41,3 +45,52 @@ def test_a_teller_serves_a_customer_without_javascript(live_server: LiveServer, 
         expect(page.locator("#balance")).to_have_text("0.00")
     context.close()
     assert [str(entry.amount) for entry in LedgerEntry.objects.order_by("version")] == ["10.00", "-10.00"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_with_javascript_money_goes_in_and_out_by_the_api_and_once(live_server: LiveServer, browser: Browser) -> None:
+    """The answer to the first request is lost; it is sent again with the same key, then once more without script."""
+    context = browser.new_context()
+    page = context.new_page()
+    asked: list[tuple[str, str | None]] = []
+
+    def lose_the_first(route: Route) -> None:
+        request = route.request
+        asked.append((request.method, request.headers.get("idempotency-key")))
+        if len(asked) == 1:
+            route.fetch()
+            route.abort()
+        else:
+            route.continue_()
+
+    context.route("**/bank/accounts/*/*/", lose_the_first)
+    with inline():
+        open_account(page, live_server)
+        page.get_by_role("link", name="Deposit").click()
+        page.fill("#id_amount", "10")
+        page.get_by_role("button", name="Deposit").click()
+        expect(page.get_by_role("alert")).to_have_text("The bank cannot be reached. Send it again: it is done once.")
+        page.get_by_role("button", name="Deposit").click()
+        expect(page.get_by_role("status")).to_have_text("The money is on the account.")
+        expect(page.locator("#balance")).to_have_text("10.00")
+        assert [method for method, _ in asked] == ["POST", "POST"]
+        assert len({key for _, key in asked} - {None}) == 1
+
+        page.go_back()
+        page.get_by_role("link", name="Back").click()
+        expect(page.get_by_role("status")).to_have_count(0)
+        page.get_by_role("link", name="Withdraw").click()
+        page.fill("#id_amount", "10.01")
+        page.get_by_role("button", name="Withdraw").click()
+        expect(page.get_by_role("alert")).to_have_text("the balance is too low")
+        page.evaluate("document.querySelector('form[data-api]').dataset.api += 'unknown/'")
+        page.get_by_role("button", name="Withdraw").click()
+        expect(page.get_by_role("alert")).to_have_text("That did not work. Send it again.")
+        page.evaluate(
+            "const { dataset } = document.querySelector('form[data-api]'); dataset.api = dataset.api.slice(0, -8)"
+        )
+        page.fill("#id_amount", "4")
+        page.get_by_role("button", name="Withdraw").click()
+        expect(page.locator("#balance")).to_have_text("6.00")
+    context.close()
+    assert [str(entry.amount) for entry in LedgerEntry.objects.order_by("version")] == ["10.00", "-4.00"]

@@ -1,4 +1,7 @@
-"""The counter: find an account, and do with it what its customer asks for. Works without JavaScript."""
+"""The counter: find an account, and do with it what its customer asks for.
+
+Money goes in and out by the bank's API (``teller.js``). Without JavaScript each form goes to its own page.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponse
-from django.urls import reverse, reverse_lazy
+from django.urls import NoReverseMatch, reverse, reverse_lazy
 from django.views.generic import DetailView, ListView
 
 from enode_django import CommandResult, WaitFor
@@ -87,9 +90,17 @@ class TellerCommand(Teller, CommandView):
     wait_for = WaitFor.HANDLED
     title = ""
     done = ""
+    api = ""
+    """The bank's API for the same thing, by its name."""
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        return super().get_context_data(**{"title": self.title, **context})
+        return super().get_context_data(**{"title": self.title, "done": self.done, "api": self.get_api(), **context})
+
+    def get_api(self) -> str:
+        try:
+            return reverse(self.api, args=[self.object.pk]) if self.api else ""
+        except NoReverseMatch:  # an id with a slash has no place in it
+            return ""
 
     def command_done(self, form: CommandForm, result: CommandResult) -> HttpResponse:
         messages.success(self.request, self.done)
@@ -108,11 +119,13 @@ class Open(TellerCommand):
 class PayIn(TellerCommand):
     form_class = DepositForm
     title, done = "Deposit", "The money is on the account."
+    api = "bank:api-account-deposit"
 
 
 class PayOut(TellerCommand):
     form_class = WithdrawForm
     title, done = "Withdraw", "The money is taken from the account."
+    api = "bank:api-account-withdraw"
 
 
 class Close(TellerCommand):

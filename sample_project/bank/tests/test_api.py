@@ -12,6 +12,7 @@ from rest_framework.test import APIClient
 
 from enode_django import send_commands
 from enode_django.exceptions import TransportUnavailable
+from enode_django.ids import new_id
 from enode_django.runtime import use_bus
 from enode_django.testing import inline
 from enode_django.testing.inline import InlineCommandBus
@@ -70,6 +71,18 @@ class Accounts(TestCase):
         for other in ('W/"3"', "3", '"3", "4"', '"x"', f'"{9**99}"'):
             assert self.post("a/withdraw/", {"amount": "1"}, **{"If-Match": other}).status_code == 412
         assert self.post("a/withdraw/", {"amount": "1"}, **{"If-Match": "*"}).json()["version"] == 4
+
+    def test_what_is_sent_again_with_its_key_takes_effect_once(self) -> None:
+        key = {"Idempotency-Key": new_id()}
+        once, again = (self.post("a/deposit/", {"amount": "1.50"}, **key) for _ in range(2))
+        assert (once.status_code, once.json()) == (again.status_code, again.json()) == (200, once.json())
+        for path, amount in (("a/deposit/", "1.51"), ("a/withdraw/", "1.50")):
+            other = self.post(path, {"amount": amount}, **key)
+            assert other.status_code == 422
+            assert "was used for another command" in other.json()["detail"]
+        opened = {self.post("open/", {"owner": "Eve"}, **{"Idempotency-Key": "eve"}).content for _ in range(2)}
+        assert len(opened) == 1
+        assert self.post("a/deposit/", {"amount": "1"}, **{"Idempotency-Key": "x" * 300}).status_code == 400
 
     def test_a_refusal_is_a_conflict_at_the_field_it_names(self) -> None:
         refused = self.post("a/withdraw/", {"amount": "11"})
