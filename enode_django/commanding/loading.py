@@ -283,12 +283,13 @@ def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:
     return _replay_parts(None, records.parts() if isinstance(records, FetchedInParts) else _in_parts(records))
 
 
-_PART = 100
+READ_AHEAD = 20
+"""Streams of a history that comes bit by bit: they wait in memory."""
 
 
 def _in_parts(records: Iterable[StreamRecord]) -> Iterator[Fetched]:
     records = iter(records)
-    while part := list(islice(records, _PART)):
+    while part := list(islice(records, READ_AHEAD)):
         yield Fetched(part, _itself)
 
 

@@ -335,12 +335,12 @@ def test_money_is_conserved_though_workers_are_killed_while_transfers_are_open(s
 
 
 def workers(demo: int) -> list[int]:
-    """The children of its supervisor that handle commands or follow events."""
+    """Those that handle commands or follow events: children of the process that forks for its supervisor."""
     found = []
     for process in psutil.Process(demo).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             parent = process.parent()
-            if parent and "runprocessors" in parent.cmdline() and "--multiprocessing-fork" in process.cmdline():
+            if parent and any("multiprocessing.forkserver" in argument for argument in parent.cmdline()):
                 found.append(process.pid)
     return found
 
