@@ -21,9 +21,10 @@ ANSWER_SECONDS = 3.0
 GIVE_UP_SECONDS = 60.0
 RETRY_SECONDS = 0.05
 ACCOUNTS_EACH = 5
-MOVEMENTS_AT_ONCE = 50
-PAUSE = 0.05
-"""Without it the senders would have the processors wait for the processor, not for the fault under test."""
+MOVEMENTS_AT_ONCE = 20
+PAUSE, HARD = 0.1, 0.01
+"""Seconds between the steps of a sender. Under a hard load whatever starts waits for the processor, not for the fault
+under test."""
 
 
 class Client:

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.acceptance.load import HARD
 from tests.acceptance.stack import Stack
 from tests.acceptance.waiting import last_for
 
@@ -18,7 +19,7 @@ END_WORKERS_SESSIONS = """
 def test_postgres_may_restart_and_crash(stack: Stack, seed: int) -> None:
     random_ = random.Random(seed)
     processors = stack.start_ready()
-    with stack.load(seed):
+    with stack.load(seed, pause=HARD):
         for fall in (stack.postgres.stop, stack.postgres.kill):
             last_for(random_.uniform(0.1, 0.5))
             fall()
@@ -42,7 +43,7 @@ def test_sessions_may_be_terminated_at_any_moment(stack: Stack, seed: int) -> No
     random_ = random.Random(seed)
     processors = stack.start_ready()
     ended = 0
-    with stack.load(seed):
+    with stack.load(seed, pause=HARD):
         for _ in range(20):
             ended += len(stack.query(END_WORKERS_SESSIONS))
             last_for(random_.uniform(0.01, 0.2))

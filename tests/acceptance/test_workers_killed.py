@@ -8,7 +8,7 @@ import signal
 import psutil
 import pytest
 
-from tests.acceptance.load import Load
+from tests.acceptance.load import HARD, Load
 from tests.acceptance.processors import Processors, is_running
 from tests.acceptance.stack import REDIS_STREAMS, SLOW_REDIS_STREAMS, Stack
 from tests.acceptance.waiting import last_for, wait_until
@@ -25,7 +25,7 @@ def test_nothing_is_lost_when_workers_are_killed_again_and_again(
     """Offsets committed at once betray what is committed too early; late ones let much come again."""
     random_ = random.Random(seed)
     processors = stack.start_ready(transport=transport, COMMIT_INTERVAL=commit_interval)
-    with stack.load(seed) as load:
+    with stack.load(seed, pause=HARD) as load:
         for _ in range(6):
             load.wait_for_rounds(random_.randint(50, 150))
             last_for(random_.uniform(0.0, 0.1))
