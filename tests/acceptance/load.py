@@ -140,25 +140,34 @@ class Load:
             for _ in range(ACCOUNTS_EACH):
                 self._open(random_)
                 self._rounds[number] += 1
-            while not self._stop.wait(self._pause):
-                self._step(random_)
+            for step in self._plan(random_):
+                if self._stop.wait(self._pause):
+                    return
+                step(random_)
                 self._rounds[number] += 1
         except BaseException as error:
             self._errors.append(error)
 
-    def _step(self, random_: random.Random) -> None:
-        steps: list[tuple[int, Callable[[random.Random], None]]] = [
-            (60, self._one),
-            (20, self._batch),
-            (4, self._ghost),
-            (4, self._open_again),
-            (3, self._open),
-            (3, self._close),
-            (4, self._too_early),
-            (25 if self.varied else 0, self._transfer),
-            (10 if self.varied else 0, self._note),
-        ]
-        random_.choices([step for _, step in steps], [weight for weight, _ in steps])[0](random_)
+    def _plan(self, random_: random.Random) -> Iterator[Callable[[random.Random], None]]:
+        """First one of each kind, so that a short load tries them all, too."""
+        steps = self._steps()
+        yield from random_.sample(list(steps), len(steps))
+        while True:
+            yield from random_.choices(list(steps), list(steps.values()))
+
+    def _steps(self) -> dict[Callable[[random.Random], None], int]:
+        """What there is to do, and how often."""
+        varied = {self._transfer: 25, self._note: 10} if self.varied else {}
+        return {
+            self._one: 60,
+            self._batch: 20,
+            self._ghost: 4,
+            self._open_again: 4,
+            self._open: 3,
+            self._close: 3,
+            self._too_early: 4,
+            **varied,
+        }
 
     def _some_account(self, random_: random.Random) -> str:
         """Every third time the same one: what a fault does to one long row of commands is the hardest part."""

@@ -48,7 +48,7 @@ SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "ba
 """The sample's."""
 HINDERED = "tests.acceptance.hindered"
 ENODE = {"QUEUES_PER_TOPIC": QUEUES, "LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3, "HANDLER_TIME_LIMIT": 20.0}
-ROUNDS = 250
+ROUNDS = 120
 TRANSFERS, NOTES = 40, 5
 SHOWN = 20
 LOG_SHOWN = 20_000
