@@ -32,7 +32,7 @@ def test_what_is_loaded_before_a_fork_exists_and_starts_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("directory", "kind"), [("/tmp", ForkServerContext), ("/tmp/" + "x" * LONGEST_DIRECTORY, SpawnContext)]
+    ("directory", "kind"), [("/var/tmp", ForkServerContext), ("/" + "x" * LONGEST_DIRECTORY, SpawnContext)]
 )
 def test_where_a_socket_has_no_room_nothing_is_forked(
     monkeypatch: pytest.MonkeyPatch, directory: str, kind: type[object]
