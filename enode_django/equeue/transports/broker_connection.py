@@ -8,6 +8,7 @@ import secrets
 import select
 import socket
 import ssl
+import struct
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFra
 MOST_IDLE = 16
 _JOINED = 16 * 1024
 _KEPT = 4 * 1024 * 1024
+_TIMEVAL = struct.Struct("@ll")
+"""Seconds and microseconds."""
 
 
 class ConnectionLost(Exception):
@@ -54,6 +57,9 @@ class Connection:
         self._numbers = count(1)
         deadline = time.monotonic() + timeout
         self._socket = _connected(address, timeout)
+        self._is_plain = address.tls is None
+        self._arrivals = select.poll()
+        self._arrivals.register(self._socket, select.POLLIN)
         try:
             self.run = self._greet(address, deadline)
         except BaseException:
@@ -67,6 +73,8 @@ class Connection:
         try:
             self._send(head, payload, deadline)
             answer = self._receive(deadline)
+        except BlockingIOError as error:
+            raise ConnectionLost("no answer in time", connected=True) from error
         except (OSError, MalformedFrame) as error:
             raise ConnectionLost(str(error) or type(error).__name__, connected=True) from error
         answered, is_good, *values = answer
@@ -79,9 +87,7 @@ class Connection:
     @property
     def is_fresh(self) -> bool:
         """Whether nothing has come since the last answer: an end of the connection, above all."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
+        return not self._arrivals.poll(0)
 
     def shut_down(self) -> None:
         """Let a call under way in another thread fail."""
@@ -106,22 +112,33 @@ class Connection:
         return int(welcome["run"])
 
     def _send(self, head: bytes, payload: bytes, deadline: float) -> None:
-        self._socket.settimeout(_left(deadline))
-        if len(payload) <= _JOINED:
-            self._socket.sendall(head + payload)
-        else:
-            self._socket.sendall(head)
-            self._socket.sendall(payload)
+        for part in (head + payload,) if len(payload) <= _JOINED else (head, payload):
+            rest = memoryview(part)
+            while rest:
+                self._give_time(socket.SO_SNDTIMEO, deadline)
+                rest = rest[self._socket.send(rest) :]
 
     def _receive(self, deadline: float) -> Any:
         while True:
-            self._socket.settimeout(_left(deadline))
+            self._give_time(socket.SO_RCVTIMEO, deadline)
             received = self._socket.recv_into(self._decoder.room())
             if not received:
                 raise ConnectionResetError("the broker closed the connection")
             messages = self._decoder.received(received)
             if messages:
                 return messages[0]
+
+    def _give_time(self, option: int, deadline: float) -> None:
+        """For the next sending or receiving. Without TLS the kernel keeps it: a timeout of Python's costs two more
+        system calls each time, at each of which a busy process may give the interpreter to another thread."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no answer in time")
+        if self._is_plain:
+            timeval = divmod(int(left * 1e6) + 1, 1_000_000)  # 0 would be for ever
+            self._socket.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(*timeval))
+        else:
+            self._socket.settimeout(left)
 
 
 class Sender:
@@ -243,6 +260,7 @@ def _connected(address: Address, timeout: float) -> socket.socket:
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.tls is None:
+            plain.settimeout(None)
             return plain
         return address.tls.wrap_socket(plain, server_hostname=address.host)
     except ssl.SSLCertVerificationError as error:
@@ -259,10 +277,3 @@ def _connected(address: Address, timeout: float) -> socket.socket:
 def _leaves_usable(error: BaseException) -> bool:
     """Whether a call that ended so has read its answer."""
     return isinstance(error, EnodeError) and not isinstance(error, MalformedFrame | ConfigurationError)
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("no answer in time")
-    return left
