@@ -34,7 +34,7 @@ def test_workers_come_and_go_under_load_without_a_conflict(
 
     hosts = [start("all", reports[0])]
     wait_until(lambda: members(stack, "command") == 1, "there is a member", 60)
-    with stack.load(seed, rounds=200, varied=True, pause=0.05) as load:
+    with stack.load(seed, rounds=200, varied=True) as load:
         for role, report in zip(OTHERS, reports[1:], strict=True):
             before = members(stack, role)
             hosts.append(start(role, report))
