@@ -162,6 +162,7 @@ def _type_page(admin: Any, request: HttpRequest, cause: Cause, crumbs: Any) -> H
         "title": NewCommand.title,
         "names": command_names(),
         "suggested": cause.command_type,
+        "kept": [(name, value) for name, value in request.GET.items() if name != "type"],
         "crumbs": crumbs,
     }
     return TemplateResponse(request, "enode_django/admin/command_type.html", context)

@@ -13,8 +13,9 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
 from enode_django.admin.new_commands import cause_of, new_command
-from enode_django.admin.showing import STYLES, ReadOnly, WithError, without_hidden
+from enode_django.admin.showing import STYLES, WithError, without_hidden
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.unparking import retry_parked, skip_parked
@@ -32,12 +33,12 @@ else:  # generic for the type checker only
 
 
 @admin.register(ParkedEvent)
-class ParkedEventAdmin(ReadOnly, WithError, ParkedBase):
+class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
     """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
     to change parked events."""
 
     list_display = ("aggregate_root_id", "subscriber", "version", "error_type", "attempts", "last_failed_at")
-    list_filter = ("subscriber", "error_type")
+    list_filter = (DatabaseFilter, "subscriber", "error_type")
     search_fields = ("aggregate_root_id__exact", "command_id__exact")
     search_help_text = "an aggregate root id or a command id, whole"
     ordering = ("-last_failed_at",)
@@ -76,7 +77,7 @@ class ParkedEventAdmin(ReadOnly, WithError, ParkedBase):
 
     @admin.display(description="answer")
     def answering(self, parked: ParkedEvent) -> SafeString:
-        url = reverse("admin:enode_django_parkedevent_command", args=[parked.pk])
+        url = _url(parked, "command")
         return format_html('<a href="{}">Send a new command</a>', url)
 
     def new_command(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -88,8 +89,9 @@ class ParkedEventAdmin(ReadOnly, WithError, ParkedBase):
         cause = cause_of(parked)
         if not request.user.has_perm("enode_django.view_payload"):
             cause = cause._replace(fields={})
-        back = reverse("admin:enode_django_parkedevent_change", args=[parked.pk])
-        crumbs = [(reverse("admin:enode_django_parkedevent_changelist"), "Parked events"), (back, str(parked))]
+        back = _url(parked, "change")
+        listing = within(parked._state.db or "", reverse("admin:enode_django_parkedevent_changelist"))
+        crumbs = [(listing, "Parked events"), (back, str(parked))]
         return new_command(self, request, parked, cause, back=back, crumbs=crumbs)
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
@@ -119,3 +121,7 @@ class ParkedEventAdmin(ReadOnly, WithError, ParkedBase):
                 self.message_user(request, f"{name}: {id} goes on", messages.SUCCESS)
             else:
                 self.message_user(request, f"{name}: {id} is still parked: {left.error_type}", messages.WARNING)
+
+
+def _url(parked: ParkedEvent, page: str) -> str:
+    return within(parked._state.db or "", reverse(f"admin:enode_django_parkedevent_{page}", args=[parked.pk]))

@@ -12,9 +12,10 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
 from enode_django.admin.job_operations import UndoRebuild
 from enode_django.admin.jobs import start
-from enode_django.admin.showing import STYLES, ReadOnly, as_json, preformatted
+from enode_django.admin.showing import STYLES, as_json, preformatted
 from enode_django.models import Rebuild
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ else:  # generic for the type checker only
 
 
 @admin.register(Rebuild)
-class RebuildAdmin(ReadOnly, RebuildBase):
+class RebuildAdmin(ByDatabase, RebuildBase):
     """Read-only but for undoing the swap of what is in use, which needs ``change_rebuild``."""
 
     list_display = ("id", "subscriber", "generation", "replaces", "state", "started_at", "swapped_at", "undoing")
-    list_filter = ("state",)
+    list_filter = (DatabaseFilter, "state")
     search_fields = ("subscriber__exact",)
     search_help_text = "the name of a projection, whole"
     ordering = ("-id",)
@@ -62,7 +63,7 @@ class RebuildAdmin(ReadOnly, RebuildBase):
     def undoing(self, rebuild: Rebuild) -> str | SafeString:
         if rebuild.state != Rebuild.State.SWAPPED:
             return "-"
-        url = reverse("admin:enode_django_rebuild_undo", args=[rebuild.pk])
+        url = within(rebuild._state.db or "", reverse("admin:enode_django_rebuild_undo", args=[rebuild.pk]))
         return format_html('<a href="{}">Put the tables back that it replaced</a>', url)
 
     @admin.display(description="tables")
@@ -83,5 +84,5 @@ class RebuildAdmin(ReadOnly, RebuildBase):
         rebuild = self.get_object(request, unquote(object_id))
         if rebuild is None or rebuild.state != Rebuild.State.SWAPPED:
             raise Http404("there is no rebuild of this number that could be undone")
-        crumbs = [(reverse("admin:enode_django_rebuild_changelist"), "Rebuilds")]
+        crumbs = [(within(rebuild._state.db or "", reverse("admin:enode_django_rebuild_changelist")), "Rebuilds")]
         return start(self, request, UndoRebuild, rebuild, crumbs=crumbs, initial={"projection": rebuild.subscriber})

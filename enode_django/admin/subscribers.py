@@ -8,11 +8,12 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError, router
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
+from enode_django.admin.databases import within
 from enode_django.admin.showing import ReadOnly
 from enode_django.eventing import checkpoints
 from enode_django.eventing.event_handlers import EventHandlerGroup
@@ -21,7 +22,7 @@ from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.subscribers import Subscriber as Following
 from enode_django.eventing.subscribers import checkpoint_database
 from enode_django.exceptions import EnodeError
-from enode_django.models import ParkedEvent, Subscriber, Subscription
+from enode_django.models import Subscriber, Subscription
 from enode_django.runtime import running_subscribers
 from enode_django.status.lags import Lag, ask_lags
 
@@ -32,8 +33,7 @@ else:  # generic for the type checker only
 
 
 class Row(NamedTuple):
-    """``parked_url`` is empty where there is nothing, or the user may not see it, or the page of what is parked does
-    not show it: that has what is in one database."""
+    """``parked_url`` is empty where there is nothing, or the user may not see it."""
 
     kind: str
     database: str
@@ -81,9 +81,9 @@ def _found(*, may_see_parked: bool) -> dict[str, Any]:
 
 def _row(subscriber: Following, lag: Lag, may_see_parked: bool) -> Row:
     url = ""
-    if lag.parked and may_see_parked and subscriber.database == router.db_for_read(ParkedEvent):
+    if lag.parked and may_see_parked:
         parked = reverse("admin:enode_django_parkedevent_changelist")
-        url = f"{parked}?{urlencode({'subscriber': lag.subscriber})}"
+        url = within(subscriber.database, f"{parked}?{urlencode({'subscriber': lag.subscriber})}")
     return Row(_kind(subscriber), subscriber.database, lag, url)
 
 

@@ -1,0 +1,78 @@
+"""Rows that lie beside those of subscribers: of which database, is chosen on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import Model
+from django.http import Http404, HttpRequest
+
+from enode_django.admin.showing import ReadOnly
+from enode_django.eventing.subscribers import checkpoint_database
+from enode_django.runtime import running_subscribers
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    Pages = admin.ModelAdmin[Any]
+else:  # an admin class for the type checker only
+    Pages = object
+
+PARAMETER = "database"
+
+
+def databases() -> list[str]:
+    """The usual one first, then those that subscribers have beside it."""
+    own = sorted(subscriber.database for subscriber in running_subscribers())
+    return list(dict.fromkeys([checkpoint_database(), *own]))
+
+
+def within(alias: str, url: str) -> str:
+    """The address of a page, for rows of this database."""
+    if alias == checkpoint_database():
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{urlencode({PARAMETER: alias})}"
+
+
+class DatabaseFilter(admin.SimpleListFilter):
+    """Offers what there is to choose from; `ByDatabase` looks what was chosen."""
+
+    title = parameter_name = PARAMETER
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        found = databases()
+        return [(alias, alias) for alias in found] if len(found) > 1 else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        chosen = self.value() or checkpoint_database()
+        for alias, title in self.lookup_choices:
+            url = changelist.get_query_string({PARAMETER: alias})
+            yield {"selected": alias == chosen, "query_string": url, "display": title}
+
+
+class ByDatabase(ReadOnly, Pages):
+    """To be mixed with an admin class whose ``list_filter`` has `DatabaseFilter`."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        alias = request.GET.get(PARAMETER) or checkpoint_database()
+        if alias not in databases():
+            raise Http404(f"no subscriber has a database {alias!r}")
+        return super().get_queryset(request).using(alias)
+
+    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+        return _Listing
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        return lookup == PARAMETER or super().lookup_allowed(lookup, value, request)
+
+
+class _Listing(ChangeList):
+    def url_for_result(self, result: Model) -> str:
+        return within(result._state.db or "", super().url_for_result(result))
