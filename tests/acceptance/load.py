@@ -218,13 +218,15 @@ class Load:
         self._execute(random_, CloseAccount(aggregate_root_id=account))
 
     def _transfer(self, random_: random.Random) -> None:
-        """Also more than there is, to oneself, and to nobody: then it is refused or cancelled. Every other time the
-        source gets the amount first, so that as many are completed."""
-        nobody = self._make_id("nobody-")
-        source, target = (self._some_account(random_) if random_.random() < 0.95 else nobody for _ in range(2))
+        """Of four one is from or to nobody, and so is cancelled; the source of two gets the amount first, so that they
+        are completed. The rest may be more than there is, or to oneself."""
+        source, target = self._some_account(random_), self._some_account(random_)
         amount = Decimal(random_.randint(1, 300))
         number = next(self._transfer_numbers)
-        if number % 2:
+        if number % 4 == 0:
+            nobody = self._make_id("nobody-")
+            source, target = random_.choice([(nobody, target), (source, nobody)])
+        elif number % 2:
             self.client.execute(Deposit(aggregate_root_id=source, amount=amount))
         self._execute(
             random_, StartTransfer(aggregate_root_id=self._make_id(""), source=source, target=target, amount=amount)
