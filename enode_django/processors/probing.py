@@ -26,6 +26,8 @@ MAX_REQUEST = 8192
 SECONDS = 5.0
 """For a whole exchange."""
 STOP_SECONDS = 2.0
+_TURNS = 10
+"""Of the loop: more than asyncio needs from accepting a connection to serving it."""
 
 
 class Page(NamedTuple):
@@ -43,7 +45,7 @@ class ProbeServer:
 
     def __init__(self, address: str, port: int, pages: Pages) -> None:
         self._pages = pages
-        self._open = 0
+        self._open: dict[asyncio.Task[None] | None, StreamWriter] = {}
         try:
             family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
             self._socket = socket.create_server((address, port), family=family)
@@ -54,7 +56,7 @@ class ProbeServer:
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://[{address}]:{self.port}" if ":" in address else f"http://{address}:{self.port}"
         self._stopping = asyncio.Event()
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         self._loop = self._runner.get_loop()
         self._thread = start_thread("enode-probes", self._run)
 
@@ -71,12 +73,22 @@ class ProbeServer:
     async def _listen(self) -> None:
         server = await asyncio.start_server(self._serve, sock=self._socket, limit=MAX_REQUEST)
         await self._stopping.wait()
+        # Accept no more, and close those that are open, and then the server. A server that is closed before would leave
+        # open what it had just accepted, and whoever serves a connection would be cancelled with a traceback.
+        self._loop.remove_reader(self._socket)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        for writer in self._open.values():
+            writer.transport.abort()
+        while self._open:
+            await asyncio.sleep(0)
         server.close()
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        self._open += 1
+        task = asyncio.current_task()
+        self._open[task] = writer
         try:
-            if self._open <= MAX_CONNECTIONS:
+            if len(self._open) <= MAX_CONNECTIONS:
                 async with asyncio.timeout(SECONDS):
                     writer.write(self._answer(await reader.readuntil(b"\r\n\r\n")))
                     await writer.drain()
@@ -85,7 +97,7 @@ class ProbeServer:
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             logger.debug("a probe was broken off: %r", error)
         finally:
-            self._open -= 1
+            del self._open[task]
             writer.transport.abort()
 
     def _answer(self, head: bytes) -> bytes:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
@@ -118,6 +119,23 @@ def test_a_server_that_was_stopped_listens_no_more(server: ProbeServer) -> None:
             assert waiting.recv(1) == b""
     with pytest.raises(ConnectionError):
         connect(server).close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_whoever_has_just_come_is_told_when_it_stops(count: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Without help of the garbage collector, which would close in the end what was forgotten."""
+    gc.disable()
+    try:
+        for _ in range(50):
+            server = ProbeServer("127.0.0.1", 0, PAGES)
+            clients = [connect(server) for _ in range(count)]
+            server.stop()
+            for client in clients:
+                with client, suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
+    finally:
+        gc.enable()
+    assert caplog.messages == []
 
 
 def test_a_port_that_is_taken_is_a_clear_error(server: ProbeServer) -> None:
