@@ -45,7 +45,7 @@ class ProbeServer:
 
     def __init__(self, address: str, port: int, pages: Pages) -> None:
         self._pages = pages
-        self._open: dict[asyncio.Task[None] | None, StreamWriter] = {}
+        self._open: set[StreamWriter] = set()
         try:
             family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
             self._socket = socket.create_server((address, port), family=family)
@@ -78,15 +78,14 @@ class ProbeServer:
         self._loop.remove_reader(self._socket)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
-        for writer in self._open.values():
+        for writer in self._open:
             writer.transport.abort()
         while self._open:
             await asyncio.sleep(0)
         server.close()
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        task = asyncio.current_task()
-        self._open[task] = writer
+        self._open.add(writer)
         try:
             if len(self._open) <= MAX_CONNECTIONS:
                 async with asyncio.timeout(SECONDS):
@@ -97,7 +96,7 @@ class ProbeServer:
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             logger.debug("a probe was broken off: %r", error)
         finally:
-            del self._open[task]
+            self._open.remove(writer)
             writer.transport.abort()
 
     def _answer(self, head: bytes) -> bytes:
