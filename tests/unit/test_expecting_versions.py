@@ -68,7 +68,7 @@ def test_the_expected_version_travels_with_the_command(desk: Desk, send: Send) -
 
 
 @pytest.mark.parametrize("version", [-1, 2**63, True, "1", 1.0])
-@pytest.mark.parametrize("send", [WAYS["send"], WAYS["asend"], send_on_commit], ids=str)
+@pytest.mark.parametrize("send", [WAYS["send"], WAYS["asend"], send_on_commit], ids=["send", "asend", "on_commit"])
 def test_what_can_be_no_version_is_refused_before_anything_is_sent(desk: Desk, send: Send, version: Any) -> None:
     with pytest.raises(InvalidField, match=r"is no version; give that of the aggregate"):
         send(version)
