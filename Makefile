@@ -11,13 +11,21 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 JAVA_MAJOR := sed -n 's/.* version "\([0-9]*\).*/\1/p'
 
-.PHONY: demo test lint format bench docs screenshots java chromium pins clean
+PARALLEL := --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
+
+.PHONY: demo test pytest lint format bench docs screenshots java chromium pins clean
 
 demo: $(INSTALLED)
 	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
 
-test: lint java chromium
-	$(BIN)/python -m pytest $(ARGS)
+# Everything: the linters beside the tests, which are shared by two processes a core. With ARGS just the tests that it
+# names, in one process: make test ARGS="tests/unit -x".
+test: $(INSTALLED) java chromium
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(if $(ARGS),,lint) pytest
+
+# The plus exempts the line from being printed at the end only.
+pytest:
+	+$(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL))
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
-pytest_plugins = ["tests.services", "tests.emptying", "enode_django.pytest_plugin"]
+pytest_plugins = ["tests.services", "tests.distributing", "tests.timing", "tests.emptying", "enode_django.pytest_plugin"]
 
 
 @pytest.fixture(scope="session")
 def django_db_setup(postgres_url: str, django_db_setup: None) -> None:
     """Without a server, skip before Django tries to make its test database."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Lone surrogates, which some tests log on purpose, cannot go from a process of the run to the one that reports."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report

@@ -29,6 +29,10 @@ STOP_SECONDS = 60.0
 PORTS = range(15_000, 32_000)
 """Below the ephemeral ports: a client that reconnects to a stopped server there can end up connected to itself."""
 
+_random = random.SystemRandom()
+"""Processes that were given one seed, as tests are, must not try the same ports."""
+_reserved: dict[int, socket.socket] = {}
+
 
 class ServerUnavailable(Exception):
     """An embedded server is not installed or did not start; the message says what to do."""
@@ -157,6 +161,7 @@ class Server(ABC):
             self._guard.kill()
             self._guard.wait()
             self._guard = None
+        release_port(self.port)
 
     def log_tail(self) -> str:
         with contextlib.suppress(OSError):
@@ -203,12 +208,29 @@ class Server(ABC):
 
 
 def free_port() -> int:
-    """A loopback port that nobody listened on a moment ago."""
-    for port in random.sample(PORTS, 100):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
+    """Reserve a loopback port on which nobody listens.
+
+    No other caller on this machine gets it before `release_port` or the end of this process: until then its UDP port
+    is bound, which the kernel allows once.
+    """
+    for port in _random.sample(PORTS, 100):
+        reservation = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            reservation.bind(("127.0.0.1", port))
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            reservation.close()
+            continue
+        _reserved[port] = reservation
+        return port
     raise ServerUnavailable(f"no free port among 100 tried in {PORTS!r}; close some servers")
+
+
+def release_port(port: int) -> None:
+    """Give a port back. Does nothing for one that is not reserved."""
+    if (reservation := _reserved.pop(port, None)) is not None:
+        reservation.close()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

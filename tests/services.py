@@ -1,6 +1,8 @@
 """A pytest plugin that brings PostgreSQL and Redis up before Django reads its settings.
 
-A service that cannot be had skips the tests that ask for it; with ``ENODE_REQUIRE_SERVICES=1`` it fails the run.
+Each process of a parallel run has servers of its own: what one test holds open in PostgreSQL (the oldest running
+transaction, locks, sessions) would be seen by the tests beside it. A service that cannot be had skips the tests that
+ask for it; with ``ENODE_REQUIRE_SERVICES=1`` it fails the run.
 """
 
 from __future__ import annotations
@@ -28,12 +30,18 @@ def services_required() -> bool:
     return os.environ.get("ENODE_REQUIRE_SERVICES") == "1"
 
 
+def only_distributes(config: pytest.Config) -> bool:
+    """Return True in the process that hands the tests out to others (pytest-xdist) and runs none itself."""
+    return bool(config.getoption("tx", None)) and not hasattr(config, "workerinput")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Before pytest-django's own, which sets Django up if its settings are loaded by then."""
     global _missing
     try:
-        _running.enter_context(embedded_services([Postgres(UNSYNCED), Redis()]))
+        if not only_distributes(config):
+            _running.enter_context(embedded_services([Postgres(UNSYNCED), Redis()]))
     except ServerUnavailable as error:
         if services_required():
             raise pytest.UsageError(str(error)) from error

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -20,6 +19,7 @@ import pytest
 
 from enode_django.conf import BROKER
 from enode_django.ids import new_id
+from sample_project.embedded_process import free_port
 from tests.acceptance.processors import PROJECT, Group, is_running
 from tests.acceptance.stack import REDIS_STREAMS, Stack
 from tests.acceptance.test_reloading import HANDLER
@@ -60,13 +60,6 @@ INSTALLED_APPS = [*SAMPLE_APPS, "{APP}"]
 ROOT_URLCONF = "{APP}.urls"
 DEBUG = True
 """
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Development(Group):

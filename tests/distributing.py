@@ -1,0 +1,51 @@
+"""A pytest plugin that says which tests stay together, and which begin, when several processes share them.
+
+A file's tests stay in one process, as they share fixtures. Those of a directory that starts a Java or a browser do,
+too. Acceptance tests take seconds each and share little, so they go to whoever is free.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePath
+
+import pytest
+
+TOGETHER = ("tests/spark", "tests/browser")
+APART = ("tests/acceptance",)
+LONGEST_FIRST = ("tests/spark", "tests/acceptance", "tests/docs", "tests/browser", "sample_project", "tests/integration")
+"""What is long must not begin at the end, when the other processes have nothing left to do."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return two processes a core: the tests wait for much of their time."""
+    return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the order of the files within each directory: it is random."""
+    for item in items:
+        if (group := group_of(item.nodeid)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: rank(item.nodeid))
+
+
+def group_of(nodeid: str) -> str | None:
+    """Return the name of the tests that stay in one process with this one; None if it goes alone.
+
+    >>> group_of("tests/spark/test_sink.py::test_it"), group_of("tests/unit/test_ids.py::test_it")
+    ('tests/spark', 'tests/unit/test_ids.py')
+    """
+    file = nodeid.split("::")[0]
+    if _directory(file, APART) is not None:
+        return None
+    return _directory(file, TOGETHER) or file
+
+
+def rank(nodeid: str) -> int:
+    directory = _directory(nodeid.split("::")[0], LONGEST_FIRST)
+    return LONGEST_FIRST.index(directory) if directory is not None else len(LONGEST_FIRST)
+
+
+def _directory(file: str, among: tuple[str, ...]) -> str | None:
+    return next((directory for directory in among if PurePath(file).is_relative_to(directory)), None)

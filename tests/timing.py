@@ -1,0 +1,60 @@
+"""A pytest plugin that prints at the end where the time went: per directory, on the clock and of the processors."""
+
+from __future__ import annotations
+
+import resource
+from collections import defaultdict
+from collections.abc import Generator
+
+import pytest
+
+PROCESSOR = "processor seconds"
+_begun = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[_begun] = _processor_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    if call.when == "teardown":
+        item.user_properties.append((PROCESSOR, _processor_seconds() - item.stash[_begun]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [
+        report
+        for kind in terminalreporter.stats.values()
+        for report in kind
+        if isinstance(report, pytest.TestReport) and report.when in ("setup", "call", "teardown")
+    ]
+    counts, clock, processor = defaultdict[str, int](int), defaultdict[str, float](float), defaultdict[str, float](float)
+    for report in reports:
+        for directory in (_directory(report.nodeid), "all"):
+            clock[directory] += report.duration
+            if report.when == "teardown":
+                counts[directory] += 1
+                processor[directory] += dict(report.user_properties).get(PROCESSOR, 0.0)
+    if counts["all"] > 1:
+        terminalreporter.section("where the time goes")
+        terminalreporter.write_line("   tests   seconds   of processors (with children that have ended)")
+        for directory in sorted(counts, key=lambda name: -clock[name]):
+            terminalreporter.write_line(
+                f"{counts[directory]:8,} {clock[directory]:9.1f} {processor[directory]:9.1f}   {directory}"
+            )
+
+
+def _processor_seconds() -> float:
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _directory(nodeid: str) -> str:
+    """
+    >>> _directory("tests/unit/domain/test_messages.py::test_it")
+    'tests/unit'
+    """
+    return "/".join(nodeid.split("::")[0].split("/")[:-1][:2])
