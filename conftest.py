@@ -4,7 +4,13 @@ from collections.abc import Generator
 
 import pytest
 
-pytest_plugins = ["tests.services", "tests.distributing", "tests.timing", "tests.emptying", "enode_django.pytest_plugin"]
+pytest_plugins = [
+    "tests.services",
+    "tests.distributing",
+    "tests.timing",
+    "tests.emptying",
+    "enode_django.pytest_plugin",
+]
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 
 TOGETHER = ("tests/spark", "tests/browser")
 APART = ("tests/acceptance",)
-LONGEST_FIRST = ("tests/spark", "tests/acceptance", "tests/docs", "tests/browser", "sample_project", "tests/integration")
+LONGEST_FIRST = (*TOGETHER, *APART, "tests/docs", "sample_project", "tests/integration")
 """What is long must not begin at the end, when the other processes have nothing left to do."""
 
 

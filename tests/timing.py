@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections import defaultdict
-from collections.abc import Generator
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -25,26 +25,29 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = [
-        report
-        for kind in terminalreporter.stats.values()
-        for report in kind
-        if isinstance(report, pytest.TestReport) and report.when in ("setup", "call", "teardown")
-    ]
-    counts, clock, processor = defaultdict[str, int](int), defaultdict[str, float](float), defaultdict[str, float](float)
-    for report in reports:
+    counts, clock, processor = Counter[str](), defaultdict[str, float](float), defaultdict[str, float](float)
+    for report in _reports(terminalreporter):
         for directory in (_directory(report.nodeid), "all"):
             clock[directory] += report.duration
             if report.when == "teardown":
                 counts[directory] += 1
-                processor[directory] += dict(report.user_properties).get(PROCESSOR, 0.0)
+                processor[directory] += sum(
+                    float(str(value)) for name, value in report.user_properties if name == PROCESSOR
+                )
     if counts["all"] > 1:
         terminalreporter.section("where the time goes")
-        terminalreporter.write_line("   tests   seconds   of processors (with children that have ended)")
+        terminalreporter.write_line("   tests   seconds   of processors, with children that have ended")
         for directory in sorted(counts, key=lambda name: -clock[name]):
             terminalreporter.write_line(
                 f"{counts[directory]:8,} {clock[directory]:9.1f} {processor[directory]:9.1f}   {directory}"
             )
+
+
+def _reports(terminalreporter: pytest.TerminalReporter) -> Iterator[pytest.TestReport]:
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport) and report.when in ("setup", "call", "teardown"):
+                yield report
 
 
 def _processor_seconds() -> float:
