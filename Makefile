@@ -13,7 +13,7 @@ JAVA_MAJOR := sed -n 's/.* version "\([0-9]*\).*/\1/p'
 
 PARALLEL := --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
 
-.PHONY: demo test pytest lint format bench docs screenshots java chromium pins clean
+.PHONY: demo test pytest lint format bench chaos mutants docs screenshots java chromium pins clean
 
 demo: $(INSTALLED)
 	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
@@ -39,6 +39,14 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@$(EMBEDDED) -- $(BIN)/python -m benchmarks $(ARGS)
+
+# Faults on real processes under load, and a checker of its own: make chaos ARGS="--minutes 30 --seed 7".
+chaos: $(INSTALLED)
+	@$(BIN)/python -m chaos $(ARGS)
+
+# How many small changes of the code the tests notice, an hour: make mutants ARGS="--sample 50".
+mutants: $(INSTALLED)
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 # The site, in build/docs. No database is asked.
 docs: $(INSTALLED)

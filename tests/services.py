@@ -19,7 +19,7 @@ from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnava
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
-UNSYNCED = {"fsync": "off"}
+UNSYNCED = {"fsync": "off", "autovacuum": "off"}
 """For a PostgreSQL that outlives no crash of its machine. What it has committed outlives a kill of its processes."""
 
 _running = contextlib.ExitStack()
