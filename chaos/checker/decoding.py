@@ -63,13 +63,6 @@ class PublishedBody(NamedTuple):
     metadata: bytes
 
 
-class DeadBody(NamedTuple):
-    """A message among the dead letters, and the topic that it was sent to."""
-
-    topic: str
-    body: bytes
-
-
 def _strict(decode: Callable[P, T]) -> Callable[P, T]:
     """Let a decoder raise `Undecodable` instead of whatever wrong bytes bring about."""
 
@@ -145,15 +138,12 @@ def read_command_key(body: bytes) -> tuple[str, str]:
 
 
 @_strict
-def read_dead_letter(body: bytes) -> DeadBody | None:
-    """A message of a topic of dead letters; None for a note that others are settled."""
-    parts = msgpack.unpackb(body)
-    if parts[0] == 2:
-        return None
-    kind, topic, _queue, _offset, content, *_rest = parts
-    if kind != 1:
-        raise Undecodable(f"unknown kind {kind!r} of a dead letter")
-    return DeadBody(topic, content)
+def read_dead_letter(body: bytes) -> bytes:
+    """The message that a letter of the topic of dead commands is about."""
+    _place, _reason, message = _unpack(body)
+    if not isinstance(message, bytes):
+        raise Undecodable(f"a dead letter is about {message!r}")
+    return message
 
 
 @_strict

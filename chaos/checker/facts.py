@@ -198,7 +198,7 @@ class Facts:
     """``published`` is None if the queue was not read, ``tables`` holds the read models by name, ``checkpoints`` the
     versions by (subscriber, aggregate root id). ``dead`` are commands that lie among the dead letters.
 
-    ``trimmed``: queues of the events topic that no longer begin with offset 0.
+    ``garbage`` counts messages that the run itself has sent and that are none. ``trimmed``: queues of the events topic that no longer begin with offset 0.
     """
 
     sends: Sequence[Send] = ()
@@ -213,6 +213,7 @@ class Facts:
     log_is_whole: bool = True
     samples: Sequence[Sample] = ()
     dead: frozenset[CommandKey] = frozenset()
+    garbage: int = 0
     tables: Mapping[str, Sequence[TableRow]] = field(default_factory=dict)
     checkpoints: Mapping[tuple[str, str], int] = field(default_factory=dict)
     parked: Sequence[Parked] = ()

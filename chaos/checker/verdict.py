@@ -65,4 +65,5 @@ def figures(facts: Facts) -> dict[str, int]:
         "notes": len(facts.replay.notes),
         "follow-up commands": len(facts.replay.follow_ups),
         "dead letters": len(facts.dead),
+        "messages that are none": facts.garbage,
     }

@@ -11,18 +11,18 @@ from chaos.checker.decoding import Undecodable, read_control, read_records
 from chaos.checker.facts import Acquired, Appended, Committed, LogRecord, OffsetSet
 from chaos.checker.reading.chunks import Batch, chunk_paths, read_batches
 from chaos.checker.reading.problems import Problems
-from chaos.checker.reading.queue import MessageReader, QueueLog
+from chaos.checker.reading.queue import MessageReader, QueueLog, Topics
 
 CONTROL_TOPIC = "/control"
 
 
-def read_broker_log(directory: Path, command_topic: str, event_topic: str, problems: Problems) -> QueueLog:
+def read_broker_log(directory: Path, topics: Topics, problems: Problems) -> QueueLog:
     """``directory`` is the broker's. The last send of the log counts only if all its parts are there."""
     paths = chunk_paths(directory)
     found = QueueLog(is_whole=bool(paths) and int(paths[0].stem) == 0)
     if not paths:
         problems.add(str(directory), "the broker has no log there")
-    reader = _LogReader(found, MessageReader(found, command_topic, event_topic, problems), event_topic, problems)
+    reader = _LogReader(found, MessageReader(found, topics, problems), topics.events, problems)
     parts: list[Batch] = []
     for batch in read_batches(directory, problems):
         if not batch.part and parts:

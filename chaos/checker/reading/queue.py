@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import intern
+from typing import NamedTuple
 
 from chaos.checker.decoding import Undecodable, read_command_key, read_dead_letter, read_published
 from chaos.checker.facts import CommandKey, LogRecord, Published, Sample, digest_of
 from chaos.checker.reading.problems import Problems
 
-DEAD_LETTERS = "dead."
-"""What the topics of dead letters begin with."""
+
+class Topics(NamedTuple):
+    """``garbage``: the topics that the run itself has sent messages to which are none."""
+
+    commands: str = "commands"
+    events: str = "events"
+    garbage: frozenset[str] = frozenset()
+
+    @property
+    def dead_letters(self) -> str:
+        return f"{self.commands}.dead-letters"
 
 
 @dataclass
 class QueueLog:
-    """``is_whole``: nothing was deleted from its start. ``samples``: what its administration shows at the end."""
+    """``is_whole``: nothing was deleted from its start. ``samples``: what its administration shows at the end.
+
+    ``garbage`` counts messages of the events topic that are none, where the run has sent such.
+    """
 
     published: list[Published] = field(default_factory=list)
     trimmed: set[int] = field(default_factory=set)
@@ -23,29 +37,32 @@ class QueueLog:
     log: list[LogRecord] = field(default_factory=list)
     is_whole: bool = True
     samples: list[Sample] = field(default_factory=list)
+    garbage: int = 0
 
 
 class MessageReader:
-    """Decodes the messages of the topics that are looked into, those of events and those of dead letters."""
+    """Decodes the messages of the topics that are looked into, those of events and those of dead commands."""
 
-    def __init__(self, found: QueueLog, command_topic: str, event_topic: str, problems: Problems) -> None:
+    def __init__(self, found: QueueLog, topics: Topics, problems: Problems) -> None:
         self._found = found
-        self._command_topic = command_topic
-        self._event_topic = event_topic
+        self._topics = topics
         self._problems = problems
 
     def reads(self, topic: str) -> bool:
-        return topic == self._event_topic or topic.startswith(DEAD_LETTERS)
+        return topic in (self._topics.events, self._topics.dead_letters)
 
     def read(self, topic: str, queue: int, offset: int, body: bytes) -> None:
         """Take a message of a topic that it `reads`."""
         try:
-            if topic == self._event_topic:
+            if topic == self._topics.events:
                 self._published(queue, offset, body)
             else:
                 self._dead(body)
         except Undecodable as error:
-            self._problems.add(f"{topic} queue {queue} offset {offset}", error)
+            if topic in self._topics.garbage:
+                self._found.garbage += 1
+            else:
+                self._problems.add(f"{topic} queue {queue} offset {offset}", error)
 
     def _published(self, queue: int, offset: int, body: bytes) -> None:
         stream = read_published(body)
@@ -53,6 +70,6 @@ class MessageReader:
         self._found.published.append(Published(queue, offset, id, stream.version, command_id, digest_of(*stream)))
 
     def _dead(self, body: bytes) -> None:
-        letter = read_dead_letter(body)
-        if letter is not None and letter.topic == self._command_topic:
-            self._found.dead.add(read_command_key(letter.body))
+        message = read_dead_letter(body)
+        with suppress(Undecodable):  # it may be a dead letter because it is no command
+            self._found.dead.add(read_command_key(message))

@@ -10,21 +10,21 @@ import redis
 
 from chaos.checker.facts import Appended, Sample
 from chaos.checker.reading.problems import Problems
-from chaos.checker.reading.queue import MessageReader, QueueLog
+from chaos.checker.reading.queue import MessageReader, QueueLog, Topics
 
 ENTRIES_AT_ONCE = 1_000
 
 
-def read_redis(url: str, prefix: str, command_topic: str, event_topic: str, problems: Problems) -> QueueLog:
+def read_redis(url: str, prefix: str, topics: Topics, problems: Problems) -> QueueLog:
     found = QueueLog(is_whole=False)
-    messages = MessageReader(found, command_topic, event_topic, problems)
+    messages = MessageReader(found, topics, problems)
     client: Any = redis.Redis.from_url(url)
     try:
         for topic in sorted(name.decode() for name in client.smembers(f"{prefix}:topics")):
             queues = int(client.hget(f"{prefix}:{{{topic}}}:topic", "queues") or 0)
             for queue in range(queues):
                 _read_queue(client, prefix, topic, queue, found, messages)
-                if topic == event_topic and not _begins_at_zero(client, prefix, topic, queue):
+                if topic == topics.events and not _begins_at_zero(client, prefix, topic, queue):
                     found.trimmed.add(queue)
             found.samples.extend(_claims(client, prefix, topic, queues))
     except (redis.RedisError, ValueError, TypeError) as error:

@@ -9,8 +9,9 @@ from typing import Any
 from chaos.checker.facts import Facts
 from chaos.checker.reading.broker_log import read_broker_log
 from chaos.checker.reading.clients import read_clients, read_handled, read_samples
+from chaos.checker.reading.lines import read_lines
 from chaos.checker.reading.problems import Problems
-from chaos.checker.reading.queue import QueueLog
+from chaos.checker.reading.queue import QueueLog, Topics
 from chaos.checker.reading.redis_streams import read_redis
 from chaos.checker.reading.store import read_read_side, read_shards
 
@@ -27,7 +28,7 @@ def read_facts(directory: Path) -> tuple[Facts, Problems]:
         problems.add("run.json", "the run has not finished; what follows may be of something that was still going on")
     clients = read_clients(directory / "clients", problems)
     read_side = read_read_side(run["read_database"], problems)
-    queue = _queue(run, problems)
+    queue = _queue(run, _garbage(directory / "faults.jsonl", problems), problems)
     facts = Facts(
         sends=clients.sends,
         acknowledged=frozenset(clients.acknowledged),
@@ -41,6 +42,7 @@ def read_facts(directory: Path) -> tuple[Facts, Problems]:
         log_is_whole=queue.is_whole,
         samples=[*read_samples(directory / "offsets.jsonl", problems), *queue.samples],
         dead=frozenset(queue.dead),
+        garbage=queue.garbage,
         tables=read_side.tables,
         checkpoints=read_side.checkpoints,
         parked=read_side.parked,
@@ -62,9 +64,17 @@ def _description(directory: Path) -> dict[str, Any]:
     return run
 
 
-def _queue(run: dict[str, Any], problems: Problems) -> QueueLog:
+def _queue(run: dict[str, Any], garbage: frozenset[str], problems: Problems) -> QueueLog:
     queue = run["queue"]
-    topics = (run.get("command_topic", "commands"), run.get("event_topic", "events"))
+    topics = Topics(run.get("command_topic", "commands"), run.get("event_topic", "events"), garbage)
     if queue["kind"] == "broker":
-        return read_broker_log(Path(queue["directory"]), *topics, problems)
-    return read_redis(queue["url"], queue["prefix"], *topics, problems)
+        return read_broker_log(Path(queue["directory"]), topics, problems)
+    return read_redis(queue["url"], queue["prefix"], topics, problems)
+
+
+def _garbage(path: Path, problems: Problems) -> frozenset[str]:
+    """The topics that the run has sent messages to which are none, from its list of faults."""
+    if not path.exists():
+        return frozenset()
+    faults = [line.values for line in read_lines(path, problems)]
+    return frozenset(str(one.get("target")).split()[-1] for one in faults if one.get("fault") == "garbage")

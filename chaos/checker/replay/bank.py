@@ -18,15 +18,13 @@ WrongEvent = (LookupError, TypeError, ValueError, ArithmeticError)
 
 
 class Aggregate(Protocol):
-    problems: list[str]
-
     def apply(self, version: int, at: int, event: Event) -> None: ...
 
 
 @dataclass
 class Replay:
-    """Aggregates by id. ``problems`` are sentences about events that the domain's rules cannot have made; ``events``
-    the number of events in each stored row of an aggregate, by version."""
+    """Aggregates by id, each with problems of its own. ``problems``: sentences about what cannot be replayed at all.
+    ``events``: of each aggregate its versions, and how many events each has."""
 
     accounts: dict[str, Account] = field(default_factory=dict)
     transfers: dict[str, Transfer] = field(default_factory=dict)
@@ -86,7 +84,6 @@ def _replay_aggregate(state: Replay, id: str, rows: Sequence[Row]) -> None:
                 _demand(state, follow_ups(event_id(id, version, index), id, event.type_name, event.fields))
             except WrongEvent as error:
                 state.problems.append(f"version {version} of {id}: {event} cannot be replayed ({error!r})")
-    state.problems += aggregate.problems
 
 
 def _demand(state: Replay, demanded: Iterator[FollowUp]) -> None:

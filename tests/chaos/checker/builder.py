@@ -1,0 +1,503 @@
+"""A run as it should be, made by hand: a small bank, its clients, its queue and its read side, all in memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import msgpack
+
+from chaos.checker.decoding import DECIMAL
+from chaos.checker.facts import (
+    Acquired,
+    Answer,
+    Appended,
+    Committed,
+    Facts,
+    Handled,
+    LogRecord,
+    Published,
+    Sample,
+    Send,
+    StoredRow,
+    digest_of,
+)
+from chaos.checker.replay.follow_ups import derived_id, event_id, refusal_id
+
+Fields = dict[str, Any]
+OBSERVER = "observer"
+EVENTS, COMMANDS, GROUP = "events", "commands", "processors"
+QUEUES = 2
+PRODUCER = b"p" * 16
+START = 1_700_000_000_000_000
+
+
+class Refused(Exception):
+    def __init__(self, name: str, **fields: Any) -> None:
+        super().__init__(name)
+        self.fields = fields
+
+
+class NoSuch(Exception):
+    """A failure that is not stored."""
+
+
+@dataclass
+class Account:
+    owner: str
+    opened_at: int
+    balance: Decimal = Decimal(0)
+    closed: bool = False
+    outgoing: dict[str, Decimal] = field(default_factory=dict)
+    incoming: dict[str, Decimal] = field(default_factory=dict)
+
+    def check(self, amount: Decimal, transfer: str | None) -> None:
+        if self.closed:
+            raise Refused("bank.AccountIsClosed", transfer=transfer)
+        if amount <= 0:
+            raise Refused("bank.InvalidAmount", amount=amount, transfer=transfer)
+
+    def check_funds(self, amount: Decimal, transfer: str | None) -> None:
+        reserved = sum(self.outgoing.values(), Decimal(0))
+        if amount > self.balance - reserved:
+            raise Refused("bank.InsufficientFunds", balance=self.balance, amount=amount, transfer=transfer)
+
+
+@dataclass
+class Transfer:
+    source: str
+    target: str
+    amount: Decimal
+    status: str = "started"
+    reserved: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Note:
+    title: str
+    changed_at: int
+    deleted: bool = False
+
+
+Events = list[tuple[str, Fields]]
+
+
+def pack(value: Any) -> bytes:
+    def extension(value: Any) -> msgpack.ExtType:
+        assert isinstance(value, Decimal)
+        return msgpack.ExtType(DECIMAL, str(value).encode())
+
+    packed: bytes = msgpack.packb(value, default=extension)
+    return packed
+
+
+def stream(events: Events, result: Any = None) -> bytes:
+    return b"\x01" + pack([[[name, 2 if name.startswith("notes.") else 1, fields] for name, fields in events], result])
+
+
+def refusal(name: str, message: str, fields: Fields) -> bytes:
+    return b"\x02" + pack([name, 1, message, fields])
+
+
+def make_row(
+    shard: int, kind: str, id: str, version: int | None, command_id: str, command_type: str, at: int, payload: bytes
+) -> StoredRow:
+    digest = digest_of(kind, id, version, command_id, command_type, at, payload, b"")
+    return StoredRow(shard, kind, id, version, command_id, command_type, at, payload, digest)
+
+
+class World:
+    """`do` lets a client execute a command; `settle` lets the process manager come to rest; `facts` are what is left.
+
+    ``jump``: the next stored version is one too high, whatever follows from it.
+    """
+
+    def __init__(self) -> None:
+        self.state: dict[str, Account | Transfer | Note] = {}
+        self.versions: defaultdict[str, int] = defaultdict(int)
+        self.rows: list[StoredRow] = []
+        self.sends: list[Send] = []
+        self.answers: list[Answer] = []
+        self.ledger: list[tuple[Any, ...]] = []
+        self.waiting: deque[tuple[str, str, str, Fields]] = deque()
+        self.handled: list[Handled] = []
+        self.commands: list[str] = []
+        self.jump = False
+        self._at = START
+
+    # -- clients and the process manager --------------------------------------------------------------------------
+
+    def do(self, name: str, id: str, **fields: Any) -> str:
+        """Return the command's id."""
+        command_id = f"c{len(self.sends)}"
+        self.sends.append(Send(command_id, id, name, {key: str(value) for key, value in fields.items()}))
+        self.answers.append(self._execute(name, id, command_id, fields))
+        return command_id
+
+    def settle(self) -> None:
+        while self.waiting:
+            self._execute(*self.waiting.popleft())
+
+    def _execute(self, name: str, id: str, command_id: str, fields: Fields) -> Answer:
+        self._at += 1_000
+        self.commands.append(id)
+        known = self.state.get(id)
+        try:
+            events, result = _HANDLERS[name](self, id, known, fields)
+        except NoSuch as error:
+            return Answer(command_id, id, "FAILED", error_type=str(error), error_message="no")
+        except Refused as refused:
+            self._refuse(name, id, command_id, refused)
+            return Answer(command_id, id, "FAILED", error_type=str(refused), error_message="no")
+        if not events:
+            return Answer(command_id, id, "NOTHING_CHANGED", self.versions[id])
+        version = self._store(name, id, command_id, events, result)
+        return Answer(command_id, id, "SUCCESS", version, None if result is None else str(result))
+
+    def _refuse(self, name: str, id: str, command_id: str, refused: Refused) -> None:
+        payload = refusal(str(refused), "no", refused.fields)
+        self.rows.append(make_row(0, self._kind(id), id, None, command_id, name, self._at, payload))
+        transfer = refused.fields.get("transfer")
+        if transfer is not None:
+            self._follow(refusal_id(id, command_id), [("bank.CancelTransfer", transfer, {"reason": "no"})])
+
+    def _store(self, name: str, id: str, command_id: str, events: Events, result: Any) -> int:
+        version = self.versions[id] + 1 + self.jump
+        self.jump = False
+        self.versions[id] = version
+        self.rows.append(make_row(0, self._kind(id), id, version, command_id, name, self._at, stream(events, result)))
+        for index, (event, fields) in enumerate(events):
+            cause = event_id(id, version, index)
+            self.handled.append(Handled(self._at / 1e6, OBSERVER, id, version, cause))
+            if "balance" in fields:
+                self._book(id, version, event, fields)
+            self._follow(cause, list(self._next(id, event, fields)))
+        return version
+
+    def _kind(self, id: str) -> str:
+        names = {Account: "bank.BankAccount", Transfer: "bank.MoneyTransfer", Note: "notes.Note"}
+        return names[type(self.state[id])] if id in self.state else ""
+
+    def _book(self, id: str, version: int, event: str, fields: Fields) -> None:
+        kinds = {
+            "bank.Deposited": ("deposit", 1),
+            "bank.Withdrawn": ("withdrawal", -1),
+            "bank.DepositConfirmed": ("transfer in", 1),
+            "bank.WithdrawalConfirmed": ("transfer out", -1),
+        }
+        kind, sign = kinds[event]
+        amount = sign * fields["amount"]
+        self.ledger.append((id, version, kind, amount, fields["balance"], fields.get("transfer", ""), self._at))
+
+    def _follow(self, cause: str, commands: list[tuple[str, str, Fields]]) -> None:
+        for name, target, fields in commands:
+            self.waiting.append((name, target, derived_id(cause, name, target, 1), fields))
+
+    def _next(self, id: str, event: str, fields: Fields) -> Iterator[tuple[str, str, Fields]]:
+        match event.removeprefix("bank."):
+            case "TransferStarted":
+                moved = {"transfer": id, "amount": fields["amount"]}
+                yield "bank.ReserveWithdrawal", fields["source"], moved
+                yield "bank.ReserveDeposit", fields["target"], moved
+            case "WithdrawalReserved":
+                yield "bank.NoteReserved", fields["transfer"], {"side": "source"}
+            case "DepositReserved":
+                yield "bank.NoteReserved", fields["transfer"], {"side": "target"}
+            case "TransferConfirmed":
+                yield "bank.ConfirmWithdrawal", fields["source"], {"transfer": id}
+                yield "bank.ConfirmDeposit", fields["target"], {"transfer": id}
+            case "WithdrawalConfirmed":
+                yield "bank.NoteMoved", fields["transfer"], {"side": "source"}
+            case "DepositConfirmed":
+                yield "bank.NoteMoved", fields["transfer"], {"side": "target"}
+            case "TransferCancelled":
+                yield "bank.CancelReservation", fields["source"], {"transfer": id}
+                yield "bank.CancelReservation", fields["target"], {"transfer": id}
+
+    # -- what is left ---------------------------------------------------------------------------------------------
+
+    def facts(self) -> Facts:
+        self.settle()
+        published = self._published()
+        versions = self.versions
+        accounts = {id: one for id, one in self.state.items() if isinstance(one, Account)}
+        notes = {id: one for id, one in self.state.items() if isinstance(one, Note)}
+        summaries = [
+            (
+                id,
+                versions[id],
+                one.owner,
+                one.balance,
+                one.balance - sum(one.outgoing.values()),
+                one.opened_at,
+                one.closed,
+            )
+            for id, one in accounts.items()
+        ]
+        tables: dict[str, list[tuple[Any, ...]]] = {
+            "bank_accountsummary": summaries,
+            "bank_ledgerentry": self.ledger,
+            "notes_note": [(id, versions[id], n.title, n.changed_at) for id, n in notes.items() if not n.deleted],
+        }
+        checkpoints = {("bank.Ledger", id): versions[id] for id in accounts}
+        checkpoints |= {("bank.transfers", id): versions[id] for id in self.state if id not in notes}
+        checkpoints |= {("notes.Notes", id): versions[id] for id, note in notes.items() if note.deleted}
+        log = self._log(published)
+        return Facts(
+            sends=self.sends,
+            acknowledged=frozenset(send.command_id for send in self.sends),
+            answers=self.answers,
+            stored=self.rows,
+            published=published,
+            subscribers=[OBSERVER],
+            handled=self.handled,
+            log=log,
+            samples=_samples(log),
+            tables=tables,
+            checkpoints=checkpoints,
+        )
+
+    def _published(self) -> list[Published]:
+        """The last stream is published twice, as after a crash."""
+        offsets: defaultdict[int, int] = defaultdict(int)
+        published = []
+        for row in [*self.rows, *self.rows[-1:]]:
+            queue = queue_of(row.aggregate_root_id)
+            message = Published(queue, offsets[queue], row.aggregate_root_id, row.version, row.command_id, row.digest)
+            published.append(message)
+            offsets[queue] += 1
+        return published
+
+    def _log(self, published: list[Published]) -> list[LogRecord]:
+        """One send a message; each queue of commands changes its owner in the middle."""
+        log: list[LogRecord] = []
+        for sequence, message in enumerate(published):
+            log.append(Appended("log", EVENTS, message.queue, message.offset, 1, PRODUCER, sequence))
+        offsets: defaultdict[int, int] = defaultdict(int)
+        for epoch, (owner, start) in enumerate([("first", 0), ("second", len(self.commands) // 2)], 1):
+            stop = len(self.commands) // 2 if epoch == 1 else len(self.commands)
+            for queue in range(QUEUES):
+                log.append(Acquired("log", (GROUP, COMMANDS, queue), owner, epoch * 10 + queue))
+            for sequence, id in enumerate(self.commands[start:stop], start):
+                queue = queue_of(id)
+                log.append(Appended("log", COMMANDS, queue, offsets[queue], 1, PRODUCER, sequence))
+                offsets[queue] += 1
+            for queue in range(QUEUES):
+                log.append(Committed("log", (GROUP, COMMANDS, queue), epoch * 10 + queue, offsets[queue]))
+        return log
+
+
+def _samples(log: list[LogRecord]) -> list[Sample]:
+    """One after each commit."""
+    owners = {(*r.consumption, r.epoch): r.owner for r in log if isinstance(r, Acquired)}
+    commits = [record for record in log if isinstance(record, Committed)]
+    return [
+        Sample(float(at), r.consumption, r.offset, owners[(*r.consumption, r.epoch)], r.epoch)
+        for at, r in enumerate(commits)
+    ]
+
+
+def queue_of(id: str) -> int:
+    return zlib.crc32(id.encode()) % QUEUES
+
+
+# -- what commands do ---------------------------------------------------------------------------------------------
+
+Outcome = tuple[Events, Any]
+NOTHING: Outcome = ([], None)
+
+
+def _open(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    if known is not None:
+        raise NoSuch("AggregateExists")
+    world.state[id] = Account(fields["owner"], world._at)
+    return [("bank.AccountOpened", {"owner": fields["owner"]})], None
+
+
+def _deposit(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    account = _existing(known)
+    account.check(fields["amount"], None)
+    account.balance += fields["amount"]
+    return [("bank.Deposited", {"amount": fields["amount"], "balance": account.balance})], account.balance
+
+
+def _withdraw(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    account = _existing(known)
+    account.check(fields["amount"], None)
+    account.check_funds(fields["amount"], None)
+    account.balance -= fields["amount"]
+    return [("bank.Withdrawn", {"amount": fields["amount"], "balance": account.balance})], account.balance
+
+
+def _close(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    account = _existing(known)
+    if account.closed:
+        return NOTHING
+    if account.outgoing or account.incoming:
+        raise Refused("bank.TransfersUnderWay", transfers=[*account.outgoing, *account.incoming])
+    if account.balance:
+        raise Refused("bank.AccountNotEmpty", balance=account.balance)
+    account.closed = True
+    return [("bank.AccountClosed", {})], None
+
+
+def _reserve_withdrawal(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    if not isinstance(known, Account):
+        raise Refused("bank.UnknownAccount", transfer=fields["transfer"])
+    known.check(fields["amount"], fields["transfer"])
+    known.check_funds(fields["amount"], fields["transfer"])
+    known.outgoing[fields["transfer"]] = fields["amount"]
+    return [("bank.WithdrawalReserved", fields)], None
+
+
+def _reserve_deposit(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    if not isinstance(known, Account):
+        raise Refused("bank.UnknownAccount", transfer=fields["transfer"])
+    known.check(fields["amount"], fields["transfer"])
+    known.incoming[fields["transfer"]] = fields["amount"]
+    return [("bank.DepositReserved", fields)], None
+
+
+def _confirm_withdrawal(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    amount = known.outgoing.pop(fields["transfer"])
+    known.balance -= amount
+    return [("bank.WithdrawalConfirmed", {**fields, "amount": amount, "balance": known.balance})], None
+
+
+def _confirm_deposit(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    amount = known.incoming.pop(fields["transfer"])
+    known.balance += amount
+    return [("bank.DepositConfirmed", {**fields, "amount": amount, "balance": known.balance})], None
+
+
+def _cancel_reservation(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    transfer = fields["transfer"]
+    if not isinstance(known, Account) or transfer not in {*known.outgoing, *known.incoming}:
+        return NOTHING
+    known.incoming.pop(transfer, None)
+    released = known.outgoing.pop(transfer, Decimal(0))
+    return [("bank.ReservationCancelled", {"transfer": transfer, "released": released})], None
+
+
+def _start(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    if known is not None:
+        raise NoSuch("AggregateExists")
+    if fields["source"] == fields["target"]:
+        raise Refused("bank.SameAccount", account=fields["source"])
+    if fields["amount"] <= 0:
+        raise Refused("bank.InvalidAmount", amount=fields["amount"], transfer=None)
+    world.state[id] = Transfer(**fields)
+    return [("bank.TransferStarted", fields)], None
+
+
+def _note_reserved(world: World, id: str, transfer: Any, fields: Fields) -> Outcome:
+    if transfer.status != "started":
+        return NOTHING
+    transfer.reserved.add(fields["side"])
+    events: Events = [("bank.ReservationNoted", fields)]
+    if len(transfer.reserved) == 2:
+        transfer.status = "confirmed"
+        events.append(("bank.TransferConfirmed", {"source": transfer.source, "target": transfer.target}))
+    return events, None
+
+
+def _note_moved(world: World, id: str, transfer: Any, fields: Fields) -> Outcome:
+    transfer.moved.add(fields["side"])
+    events: Events = [("bank.MovementNoted", fields)]
+    if len(transfer.moved) == 2:
+        transfer.status = "completed"
+        events.append(("bank.TransferCompleted", {}))
+    return events, None
+
+
+def _cancel(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    if known is None:
+        raise NoSuch("AggregateNotFound")
+    if known.status == "cancelled":
+        return NOTHING
+    if known.status != "started":
+        raise Refused("bank.TransferIsConfirmed")
+    known.status = "cancelled"
+    return [("bank.TransferCancelled", {"source": known.source, "target": known.target, **fields})], None
+
+
+def _create_note(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    if known is not None:
+        raise NoSuch("AggregateExists")
+    world.state[id] = Note(fields["title"].strip(), world._at)
+    return [("notes.NoteCreated", {"title": fields["title"].strip()})], None
+
+
+def _change_title(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    title = fields["title"].strip()
+    if known is None:
+        raise NoSuch("AggregateNotFound")
+    if known.deleted:
+        raise Refused("notes.NoteIsDeleted")
+    if title == known.title:
+        return NOTHING
+    known.title, known.changed_at = title, world._at
+    return [("notes.TitleChanged", {"title": title})], None
+
+
+def _delete_note(world: World, id: str, known: Any, fields: Fields) -> Outcome:
+    if known is None:
+        raise NoSuch("AggregateNotFound")
+    if known.deleted:
+        return NOTHING
+    known.deleted = True
+    return [("notes.NoteDeleted", {})], None
+
+
+def _existing(known: Any) -> Account:
+    if not isinstance(known, Account):
+        raise NoSuch("AggregateNotFound")
+    return known
+
+
+_HANDLERS: dict[str, Callable[[World, str, Any, Fields], Outcome]] = {
+    "bank.OpenAccount": _open,
+    "bank.Deposit": _deposit,
+    "bank.Withdraw": _withdraw,
+    "bank.CloseAccount": _close,
+    "bank.ReserveWithdrawal": _reserve_withdrawal,
+    "bank.ReserveDeposit": _reserve_deposit,
+    "bank.ConfirmWithdrawal": _confirm_withdrawal,
+    "bank.ConfirmDeposit": _confirm_deposit,
+    "bank.CancelReservation": _cancel_reservation,
+    "bank.StartTransfer": _start,
+    "bank.NoteReserved": _note_reserved,
+    "bank.NoteMoved": _note_moved,
+    "bank.CancelTransfer": _cancel,
+    "notes.CreateNote": _create_note,
+    "notes.ChangeTitle": _change_title,
+    "notes.DeleteNote": _delete_note,
+}
+
+
+def small_world() -> World:
+    """Every kind of command, a transfer that is completed and one that is cancelled, refusals and failures."""
+    world = World()
+    for account in ("ada", "bob"):
+        world.do("bank.OpenAccount", account, owner=account.title())
+    world.do("bank.Deposit", "ada", amount=Decimal("100.50"))
+    world.do("bank.Withdraw", "ada", amount=Decimal(10))
+    world.do("bank.Withdraw", "bob", amount=Decimal(10))
+    world.do("bank.Deposit", "nobody", amount=Decimal(1))
+    world.do("bank.StartTransfer", "t1", source="ada", target="bob", amount=Decimal(40))
+    world.settle()
+    world.do("bank.StartTransfer", "t2", source="bob", target="nobody", amount=Decimal(5))
+    world.settle()
+    world.do("bank.OpenAccount", "eve", owner="Eve")
+    world.do("bank.CloseAccount", "eve")
+    world.do("bank.CloseAccount", "eve")
+    world.do("notes.CreateNote", "n1", title=" first ")
+    world.do("notes.ChangeTitle", "n1", title="second")
+    world.do("notes.CreateNote", "n2", title="other")
+    world.do("notes.DeleteNote", "n2")
+    return world
