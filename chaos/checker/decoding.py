@@ -123,8 +123,11 @@ def _refusal(type_name: Any, schema_version: Any, message: Any, fields: Any) -> 
 def read_published(body: bytes) -> PublishedBody:
     """A message of the events topic."""
     form, kind, id, version, command_id, command_type, created_at, payload, metadata, _reply_to = _unpack(body)
-    if form != 1:
+    texts, contents = (kind, id, command_id, command_type), (payload, metadata)
+    if form != 1 or not all(isinstance(text, str) for text in texts):
         raise Undecodable(f"unknown format {form!r} of a published stream")
+    if not all(isinstance(content, bytes) for content in contents) or not isinstance(version, int | None):
+        raise Undecodable(f"version {version!r} of {id!r} is no published stream")
     return PublishedBody(kind, id, version, command_id, command_type, microseconds(created_at), payload, metadata)
 
 

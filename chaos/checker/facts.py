@@ -198,7 +198,8 @@ class Facts:
     """``published`` is None if the queue was not read, ``tables`` holds the read models by name, ``checkpoints`` the
     versions by (subscriber, aggregate root id). ``dead`` are commands that lie among the dead letters.
 
-    ``garbage`` counts messages that the run itself has sent and that are none. ``trimmed``: queues of the events topic that no longer begin with offset 0.
+    ``garbage`` counts messages that the run itself has sent and that are none. ``trimmed``: queues of the events topic
+    that no longer begin with offset 0.
     """
 
     sends: Sequence[Send] = ()
