@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -67,7 +68,7 @@ def read_batches(directory: Path, problems: Problems) -> Iterator[Batch]:
     """All batches in the order of the log. Damage in the middle is a problem; a torn end is what a crash leaves."""
     paths = chunk_paths(directory)
     starts = [int(path.stem) for path in paths]
-    for path, start, end in zip(paths, starts, [*starts[1:], None], strict=True):
+    for path, start, end in zip_longest(paths, starts, starts[1:]):
         with path.open("rb", buffering=_BLOCK) as file:
             yield from _Chunk(file, path.name, start, end, problems).batches()
 
@@ -90,9 +91,18 @@ class _Chunk:
                 continue
             following = self._next_header(at)
             if following is None:
+                self._tell_of_damage_at_the_end(at)
                 return
             self._problems.add(f"{self._name} byte {at}", f"{following - at} bytes are no batch")
             at = following
+
+    def _tell_of_damage_at_the_end(self, at: int) -> None:
+        """Of a file with another one behind it: what was torn there was cut before anything else was written."""
+        if self._end is not None:
+            self._file.seek(at)
+            rest = self._file.read(self._end - self._start - at)
+            if any(rest):
+                self._problems.add(f"{self._name} byte {at}", f"{len(rest)} bytes are no batch")
 
     def _batch(self, at: int) -> tuple[Batch, int] | None:
         """The batch at this byte, and where the next one begins; None if it is not whole."""
