@@ -228,9 +228,9 @@ class Facts:
     @cached_property
     def rows_by_key(self) -> Mapping[CommandKey, Sequence[StoredRow]]:
         """The rows of each command: one, unless a promise is broken."""
-        rows: dict[CommandKey, list[StoredRow]] = {}
+        rows: dict[CommandKey, tuple[StoredRow, ...]] = {}
         for row in self.stored:
-            rows.setdefault(row.key, []).append(row)
+            rows[row.key] = (*rows.get(row.key, ()), row)
         return rows
 
     @cached_property
