@@ -51,7 +51,7 @@ def runs(draw: st.DrawFn) -> Facts:
     return world.facts()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(runs())
 def test_a_valid_run_breaks_no_rule(facts: Facts) -> None:
     assert list(violations(facts)) == []
@@ -232,7 +232,7 @@ ALTERATIONS: list[Alter] = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(runs(), st.sampled_from(ALTERATIONS), st.integers(0, 1_000))
 def test_any_alteration_is_found(facts: Facts, alter: Alter, place: int) -> None:
     assert any(violations(alter(facts, place)))

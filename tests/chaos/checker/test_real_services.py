@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,11 +29,13 @@ from enode_django.serialization.registry import types
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, StartTransfer, Withdraw
 from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote
 from tests.equeue.brokers import RunningBroker
-from tests.integration.running import SECONDS, other_session, processors, wait_for
+from tests.integration.running import SECONDS, other_session, processors
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TIMEOUT = 60.0
+POLL = 0.25
+"""Each look reads all that the run has left so far."""
 
 
 class Client:
@@ -105,6 +108,13 @@ def work(client: Client) -> None:
     client.do(CloseAccount(aggregate_root_id=account))
 
 
+def wait_until_settled(run: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not is_settled(run):
+        assert time.monotonic() < deadline, "the run did not come to rest"
+        time.sleep(POLL)
+
+
 def is_settled(run: Path) -> bool:
     """Tell whether the transfers have ended, and all subscribers have followed."""
     facts, _ = read_facts(run)
@@ -131,7 +141,7 @@ def finished_run(run: Path, queue: dict[str, Any], left: dict[str, Any]) -> Iter
         topics = {"command_topic": conf().COMMAND_TOPIC, "event_topic": conf().EVENT_TOPIC}
         (run / "run.json").write_text(json.dumps({**about, **topics, "group": "processors"}))
         work(client)
-        wait_for(lambda: is_settled(run))
+        wait_until_settled(run)
     client.close()
     yield
 
