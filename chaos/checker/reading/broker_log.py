@@ -75,7 +75,7 @@ def intern_bytes(value: bytes) -> bytes:
 
 
 def _control(place: str, name: str, arguments: Sequence[Any], named: object) -> Iterator[LogRecord]:
-    """Of the control records, those that tell of owners and offsets."""
+    """Yield what a control record tells of owners and offsets; nothing for most."""
     if name == "acquire":
         group, topic, queue, owner, _lease, _start, _bounds, epoch = arguments
         yield Acquired(place, (intern(group), intern(topic), queue), owner, epoch)

@@ -1,544 +1,77 @@
-"""Ways to break a valid run: each takes facts and gives others, which break one promise."""
+"""Runs that break a promise, by the rule that has to complain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from decimal import Decimal
-from typing import Any, TypeVar
-
-from chaos.checker.decoding import Refusal, Stream
-from chaos.checker.facts import (
-    Acquired,
-    Answer,
-    Appended,
-    Committed,
-    Facts,
-    Handled,
-    LogRecord,
-    Parked,
-    StoredRow,
-)
-from tests.chaos.checker.builder import (
-    COMMANDS,
-    EVENTS,
-    OBSERVER,
-    PRODUCER,
-    Account,
-    World,
-    make_row,
-    refusal,
-    small_world,
-    stream,
-)
-
-T = TypeVar("T")
-
-
-def changed(items: Sequence[T], place: int, *now: T) -> list[T]:
-    """Let other items stand in one's place."""
-    place %= len(items)
-    return [*items[:place], *now, *items[place + 1 :]]
-
-
-def place_of(items: Sequence[T], suits: Callable[[T], bool]) -> int:
-    return next(place for place, item in enumerate(items) if suits(item))
-
-
-def row_of(facts: Facts, command_type: str, *, refused: bool = False) -> int:
-    """The place of the first stored row of a type of command."""
-    return place_of(facts.stored, lambda row: row.command_type == command_type and row.is_refusal is refused)
-
-
-def answer_with(facts: Facts, status: str) -> int:
-    return place_of(facts.answers, lambda answer: answer.status == status)
-
-
-def with_answer(facts: Facts, place: int, **now: Any) -> Facts:
-    return replace(facts, answers=changed(facts.answers, place, facts.answers[place]._replace(**now)))
-
-
-def with_row(facts: Facts, place: int, **now: Any) -> Facts:
-    """Change a stored row, and what was published of it, too."""
-    return with_rows(facts, changed(facts.stored, place, rebuilt(facts.stored[place], **now)))
-
-
-def rebuilt(row: StoredRow, **now: Any) -> StoredRow:
-    row = replace(row, **now)
-    return make_row(
-        *(row.shard, row.aggregate_root_type, row.aggregate_root_id, row.version),
-        *(row.command_id, row.command_type, row.created_at, row.payload),
-    )
-
-
-def with_rows(facts: Facts, rows: Sequence[StoredRow]) -> Facts:
-    """Let what was published agree with other rows, as far as they are published."""
-    digests = {row.key: (row.version, row.digest) for row in rows}
-    published = []
-    for message in facts.published or ():
-        if message.key in digests:
-            version, digest = digests[message.key]
-            published.append(message._replace(version=version, digest=digest))
-    return replace(facts, stored=rows, published=published)
-
-
-def with_fields(row: StoredRow, **now: Any) -> StoredRow:
-    """Change fields of the first event of a row, or of its refusal."""
-    contents = row.contents
-    if isinstance(contents, Refusal):
-        return rebuilt(row, payload=refusal(contents.type_name, contents.message, {**contents.fields, **now}))
-    events = [(event.type_name, dict(event.fields)) for event in contents.events]
-    events[0][1].update(now)
-    return rebuilt(row, payload=stream(events, contents.result))
-
-
-def without_command(world: World, facts: Facts, command_id: str) -> Facts:
-    """Let nobody have sent a command or have got an answer to it."""
-    return replace(
-        facts,
-        sends=[send for send in facts.sends if send.command_id != command_id],
-        answers=[answer for answer in facts.answers if answer.command_id != command_id],
-    )
-
-
-# -- one promise each ---------------------------------------------------------------------------------------------
-
-
-def success_with_another_version() -> Facts:
-    facts = small_world().facts()
-    return with_answer(facts, answer_with(facts, "SUCCESS"), version=7)
-
-
-def success_with_another_value() -> Facts:
-    facts = small_world().facts()
-    return with_answer(facts, place_of(facts.answers, lambda answer: answer.value is not None), value="3.00")
-
-
-def success_of_a_refused_command() -> Facts:
-    facts = small_world().facts()
-    place = place_of(facts.answers, lambda answer: "." in answer.error_type)
-    return with_answer(facts, place, status="SUCCESS", version=1, error_type="")
-
-
-def success_of_what_is_not_stored() -> Facts:
-    facts = small_world().facts()
-    place = place_of(facts.answers, lambda answer: answer.error_type == "AggregateNotFound")
-    return with_answer(facts, place, status="SUCCESS", version=1, error_type="")
-
-
-def failure_of_what_is_stored() -> Facts:
-    facts = small_world().facts()
-    return with_answer(facts, answer_with(facts, "SUCCESS"), status="FAILED", version=None, error_type="Exploded")
-
-
-def nothing_changed_by_what_is_stored() -> Facts:
-    facts = small_world().facts()
-    return with_answer(facts, answer_with(facts, "SUCCESS"), status="NOTHING_CHANGED")
-
-
-def refusal_that_is_not_stored() -> Facts:
-    facts = small_world().facts()
-    place = place_of(facts.answers, lambda answer: answer.error_type == "AggregateNotFound")
-    return with_answer(facts, place, error_type="bank.InsufficientFunds")
-
-
-def refusal_of_another_kind() -> Facts:
-    facts = small_world().facts()
-    place = place_of(facts.answers, lambda answer: answer.error_type == "bank.InsufficientFunds")
-    return with_answer(facts, place, error_type="bank.AccountIsClosed")
-
-
-def command_without_an_end() -> Facts:
-    """A deposit on an account that is there is stored, or refused; this one is gone."""
-    world = small_world()
-    command = world.do("bank.Deposit", "ada", amount=Decimal(0))
-    facts = world.facts()
-    rows = [row for row in facts.stored if row.command_id != command]
-    answers = [answer for answer in facts.answers if answer.command_id != command]
-    return replace(with_rows(facts, rows), answers=answers)
-
-
-def commands_that_nobody_consumed() -> Facts:
-    facts = small_world().facts()
-    return replace(facts, log=[*facts.log, Appended("log", COMMANDS, 0, _end(facts, COMMANDS, 0), 2)])
-
-
-def answers_that_differ() -> Facts:
-    facts = small_world().facts()
-    answer = facts.answers[answer_with(facts, "NOTHING_CHANGED")]
-    return replace(facts, answers=[*facts.answers, answer._replace(status="FAILED", error_type="Exploded")])
-
-
-def answer_to_nobody() -> Facts:
-    facts = small_world().facts()
-    return replace(facts, answers=[*facts.answers, Answer("c999", "ada", "FAILED", error_type="Exploded")])
-
-
-def answer_of_another_aggregate() -> Facts:
-    facts = small_world().facts()
-    return with_answer(facts, answer_with(facts, "NOTHING_CHANGED"), aggregate_root_id="ada")
-
-
-def version_that_is_passed_over() -> Facts:
-    world = small_world()
-    world.jump = True
-    world.do("bank.Deposit", "ada", amount=Decimal(1))
-    world.do("bank.Deposit", "ada", amount=Decimal(1))
-    return world.facts()
-
-
-def version_that_is_there_twice() -> Facts:
-    """Deposits and withdrawals of two workers that both took the account for their own."""
-    facts = small_world().facts()
-    place = row_of(facts, "bank.Withdraw")
-    twin = rebuilt(facts.stored[place], command_id="c2")
-    return replace(facts, stored=[*facts.stored, twin])
-
-
-def aggregate_in_two_shards() -> Facts:
-    facts = small_world().facts()
-    return replace(facts, stored=changed(facts.stored, 3, replace(facts.stored[3], shard=1)))
-
-
-def command_that_nobody_sent() -> Facts:
-    world = small_world()
-    command = world.do("bank.Deposit", "ada", amount=Decimal(1))
-    return without_command(world, world.facts(), command)
-
-
-def command_of_another_type_than_was_sent() -> Facts:
-    facts = small_world().facts()
-    return with_row(facts, row_of(facts, "bank.CloseAccount"), command_type="bank.Deposit")
-
-
-def amount_that_nobody_sent() -> Facts:
-    """The money adds up, but it is not what the client has paid in."""
-    world = small_world()
-    world.do("bank.Deposit", "ada", amount=Decimal(7))
-    facts = world.facts()
-    send = facts.sends[-1]
-    return replace(facts, sends=[*facts.sends[:-1], send._replace(fields={"amount": "8"})])
-
-
-def owner_that_nobody_sent() -> Facts:
-    facts = small_world().facts()
-    return replace(facts, sends=changed(facts.sends, 0, facts.sends[0]._replace(fields={"owner": "Eve"})))
-
-
-def event_of_an_unknown_type() -> Facts:
-    facts = small_world().facts()
-    place = row_of(facts, "bank.CloseAccount")
-    facts = with_row(facts, place, payload=stream([("bank.AccountClosed", {}), ("bank.AccountBurnt", {})]))
-    return replace(facts, handled=[*facts.handled, Handled(9e9, OBSERVER, "eve", 2, "eve/2/1")])
-
-
-def note_that_changes_after_its_end() -> Facts:
-    world = small_world()
-    note = world.state["n2"]
-    note.deleted = False  # type: ignore[union-attr]
-    world.do("notes.ChangeTitle", "n2", title="undead")
-    note.deleted = True  # type: ignore[union-attr]
-    return world.facts()
-
-
-def event_that_was_not_handled() -> Facts:
-    facts = small_world().facts()
-    place = place_of(facts.handled, lambda line: line.event_id == "t1/5/1")
-    return replace(facts, handled=changed(facts.handled, place))
-
-
-def event_that_was_handled_too_early() -> Facts:
-    facts = small_world().facts()
-    place = place_of(facts.handled, lambda line: line.event_id == "ada/2/0")
-    return replace(facts, handled=changed(facts.handled, place, facts.handled[place]._replace(at=0.0)))
-
-
-def event_that_is_not_stored_was_handled() -> Facts:
-    facts = small_world().facts()
-    return replace(facts, handled=[*facts.handled, Handled(9e9, OBSERVER, "ada", 99, "ada/99/0")])
-
-
-def checkpoint_that_is_behind() -> Facts:
-    facts = small_world().facts()
-    return replace(facts, checkpoints={**facts.checkpoints, ("bank.transfers", "ada"): 1})
-
-
-def checkpoint_that_is_missing() -> Facts:
-    facts = small_world().facts()
-    return replace(facts, checkpoints={key: at for key, at in facts.checkpoints.items() if key[1] != "n2"})
-
-
-def aggregate_that_is_parked() -> Facts:
-    return replace(small_world().facts(), parked=[Parked("bank.Ledger", "ada", 3, "ValueError")])
-
-
-def balance_that_is_shown_wrong() -> Facts:
-    return _with_table("bank_accountsummary", lambda rows: changed(rows, 0, (*rows[0][:3], Decimal(1), *rows[0][4:])))
-
-
-def row_that_is_behind() -> Facts:
-    return _with_table("notes_note", lambda rows: changed(rows, 0, (rows[0][0], 1, *rows[0][2:])))
-
-
-def booking_that_is_missing() -> Facts:
-    return _with_table("bank_ledgerentry", lambda rows: changed(rows, 1))
-
-
-def booking_that_is_there_twice() -> Facts:
-    return _with_table("bank_ledgerentry", lambda rows: [*rows, rows[0]])
-
-
-def note_that_came_back() -> Facts:
-    return _with_table("notes_note", lambda rows: [*rows, ("n2", 2, "other", 0)])
-
-
-def _with_table(name: str, change: Callable[[Sequence[Any]], Sequence[Any]]) -> Facts:
-    facts = small_world().facts()
-    return replace(facts, tables={**facts.tables, name: change(facts.tables[name])})
-
-
-def follow_up_that_is_lost() -> Facts:
-    """The note of the second movement never came, so the transfer is half done."""
-    world = small_world()
-    world.do("bank.StartTransfer", "t3", source="ada", target="bob", amount=Decimal(1))
-    world.settle()
-    facts = world.facts()
-    last = max(place for place, row in enumerate(facts.stored) if row.aggregate_root_id == "t3")
-    version = facts.stored[last].version
-    handled = [line for line in facts.handled if (line.aggregate_root_id, line.version) != ("t3", version)]
-    checkpoints = {**facts.checkpoints, ("bank.transfers", "t3"): (version or 0) - 1}
-    facts = with_rows(facts, changed(facts.stored, last))
-    return replace(facts, handled=handled, checkpoints=checkpoints)
-
-
-def follow_up_under_another_id() -> Facts:
-    """As if the process manager had made up an id: a repeat of the event would let it take effect twice."""
-    facts = small_world().facts()
-    place = row_of(facts, "bank.NoteMoved")
-    row = rebuilt(facts.stored[place], command_id="made-up")
-    published = [
-        message._replace(command_id="made-up", digest=row.digest) if message.key == facts.stored[place].key else message
-        for message in facts.published or ()
-    ]
-    return replace(facts, stored=changed(facts.stored, place, row), published=published)
-
-
-def reservation_that_outlives_its_transfer() -> Facts:
-    """The cancelled transfer's reservation is never let go of."""
-    world = small_world()
-    world.do("bank.Deposit", "ada", amount=Decimal(50))
-    world.do("bank.StartTransfer", "t4", source="ada", target="nobody", amount=Decimal(2))
-    ada = world.state["ada"]
-    assert isinstance(ada, Account)
-    while not any(name == "bank.CancelReservation" for name, *_ in world.waiting):
-        world._execute(*world.waiting.popleft())
-    world.waiting = type(world.waiting)(one for one in world.waiting if one[1] != "ada")
-    return world.facts()
-
-
-def balance_that_does_not_follow() -> Facts:
-    """A deposit adds more than its amount. All that follows says the same."""
-    world = small_world()
-    ada = world.state["ada"]
-    assert isinstance(ada, Account)
-    ada.balance += 1
-    world.do("bank.Deposit", "ada", amount=Decimal(1))
-    facts = world.facts()
-    row = list(facts.tables["bank_accountsummary"][0])
-    row[4] -= 1  # what is available adds up amounts
-    table = changed(facts.tables["bank_accountsummary"], 0, tuple(row))
-    return replace(facts, tables={**facts.tables, "bank_accountsummary": table})
-
-
-def balance_below_zero() -> Facts:
-    world = small_world()
-    bob = world.state["bob"]
-    assert isinstance(bob, Account)
-    bob.balance += 1000
-    world.do("bank.Withdraw", "bob", amount=Decimal(900))
-    bob.balance -= 1000
-    facts = world.facts()
-    place = len(facts.stored) - 1
-    row = with_fields(facts.stored[place], balance=bob.balance)
-    contents = row.contents
-    assert isinstance(contents, Stream)
-    events = [(event.type_name, dict(event.fields)) for event in contents.events]
-    row = rebuilt(row, payload=stream(events, bob.balance))
-    facts = with_rows(facts, changed(facts.stored, place, row))
-    ledger = facts.tables["bank_ledgerentry"]
-    ledger = changed(ledger, -1, (*ledger[-1][:4], bob.balance, *ledger[-1][5:]))
-    answers = changed(facts.answers, -1, facts.answers[-1]._replace(value=str(bob.balance)))
-    return replace(facts, answers=answers, tables={**facts.tables, "bank_ledgerentry": ledger})
-
-
-def two_owners_in_one_epoch() -> Facts:
-    facts = small_world().facts()
-    last = facts.samples[-1]
-    return replace(facts, samples=[*facts.samples, last._replace(owner="third")])
-
-
-def epoch_that_goes_back() -> Facts:
-    facts = small_world().facts()
-    last = facts.samples[-1]
-    return replace(facts, samples=[*facts.samples, last._replace(owner="", epoch=last.epoch - 5)])
-
-
-def epoch_that_is_given_twice() -> Facts:
-    facts = small_world().facts()
-    first = next(record for record in facts.log if isinstance(record, Acquired))
-    return replace(facts, log=[*facts.log, first])
-
-
-def commit_of_an_epoch_that_is_over() -> Facts:
-    facts = small_world().facts()
-    place = max(place for place, record in enumerate(facts.log) if isinstance(record, Committed))
-    record = facts.log[place]
-    assert isinstance(record, Committed)
-    return replace(facts, log=changed(facts.log, place, record._replace(epoch=record.epoch - 10)))
-
-
-def offset_that_goes_back() -> Facts:
-    facts = small_world().facts()
-    last = facts.samples[-1]
-    return replace(facts, samples=[*facts.samples, last._replace(committed=last.committed - 1)])
-
-
-def commit_that_goes_back() -> Facts:
-    facts = small_world().facts()
-    last = facts.log[-1]
-    assert isinstance(last, Committed)
-    return replace(facts, log=[*facts.log, last._replace(offset=last.offset - 1)])
-
-
-def commit_beyond_the_end() -> Facts:
-    facts = small_world().facts()
-    last = facts.log[-1]
-    assert isinstance(last, Committed)
-    return replace(facts, log=changed(facts.log, -1, last._replace(offset=last.offset + 1)))
-
-
-def offsets_with_a_gap() -> Facts:
-    return _with_batch(lambda end: Appended("log", EVENTS, 0, end + 3, 1))
-
-
-def offset_that_is_given_twice() -> Facts:
-    return _with_batch(lambda end: Appended("log", EVENTS, 0, end - 1, 1))
-
-
-def send_that_is_stored_twice() -> Facts:
-    return _with_batch(lambda end: Appended("log", EVENTS, 0, end, 1, PRODUCER, 0))
-
-
-def send_without_its_first_part() -> Facts:
-    return _with_batch(lambda end: Appended("log", EVENTS, 0, end, 1, PRODUCER, 999, 1, 2))
-
-
-def _with_batch(make: Callable[[int], LogRecord]) -> Facts:
-    facts = small_world().facts()
-    return replace(facts, log=[*facts.log, make(_end(facts, EVENTS, 0))])
-
-
-def _end(facts: Facts, topic: str, queue: int) -> int:
-    batches = [record for record in facts.log if isinstance(record, Appended)]
-    return sum(batch.count for batch in batches if (batch.topic, batch.queue) == (topic, queue))
-
-
-def row_that_was_not_published() -> Facts:
-    facts = small_world().facts()
-    key = facts.stored[4].key
-    return replace(facts, published=[message for message in facts.published or () if message.key != key])
-
-
-def row_that_was_published_otherwise() -> Facts:
-    facts = small_world().facts()
-    published = facts.published or ()
-    return replace(facts, published=changed(published, 2, published[2]._replace(digest=b"otherway")))
-
-
-def row_that_was_published_in_two_ways() -> Facts:
-    facts = small_world().facts()
-    published = facts.published or ()
-    return replace(facts, published=changed(published, -1, published[-1]._replace(digest=b"otherway")))
-
-
-def versions_published_in_another_order() -> Facts:
-    facts = small_world().facts()
-    published = [*(facts.published or ())]
-    first, second = (place_of(published, lambda m, v=v: (m.aggregate_root_id, m.version) == ("ada", v)) for v in (1, 2))
-    published[first], published[second] = published[second], published[first]
-    return replace(facts, published=published)
-
-
-def stream_that_is_not_stored_was_published() -> Facts:
-    facts = small_world().facts()
-    published = facts.published or ()
-    return replace(facts, published=[*published, published[0]._replace(command_id="c999", version=50)])
-
+from collections.abc import Callable
+
+from chaos.checker.facts import Facts
+from tests.chaos.checker import breaking_queue as queue
+from tests.chaos.checker import breaking_store as store
 
 BREAKING: dict[str, list[Callable[[], Facts]]] = {
     "success-stored": [
-        success_with_another_version,
-        success_with_another_value,
-        success_of_a_refused_command,
-        success_of_what_is_not_stored,
+        store.success_with_another_version,
+        store.success_with_another_value,
+        store.success_of_a_refused_command,
+        store.success_of_what_is_not_stored,
     ],
     "failed-not-stored": [
-        failure_of_what_is_stored,
-        nothing_changed_by_what_is_stored,
-        refusal_that_is_not_stored,
-        refusal_of_another_kind,
+        store.failure_of_what_is_stored,
+        store.nothing_changed_by_what_is_stored,
+        store.refusal_that_is_not_stored,
+        store.refusal_of_another_kind,
     ],
-    "every-command-ends": [command_without_an_end, commands_that_nobody_consumed],
-    "answers-agree": [answers_that_differ, answer_to_nobody, answer_of_another_aggregate],
+    "every-command-ends": [store.command_without_an_end, store.commands_that_nobody_consumed],
+    "answers-agree": [store.answers_that_differ, store.answer_to_nobody, store.answer_of_another_aggregate],
     "versions-without-gaps": [
-        version_that_is_passed_over,
-        aggregate_in_two_shards,
-        command_that_nobody_sent,
-        command_of_another_type_than_was_sent,
+        store.version_that_is_passed_over,
+        store.aggregate_in_two_shards,
+        store.command_that_nobody_sent,
+        store.command_of_another_type_than_was_sent,
     ],
-    "as-sent": [amount_that_nobody_sent, owner_that_nobody_sent],
-    "replayable": [event_of_an_unknown_type, note_that_changes_after_its_end],
+    "as-sent": [store.amount_that_nobody_sent, store.owner_that_nobody_sent],
+    "replayable": [store.event_of_an_unknown_type, store.note_that_changes_after_its_end],
     "subscriber-order": [
-        event_that_was_not_handled,
-        event_that_was_handled_too_early,
-        event_that_is_not_stored_was_handled,
+        store.event_that_was_not_handled,
+        store.event_that_was_handled_too_early,
+        store.event_that_is_not_stored_was_handled,
     ],
-    "checkpoints": [checkpoint_that_is_behind, checkpoint_that_is_missing, aggregate_that_is_parked],
+    "checkpoints": [store.checkpoint_that_is_behind, store.checkpoint_that_is_missing, store.aggregate_that_is_parked],
     "read-models": [
-        balance_that_is_shown_wrong,
-        row_that_is_behind,
-        booking_that_is_missing,
-        booking_that_is_there_twice,
-        note_that_came_back,
+        store.balance_that_is_shown_wrong,
+        store.row_that_is_behind,
+        store.booking_that_is_missing,
+        store.booking_that_is_there_twice,
+        store.note_that_came_back,
     ],
     "process-managers": [
-        follow_up_that_is_lost,
-        follow_up_under_another_id,
-        reservation_that_outlives_its_transfer,
+        store.follow_up_that_is_lost,
+        store.follow_up_under_another_id,
+        store.reservation_that_outlives_its_transfer,
     ],
-    "money": [balance_that_does_not_follow, balance_below_zero],
+    "money": [store.balance_that_does_not_follow, store.balance_below_zero],
     "one-owner": [
-        two_owners_in_one_epoch,
-        epoch_that_goes_back,
-        epoch_that_is_given_twice,
-        commit_of_an_epoch_that_is_over,
+        queue.two_owners_in_one_epoch,
+        queue.epoch_that_goes_back,
+        queue.epoch_that_is_given_twice,
+        queue.commit_of_an_epoch_that_is_over,
     ],
     "offsets-forward": [
-        offset_that_goes_back,
-        commit_that_goes_back,
-        commit_beyond_the_end,
-        offsets_with_a_gap,
-        offset_that_is_given_twice,
-        send_that_is_stored_twice,
-        send_without_its_first_part,
+        queue.offset_that_goes_back,
+        queue.commit_that_goes_back,
+        queue.commit_beyond_the_end,
+        queue.offsets_with_a_gap,
+        queue.offset_that_is_given_twice,
+        queue.send_that_is_stored_twice,
+        queue.send_without_its_first_part,
     ],
     "published": [
-        row_that_was_not_published,
-        row_that_was_published_otherwise,
-        row_that_was_published_in_two_ways,
-        versions_published_in_another_order,
-        stream_that_is_not_stored_was_published,
+        queue.row_that_was_not_published,
+        queue.row_that_was_published_otherwise,
+        queue.row_that_was_published_in_two_ways,
+        queue.versions_published_in_another_order,
+        queue.stream_that_is_not_stored_was_published,
     ],
 }
-SEVERAL: list[Callable[[], Facts]] = [version_that_is_there_twice]
+SEVERAL: list[Callable[[], Facts]] = [store.version_that_is_there_twice]
 """What breaks more than one rule by its nature."""

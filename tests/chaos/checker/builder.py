@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -27,64 +26,13 @@ from chaos.checker.facts import (
     digest_of,
 )
 from chaos.checker.replay.follow_ups import derived_id, event_id, refusal_id
+from tests.chaos.checker.bank import HANDLERS, Account, Events, Fields, NoSuch, Note, Refused, Transfer
 
-Fields = dict[str, Any]
 OBSERVER = "observer"
 EVENTS, COMMANDS, GROUP = "events", "commands", "processors"
 QUEUES = 2
 PRODUCER = b"p" * 16
 START = 1_700_000_000_000_000
-
-
-class Refused(Exception):
-    def __init__(self, name: str, **fields: Any) -> None:
-        super().__init__(name)
-        self.fields = fields
-
-
-class NoSuch(Exception):
-    """A failure that is not stored."""
-
-
-@dataclass
-class Account:
-    owner: str
-    opened_at: int
-    balance: Decimal = Decimal(0)
-    closed: bool = False
-    outgoing: dict[str, Decimal] = field(default_factory=dict)
-    incoming: dict[str, Decimal] = field(default_factory=dict)
-
-    def check(self, amount: Decimal, transfer: str | None) -> None:
-        if self.closed:
-            raise Refused("bank.AccountIsClosed", transfer=transfer)
-        if amount <= 0:
-            raise Refused("bank.InvalidAmount", amount=amount, transfer=transfer)
-
-    def check_funds(self, amount: Decimal, transfer: str | None) -> None:
-        reserved = sum(self.outgoing.values(), Decimal(0))
-        if amount > self.balance - reserved:
-            raise Refused("bank.InsufficientFunds", balance=self.balance, amount=amount, transfer=transfer)
-
-
-@dataclass
-class Transfer:
-    source: str
-    target: str
-    amount: Decimal
-    status: str = "started"
-    reserved: set[str] = field(default_factory=set)
-    moved: set[str] = field(default_factory=set)
-
-
-@dataclass
-class Note:
-    title: str
-    changed_at: int
-    deleted: bool = False
-
-
-Events = list[tuple[str, Fields]]
 
 
 def pack(value: Any) -> bytes:
@@ -128,7 +76,7 @@ class World:
         self.handled: list[Handled] = []
         self.commands: list[str] = []
         self.jump = False
-        self._at = START
+        self.now = START
 
     # -- clients and the process manager --------------------------------------------------------------------------
 
@@ -144,11 +92,11 @@ class World:
             self._execute(*self.waiting.popleft())
 
     def _execute(self, name: str, id: str, command_id: str, fields: Fields) -> Answer:
-        self._at += 1_000
+        self.now += 1_000
         self.commands.append(id)
         known = self.state.get(id)
         try:
-            events, result = _HANDLERS[name](self, id, known, fields)
+            events, result = HANDLERS[name](self, id, known, fields)
         except NoSuch as error:
             return Answer(command_id, id, "FAILED", error_type=str(error), error_message="no")
         except Refused as refused:
@@ -161,7 +109,7 @@ class World:
 
     def _refuse(self, name: str, id: str, command_id: str, refused: Refused) -> None:
         payload = refusal(str(refused), "no", refused.fields)
-        self.rows.append(make_row(0, self._kind(id), id, None, command_id, name, self._at, payload))
+        self.rows.append(make_row(0, self._kind(id), id, None, command_id, name, self.now, payload))
         transfer = refused.fields.get("transfer")
         if transfer is not None:
             self._follow(refusal_id(id, command_id), [("bank.CancelTransfer", transfer, {"reason": "no"})])
@@ -170,10 +118,10 @@ class World:
         version = self.versions[id] + 1 + self.jump
         self.jump = False
         self.versions[id] = version
-        self.rows.append(make_row(0, self._kind(id), id, version, command_id, name, self._at, stream(events, result)))
+        self.rows.append(make_row(0, self._kind(id), id, version, command_id, name, self.now, stream(events, result)))
         for index, (event, fields) in enumerate(events):
             cause = event_id(id, version, index)
-            self.handled.append(Handled(self._at / 1e6, OBSERVER, id, version, cause))
+            self.handled.append(Handled(self.now / 1e6, OBSERVER, id, version, cause))
             if "balance" in fields:
                 self._book(id, version, event, fields)
             self._follow(cause, list(self._next(id, event, fields)))
@@ -192,7 +140,7 @@ class World:
         }
         kind, sign = kinds[event]
         amount = sign * fields["amount"]
-        self.ledger.append((id, version, kind, amount, fields["balance"], fields.get("transfer", ""), self._at))
+        self.ledger.append((id, version, kind, amount, fields["balance"], fields.get("transfer", ""), self.now))
 
     def _follow(self, cause: str, commands: list[tuple[str, str, Fields]]) -> None:
         for name, target, fields in commands:
@@ -304,180 +252,6 @@ def _samples(log: list[LogRecord]) -> list[Sample]:
 
 def queue_of(id: str) -> int:
     return zlib.crc32(id.encode()) % QUEUES
-
-
-# -- what commands do ---------------------------------------------------------------------------------------------
-
-Outcome = tuple[Events, Any]
-NOTHING: Outcome = ([], None)
-
-
-def _open(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    if known is not None:
-        raise NoSuch("AggregateExists")
-    world.state[id] = Account(fields["owner"], world._at)
-    return [("bank.AccountOpened", {"owner": fields["owner"]})], None
-
-
-def _deposit(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    account = _existing(known)
-    account.check(fields["amount"], None)
-    account.balance += fields["amount"]
-    return [("bank.Deposited", {"amount": fields["amount"], "balance": account.balance})], account.balance
-
-
-def _withdraw(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    account = _existing(known)
-    account.check(fields["amount"], None)
-    account.check_funds(fields["amount"], None)
-    account.balance -= fields["amount"]
-    return [("bank.Withdrawn", {"amount": fields["amount"], "balance": account.balance})], account.balance
-
-
-def _close(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    account = _existing(known)
-    if account.closed:
-        return NOTHING
-    if account.outgoing or account.incoming:
-        raise Refused("bank.TransfersUnderWay", transfers=[*account.outgoing, *account.incoming])
-    if account.balance:
-        raise Refused("bank.AccountNotEmpty", balance=account.balance)
-    account.closed = True
-    return [("bank.AccountClosed", {})], None
-
-
-def _reserve_withdrawal(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    if not isinstance(known, Account):
-        raise Refused("bank.UnknownAccount", transfer=fields["transfer"])
-    known.check(fields["amount"], fields["transfer"])
-    known.check_funds(fields["amount"], fields["transfer"])
-    known.outgoing[fields["transfer"]] = fields["amount"]
-    return [("bank.WithdrawalReserved", fields)], None
-
-
-def _reserve_deposit(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    if not isinstance(known, Account):
-        raise Refused("bank.UnknownAccount", transfer=fields["transfer"])
-    known.check(fields["amount"], fields["transfer"])
-    known.incoming[fields["transfer"]] = fields["amount"]
-    return [("bank.DepositReserved", fields)], None
-
-
-def _confirm_withdrawal(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    amount = known.outgoing.pop(fields["transfer"])
-    known.balance -= amount
-    return [("bank.WithdrawalConfirmed", {**fields, "amount": amount, "balance": known.balance})], None
-
-
-def _confirm_deposit(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    amount = known.incoming.pop(fields["transfer"])
-    known.balance += amount
-    return [("bank.DepositConfirmed", {**fields, "amount": amount, "balance": known.balance})], None
-
-
-def _cancel_reservation(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    transfer = fields["transfer"]
-    if not isinstance(known, Account) or transfer not in {*known.outgoing, *known.incoming}:
-        return NOTHING
-    known.incoming.pop(transfer, None)
-    released = known.outgoing.pop(transfer, Decimal(0))
-    return [("bank.ReservationCancelled", {"transfer": transfer, "released": released})], None
-
-
-def _start(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    if known is not None:
-        raise NoSuch("AggregateExists")
-    if fields["source"] == fields["target"]:
-        raise Refused("bank.SameAccount", account=fields["source"])
-    if fields["amount"] <= 0:
-        raise Refused("bank.InvalidAmount", amount=fields["amount"], transfer=None)
-    world.state[id] = Transfer(**fields)
-    return [("bank.TransferStarted", fields)], None
-
-
-def _note_reserved(world: World, id: str, transfer: Any, fields: Fields) -> Outcome:
-    if transfer.status != "started":
-        return NOTHING
-    transfer.reserved.add(fields["side"])
-    events: Events = [("bank.ReservationNoted", fields)]
-    if len(transfer.reserved) == 2:
-        transfer.status = "confirmed"
-        events.append(("bank.TransferConfirmed", {"source": transfer.source, "target": transfer.target}))
-    return events, None
-
-
-def _note_moved(world: World, id: str, transfer: Any, fields: Fields) -> Outcome:
-    transfer.moved.add(fields["side"])
-    events: Events = [("bank.MovementNoted", fields)]
-    if len(transfer.moved) == 2:
-        transfer.status = "completed"
-        events.append(("bank.TransferCompleted", {}))
-    return events, None
-
-
-def _cancel(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    if known is None:
-        raise NoSuch("AggregateNotFound")
-    if known.status == "cancelled":
-        return NOTHING
-    if known.status != "started":
-        raise Refused("bank.TransferIsConfirmed")
-    known.status = "cancelled"
-    return [("bank.TransferCancelled", {"source": known.source, "target": known.target, **fields})], None
-
-
-def _create_note(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    if known is not None:
-        raise NoSuch("AggregateExists")
-    world.state[id] = Note(fields["title"].strip(), world._at)
-    return [("notes.NoteCreated", {"title": fields["title"].strip()})], None
-
-
-def _change_title(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    title = fields["title"].strip()
-    if known is None:
-        raise NoSuch("AggregateNotFound")
-    if known.deleted:
-        raise Refused("notes.NoteIsDeleted")
-    if title == known.title:
-        return NOTHING
-    known.title, known.changed_at = title, world._at
-    return [("notes.TitleChanged", {"title": title})], None
-
-
-def _delete_note(world: World, id: str, known: Any, fields: Fields) -> Outcome:
-    if known is None:
-        raise NoSuch("AggregateNotFound")
-    if known.deleted:
-        return NOTHING
-    known.deleted = True
-    return [("notes.NoteDeleted", {})], None
-
-
-def _existing(known: Any) -> Account:
-    if not isinstance(known, Account):
-        raise NoSuch("AggregateNotFound")
-    return known
-
-
-_HANDLERS: dict[str, Callable[[World, str, Any, Fields], Outcome]] = {
-    "bank.OpenAccount": _open,
-    "bank.Deposit": _deposit,
-    "bank.Withdraw": _withdraw,
-    "bank.CloseAccount": _close,
-    "bank.ReserveWithdrawal": _reserve_withdrawal,
-    "bank.ReserveDeposit": _reserve_deposit,
-    "bank.ConfirmWithdrawal": _confirm_withdrawal,
-    "bank.ConfirmDeposit": _confirm_deposit,
-    "bank.CancelReservation": _cancel_reservation,
-    "bank.StartTransfer": _start,
-    "bank.NoteReserved": _note_reserved,
-    "bank.NoteMoved": _note_moved,
-    "bank.CancelTransfer": _cancel,
-    "notes.CreateNote": _create_note,
-    "notes.ChangeTitle": _change_title,
-    "notes.DeleteNote": _delete_note,
-}
 
 
 def small_world() -> World:

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.checker.facts import Acquired, Appended, Committed, Facts, Handled, OffsetSet, Sample
 from chaos.checker.rules import violations
-from tests.chaos.checker.breaking import without_command
+from tests.chaos.checker.altering import without_command
 from tests.chaos.checker.builder import EVENTS, GROUP, OBSERVER, queue_of, small_world
 
 
@@ -82,7 +82,7 @@ def a_command_among_the_dead_letters() -> Facts:
     command = world.do("bank.Deposit", "ada", amount=Decimal(0))
     facts = world.facts()
     sends = facts.sends
-    facts = without_command(world, facts, command)
+    facts = without_command(facts, command)
     gone = (command, "ada")
     return replace(
         facts,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from chaos.checker.facts import Acquired, Committed, Facts
 from chaos.checker.rules import violations
-from tests.chaos.checker.breaking import changed, rebuilt, with_fields
+from tests.chaos.checker.altering import changed, rebuilt, with_fields
 from tests.chaos.checker.builder import World
 
 ACCOUNTS = st.sampled_from(["a", "b", "c", "nobody"])
@@ -69,7 +69,7 @@ def duplicate_row(facts: Facts, place: int) -> Facts:
 
 
 def swap_versions(facts: Facts, place: int) -> Facts:
-    """Of two neighbours in one aggregate."""
+    """Swap the first two versions of an aggregate."""
     histories = [rows for rows in facts.histories.values() if len(rows) > 1]
     rows = histories[place % len(histories)]
     first, second = rows[0], rows[1]
