@@ -1,0 +1,184 @@
+"""The bytes that the framework leaves behind, decoded anew from the description of its formats.
+
+Whatever cannot be decoded raises `Undecodable`, and nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from uuid import UUID
+
+import msgpack
+
+STREAM, REFUSAL = 1, 2
+DECIMAL, UNIQUE_ID, DATE, BIG_INTEGER = 1, 2, 3, 4
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Undecodable(Exception):
+    """Bytes that are not what they should be."""
+
+
+class Event(NamedTuple):
+    type_name: str
+    schema_version: int
+    fields: Mapping[str, Any]
+
+
+class Stream(NamedTuple):
+    """What one command did to one aggregate, and the result that its handler has set."""
+
+    events: Sequence[Event]
+    result: Any
+
+
+class Refusal(NamedTuple):
+    type_name: str
+    schema_version: int
+    message: str
+    fields: Mapping[str, Any]
+
+
+Contents: TypeAlias = Stream | Refusal
+
+
+class PublishedBody(NamedTuple):
+    aggregate_root_type: str
+    aggregate_root_id: str
+    version: int | None
+    command_id: str
+    command_type: str
+    created_at: int
+    payload: bytes
+    metadata: bytes
+
+
+def _strict(decode: Callable[P, T]) -> Callable[P, T]:
+    """Let a decoder raise `Undecodable` instead of whatever wrong bytes bring about."""
+
+    @wraps(decode)
+    def decoded(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return decode(*arguments, **named)
+        except Undecodable:
+            raise
+        except Exception as error:
+            raise Undecodable(f"{decode.__name__}: {type(error).__name__}: {error}") from error
+
+    return decoded
+
+
+def _extension(code: int, data: bytes) -> Any:
+    if code == DECIMAL:
+        return Decimal(data.decode())
+    if code == UNIQUE_ID:
+        return UUID(bytes=data)
+    if code == DATE:
+        return date.fromisoformat(data.decode())
+    if code == BIG_INTEGER:
+        return int.from_bytes(data, "big", signed=True)
+    raise Undecodable(f"unknown extension type {code}")
+
+
+def _unpack(data: bytes) -> Any:
+    return msgpack.unpackb(data, ext_hook=_extension, timestamp=3, strict_map_key=False)
+
+
+@_strict
+def read_contents(payload: bytes) -> Contents:
+    """The events value of a stored row."""
+    kind, value = payload[0], _unpack(payload[1:])
+    if kind == STREAM:
+        events, result = value
+        return Stream([_event(*event) for event in events], result)
+    if kind == REFUSAL:
+        return _refusal(*value)
+    raise Undecodable(f"unknown format {kind} of a stored row")
+
+
+def _event(type_name: Any, schema_version: Any, fields: Any) -> Event:
+    if not isinstance(type_name, str) or not isinstance(schema_version, int) or not isinstance(fields, dict):
+        raise Undecodable(f"no event: {type_name!r}, {schema_version!r}, {fields!r}")
+    return Event(type_name, schema_version, fields)
+
+
+def _refusal(type_name: Any, schema_version: Any, message: Any, fields: Any) -> Refusal:
+    _event(type_name, schema_version, fields)
+    if not isinstance(message, str):
+        raise Undecodable(f"a refusal's message is {message!r}")
+    return Refusal(type_name, schema_version, message, fields)
+
+
+@_strict
+def read_published(body: bytes) -> PublishedBody:
+    """A message of the events topic."""
+    form, kind, id, version, command_id, command_type, created_at, payload, metadata, _reply_to = _unpack(body)
+    texts, contents = (kind, id, command_id, command_type), (payload, metadata)
+    if form != 1 or not all(isinstance(text, str) for text in texts):
+        raise Undecodable(f"unknown format {form!r} of a published stream")
+    if not all(isinstance(content, bytes) for content in contents) or not isinstance(version, int | None):
+        raise Undecodable(f"version {version!r} of {id!r} is no published stream")
+    return PublishedBody(kind, id, version, command_id, command_type, microseconds(created_at), payload, metadata)
+
+
+@_strict
+def read_command_key(body: bytes) -> tuple[str, str]:
+    """Command id and aggregate root id of a message of the commands topic."""
+    form, _type_name, id, aggregate_root_id, *_rest = _unpack(body)
+    if form != 1 or not isinstance(id, str) or not isinstance(aggregate_root_id, str):
+        raise Undecodable(f"unknown format {form!r} of a command")
+    return id, aggregate_root_id
+
+
+@_strict
+def read_dead_letter(body: bytes) -> bytes:
+    """The message that a letter of the topic of dead commands is about."""
+    _place, _reason, message = _unpack(body)
+    if not isinstance(message, bytes):
+        raise Undecodable(f"a dead letter is about {message!r}")
+    return message
+
+
+@_strict
+def read_records(body: bytes) -> list[bytes]:
+    """The messages in the body of one of the broker's batches."""
+    records = msgpack.unpackb(unsealed(body))
+    if not isinstance(records, list) or not all(isinstance(record, bytes) for record in records):
+        raise Undecodable("a batch holds something else than byte strings")
+    return records
+
+
+@_strict
+def read_control(body: bytes) -> tuple[str, Sequence[Any], Mapping[str, Any]]:
+    """One of the broker's control records: a name, arguments, named arguments."""
+    name, arguments, named = msgpack.unpackb(unsealed(body), strict_map_key=False)
+    return name, arguments, named
+
+
+@_strict
+def unsealed(body: bytes) -> bytes:
+    """What follows the CRC-32 that bytes begin with."""
+    (check,) = struct.unpack_from("<I", body)
+    if zlib.crc32(memoryview(body)[4:]) != check:
+        raise Undecodable(f"{len(body)} bytes do not match their CRC")
+    return body[4:]
+
+
+def microseconds(moment: datetime) -> int:
+    """Since 1970, of an aware datetime."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+def text_of(value: Any) -> str | None:
+    """A result as a client would have logged it: as text, a missing one as None."""
+    return None if value is None else str(value)

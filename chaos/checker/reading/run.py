@@ -1,0 +1,80 @@
+"""A run's directory, and all that it names, as facts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from chaos.checker.facts import Facts
+from chaos.checker.reading.broker_log import read_broker_log
+from chaos.checker.reading.clients import read_clients, read_handled, read_samples
+from chaos.checker.reading.lines import read_lines
+from chaos.checker.reading.problems import Problems
+from chaos.checker.reading.queue import QueueLog, Topics
+from chaos.checker.reading.redis_streams import read_redis
+from chaos.checker.reading.store import read_read_side, read_shards
+
+
+class NoRun(Exception):
+    """A directory without a readable run.json."""
+
+
+def read_facts(directory: Path) -> tuple[Facts, Problems]:
+    """Blocks until everything is read; raises `NoRun`. Problems are places that could not be read."""
+    run = _description(directory)
+    problems = Problems()
+    if not run.get("finished", True):
+        problems.add("run.json", "the run has not finished; what follows may be of something that was still going on")
+    clients = read_clients(directory / "clients", problems)
+    read_side = read_read_side(run["read_database"], problems)
+    queue = _queue(run, _garbage(directory / "faults.jsonl", problems), problems)
+    facts = Facts(
+        sends=clients.sends,
+        acknowledged=frozenset(clients.acknowledged),
+        answers=clients.answers,
+        stored=read_shards(run["shards"] or [run["read_database"]], problems),
+        published=queue.published,
+        trimmed=frozenset(queue.trimmed),
+        subscribers=run.get("subscribers", ()),
+        handled=read_handled(directory / "subscribers", problems),
+        log=queue.log,
+        log_is_whole=queue.is_whole,
+        samples=[*read_samples(directory / "offsets.jsonl", problems), *queue.samples],
+        dead=frozenset(queue.dead),
+        garbage=queue.garbage,
+        tables=read_side.tables,
+        checkpoints=read_side.checkpoints,
+        parked=read_side.parked,
+        command_topic=run.get("command_topic", "commands"),
+        group=run.get("group", "processors"),
+    )
+    return facts, problems
+
+
+def _description(directory: Path) -> dict[str, Any]:
+    path = directory / "run.json"
+    try:
+        run: dict[str, Any] = json.loads(path.read_bytes())
+        missing = {"read_database", "shards", "queue"} - run.keys()
+    except (OSError, ValueError, AttributeError) as error:
+        raise NoRun(f"{str(path)!r} describes no run ({error}); name the directory that a run has written") from error
+    if missing:
+        raise NoRun(f"{str(path)!r} lacks {sorted(missing)}; name the directory that a run has written")
+    return run
+
+
+def _queue(run: dict[str, Any], garbage: frozenset[str], problems: Problems) -> QueueLog:
+    queue = run["queue"]
+    topics = Topics(run.get("command_topic", "commands"), run.get("event_topic", "events"), garbage)
+    if queue["kind"] == "broker":
+        return read_broker_log(Path(queue["directory"]), topics, problems)
+    return read_redis(queue["url"], queue["prefix"], topics, problems)
+
+
+def _garbage(path: Path, problems: Problems) -> frozenset[str]:
+    """The topics that the run has sent messages to which are none, from its list of faults."""
+    if not path.exists():
+        return frozenset()
+    faults = [line.values for line in read_lines(path, problems)]
+    return frozenset(str(one.get("target")).split()[-1] for one in faults if one.get("fault") == "garbage")

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from typing import Protocol
+
+from chaos.checker.decoding import Contents
+
+
+class Row(Protocol):
+    """What a replay needs of a stored row; ``created_at`` in microseconds since 1970."""
+
+    @property
+    def aggregate_root_type(self) -> str: ...
+
+    @property
+    def aggregate_root_id(self) -> str: ...
+
+    @property
+    def version(self) -> int | None: ...
+
+    @property
+    def command_id(self) -> str: ...
+
+    @property
+    def command_type(self) -> str: ...
+
+    @property
+    def created_at(self) -> int: ...
+
+    @property
+    def contents(self) -> Contents: ...

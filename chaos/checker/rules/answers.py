@@ -1,0 +1,75 @@
+"""What clients were told, held against what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaos.checker.decoding import Refusal, Stream, text_of
+from chaos.checker.facts import Answer, Facts, StoredRow
+from chaos.checker.rules.texts import same_text
+
+
+def success_stored(facts: Facts) -> Iterator[str]:
+    """Every SUCCESS is stored exactly once, at the version and with the value that were told."""
+    for answer in facts.answers:
+        if answer.status == "SUCCESS":
+            yield from _success(answer, [*facts.rows_by_key.get(answer.key, ())])
+
+
+def _success(answer: Answer, rows: list[StoredRow]) -> Iterator[str]:
+    said = f"command {answer.command_id} of {answer.aggregate_root_id} was answered SUCCESS"
+    if len(rows) != 1:
+        yield f"{said}, and is stored {len(rows)} times"
+        return
+    row, contents = rows[0], rows[0].contents
+    if row.version is None or isinstance(contents, Refusal):
+        yield f"{said}, and is stored as a refusal"
+    elif row.version != answer.version:
+        yield f"{said} with version {answer.version}, and is stored as version {row.version}"
+    elif not same_text(text_of(contents.result), answer.value):
+        yield f"{said} with the value {answer.value!r}, and is stored with {text_of(contents.result)!r}"
+
+
+def failed_not_stored(facts: Facts) -> Iterator[str]:
+    """What was answered FAILED or NOTHING_CHANGED is not stored; a domain exception is stored as a refusal."""
+    for answer in facts.answers:
+        rows = facts.rows_by_key.get(answer.key, ())
+        if answer.status == "FAILED":
+            yield from _failed(answer, [*rows])
+        elif answer.status != "SUCCESS" and rows:
+            yield f"{_said(answer)}, and is stored as version {rows[0].version}"
+
+
+def _failed(answer: Answer, rows: list[StoredRow]) -> Iterator[str]:
+    is_domain_exception = "." in answer.error_type  # others are told by the name of their class alone
+    if is_domain_exception and not rows:
+        yield f"{_said(answer)}, and the refusal is not stored"
+    for row in rows:
+        contents = row.contents
+        if isinstance(contents, Stream) or row.version is not None:
+            yield f"{_said(answer)}, and is stored as version {row.version}"
+        elif contents.type_name != answer.error_type:
+            yield f"{_said(answer)}, and is stored as the refusal {contents.type_name}"
+
+
+def _said(answer: Answer) -> str:
+    named = f" {answer.error_type}" if answer.error_type else ""
+    return f"command {answer.command_id} of {answer.aggregate_root_id} was answered {answer.status}{named}"
+
+
+def agree(facts: Facts) -> Iterator[str]:
+    """All answers to one command are the same, and are its own."""
+    for id, answers in facts.answers_by_command.items():
+        for answer in answers[1:]:
+            if answer != answers[0]:
+                yield f"command {id} was answered in two ways: {_shown(answers[0])} and {_shown(answer)}"
+        send = facts.sent.get(id)
+        if send is None:
+            yield f"command {id} was answered, and no client has sent it"
+        elif any(answer.aggregate_root_id != send.aggregate_root_id for answer in answers):
+            yield f"command {id} of {send.aggregate_root_id} got the answer of another aggregate"
+
+
+def _shown(answer: Answer) -> str:
+    parts = [answer.status, f"version {answer.version}", f"value {answer.value!r}"]
+    return " ".join([*parts, answer.error_type, answer.error_message]).strip()

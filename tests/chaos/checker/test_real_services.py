@@ -1,0 +1,194 @@
+"""The readers on what the framework really leaves behind: rows in Postgres, a broker's files, streams in Redis."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.checker.__main__ import main
+from chaos.checker.reading.run import read_facts
+from chaos.checker.rules.checkpoints import checkpoints
+from chaos.checker.rules.processes import process_managers
+from chaos.checker.rules.read_models import read_models
+from enode_django import Command, execute_command
+from enode_django.conf import BROKER, REDIS_STREAMS, conf
+from enode_django.ids import new_id
+from enode_django.processors.event_pipeline import EventPipeline
+from enode_django.processors.statistics import Statistics
+from enode_django.runtime import close_bus, make_store, make_transport
+from enode_django.serialization.registry import types
+from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, StartTransfer, Withdraw
+from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote
+from tests.equeue.brokers import RunningBroker
+from tests.integration.running import SECONDS, other_session, processors
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TIMEOUT = 60.0
+POLL = 0.25
+"""Each look reads all that the run has left so far."""
+
+
+class Client:
+    """Executes commands and writes down what it was answered, as the clients of a run do."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True)
+        self._file = path.open("w")
+
+    def do(self, command: Command) -> None:
+        fields = {name: str(value) for name, value in command.to_plain().items()}
+        identity = {"id": command.id, "aggregate_root_id": command.aggregate_root_id}
+        self._write({"what": "send", "command": {**identity, "type": types.name_of(type(command)), "fields": fields}})
+        answer = execute_command(command, timeout=TIMEOUT)
+        self._write(
+            {
+                "what": "answer",
+                "id": answer.command_id,
+                "aggregate_root_id": answer.aggregate_root_id,
+                "status": answer.status.name,
+                "version": answer.version,
+                "value": None if answer.value is None else str(answer.value),
+                "error_type": answer.error_type,
+                "error_message": answer.error_message,
+            }
+        )
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextmanager
+def running(queue: dict[str, Any]) -> Iterator[None]:
+    close_bus()
+    with processors(QUEUE=queue):
+        events = EventPipeline(
+            conf(), make_transport(), make_store(), owner=f"test-{new_id()}", statistics=Statistics()
+        )
+        events.start()
+        try:
+            yield
+        finally:
+            events.drain(SECONDS)
+            events.close(SECONDS)
+    close_bus()
+
+
+def work(client: Client) -> None:
+    """Something of everything, and wait until the transfers have ended."""
+    ada, bob, note, gone = (new_id() for _ in range(4))
+    for account in (ada, bob):
+        client.do(OpenAccount(aggregate_root_id=account, owner="somebody"))
+    client.do(Deposit(aggregate_root_id=ada, amount=Decimal("50.25")))
+    client.do(Withdraw(aggregate_root_id=ada, amount=Decimal(1000)))
+    client.do(Withdraw(aggregate_root_id=ada, amount=Decimal(1)))
+    client.do(Deposit(aggregate_root_id=new_id(), amount=Decimal(1)))
+    client.do(StartTransfer(aggregate_root_id=new_id(), source=ada, target=bob, amount=Decimal(20)))
+    client.do(StartTransfer(aggregate_root_id=new_id(), source=bob, target=new_id(), amount=Decimal(1)))
+    client.do(CreateNote(aggregate_root_id=note, title=" first "))
+    client.do(ChangeTitle(aggregate_root_id=note, title="second"))
+    client.do(ChangeTitle(aggregate_root_id=note, title="second"))
+    client.do(CreateNote(aggregate_root_id=gone, title="gone"))
+    client.do(DeleteNote(aggregate_root_id=gone))
+    account = new_id()
+    client.do(OpenAccount(aggregate_root_id=account, owner="a passer-by"))
+    client.do(CloseAccount(aggregate_root_id=account))
+
+
+def wait_until_settled(run: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not is_settled(run):
+        assert time.monotonic() < deadline, "the run did not come to rest"
+        time.sleep(POLL)
+
+
+def is_settled(run: Path) -> bool:
+    """Tell whether the transfers have ended, and all subscribers have followed."""
+    facts, _ = read_facts(run)
+    return not any(chain(process_managers(facts), checkpoints(facts), read_models(facts)))
+
+
+def judge(run: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The verdict, as the command prints it; its exit status must agree."""
+    capsys.readouterr()
+    status = main([str(run), "--json"])
+    verdict: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert status == (0 if verdict["holds"] else 1)
+    return verdict
+
+
+@contextmanager
+def finished_run(run: Path, queue: dict[str, Any], left: dict[str, Any]) -> Iterator[None]:
+    """``queue`` is the framework's setting, ``left`` what the checker reads."""
+    with other_session() as session:
+        database = f"{session.info.dsn} password={session.info.password}"
+    about = {"read_database": database, "shards": [database], "queue": left, "finished": True, "subscribers": []}
+    client = Client(run / "clients" / "one.jsonl")
+    with running(queue):
+        topics = {"command_topic": conf().COMMAND_TOPIC, "event_topic": conf().EVENT_TOPIC}
+        (run / "run.json").write_text(json.dumps({**about, **topics, "group": "processors"}))
+        work(client)
+        wait_until_settled(run)
+    client.close()
+    yield
+
+
+def change(statement: str) -> None:
+    with other_session() as session:
+        assert session.execute(statement.encode()).rowcount == 1
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    with RunningBroker(tmp_path / "queue") as running:
+        yield running
+
+
+def test_a_run_on_a_broker_is_judged_by_what_it_left_behind(
+    broker: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = {"BACKEND": BROKER, "LOCATION": broker.location}
+    with finished_run(tmp_path / "run", queue, {"kind": "broker", "directory": str(broker.directory)}):
+        verdict = judge(tmp_path / "run", capsys)
+        assert verdict["violations"] == {}
+        figures = verdict["figures"]
+        assert figures["transfers"] == 2
+        assert figures["follow-up commands"] > 8
+        assert figures["rows stored"] == figures["streams published"] > 20
+        assert figures["records of the queue"] > figures["rows stored"] / 2
+        change("UPDATE bank_ledgerentry SET amount = amount + 1 WHERE kind = 'transfer in'")
+        assert judge(tmp_path / "run", capsys)["violations"].keys() == {"read-models"}
+        change("UPDATE bank_ledgerentry SET amount = amount - 1 WHERE kind = 'transfer in'")
+        change("UPDATE enode_django_eventstream SET events = '\\x01c1' WHERE command_type = 'bank.CloseAccount'")
+        assert {"unreadable", "success-stored"} <= judge(tmp_path / "run", capsys)["violations"].keys()
+
+
+def test_a_run_on_redis_is_judged_by_what_it_left_behind(
+    redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix = f"chaos-{uuid.uuid4().hex}"
+    queue = {"BACKEND": REDIS_STREAMS, "LOCATION": redis_url, "OPTIONS": {"prefix": prefix}}
+    with finished_run(tmp_path / "run", queue, {"kind": "redis", "url": redis_url, "prefix": prefix}):
+        verdict = judge(tmp_path / "run", capsys)
+        assert verdict["violations"] == {}
+        assert verdict["figures"]["rows stored"] == verdict["figures"]["streams published"]
+        assert verdict["figures"]["samples"] > 0
+        change(
+            "DELETE FROM enode_django_eventstream WHERE sequence = "
+            "(SELECT max(sequence) FROM enode_django_eventstream WHERE command_type = 'bank.NoteMoved')"
+        )
+        broken = judge(tmp_path / "run", capsys)["violations"].keys()
+        assert {"process-managers", "published", "checkpoints"} <= broken
