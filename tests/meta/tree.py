@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("enode_django", "sample_project", "tests", "benchmarks", "docs", ".ci")
+FOLDERS = ("enode_django", "sample_project", "tests", "benchmarks", "chaos", "docs", ".ci")
 SUFFIXES = (".py", ".md", ".toml", ".txt", ".lua", ".html", ".sql", "")
 
 
