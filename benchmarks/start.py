@@ -18,7 +18,7 @@ import psutil
 
 from benchmarks.figures import Figure, median
 from benchmarks.processors import BenchmarkError, Processors, wait_for
-from benchmarks.workspace import COMMANDS, QUEUES, SETTINGS, Services, Workspace
+from benchmarks.workspace import COMMANDS, QUEUES, SETTINGS, Services
 from enode_django import execute_command
 from enode_django.commanding.bus import QueueCommandBus
 from enode_django.ids import new_id

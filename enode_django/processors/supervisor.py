@@ -14,6 +14,7 @@ from typing import Any
 from enode_django.conf import Conf
 from enode_django.equeue.transports.base import Transport
 from enode_django.processors.broker import BrokerProcess
+from enode_django.processors.children import Children
 from enode_django.processors.control import Role
 from enode_django.processors.crew import Crew, Plan, Worker
 from enode_django.processors.statistics import add_reports
@@ -34,6 +35,7 @@ class Supervisor:
         conf: Conf,
         plans: Iterable[Plan],
         transport: Transport,
+        children: Children,
         *,
         broker: BrokerProcess | None = None,
         name: str,
@@ -43,7 +45,9 @@ class Supervisor:
         self._conf = conf
         self._broker = broker
         self._on_report = on_report
-        self._crews = [Crew(conf, plan, transport, supervisor=name, verbosity=verbosity) for plan in plans]
+        self._crews = [
+            Crew(conf, plan, transport, children=children, supervisor=name, verbosity=verbosity) for plan in plans
+        ]
         self._stops = 0
         self._next_report = 0.0
 

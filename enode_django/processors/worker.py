@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
-from enode_django.processors.children import STOP_SIGNALS
+from enode_django.processors.children import STOP_SIGNALS, Job
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.garbage import collect_seldom, map_large_blocks
 from enode_django.processors.logs import log_to_console
@@ -43,15 +42,31 @@ class RunsInWorker(Protocol):
     def close(self, timeout: float) -> None: ...
 
 
-def run_worker(options: WorkerOptions, connection: Connection, notes: Any) -> None:
+PIPELINES = {Role.COMMAND: "enode_django.processors.pipeline", Role.EVENT: "enode_django.processors.event_pipeline"}
+
+
+def worker_job(options: WorkerOptions, mailboxes: int) -> Job:
+    """For a worker with so many command mailboxes."""
+    return Job(options.name, run_worker, (options,), mailboxes, [PIPELINES[options.role]])
+
+
+def run_worker(connection: Connection, notes: Any, options: WorkerOptions) -> None:
     """The main function of a worker process; ``notes`` is shared memory of one 64-bit integer a command mailbox."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor forwards it
-    import django
-
-    django.setup()
+    load_project()
     log_to_console(options.verbosity)
     name_sessions(options.name)
     sys.exit(_Worker(options, connection, notes).run())
+
+
+def load_project() -> None:
+    """Does nothing in a process that was forked with all of it."""
+    from django.apps import apps
+
+    if not apps.ready:
+        import django
+
+        django.setup()
 
 
 def name_sessions(name: str) -> None:
@@ -141,11 +156,6 @@ def note_places(notes: Any) -> Sequence[Any]:
     """Each place of the shared array as a view of length one, which is cheaper to write than a ctypes array."""
     view = memoryview(notes).cast("B").cast("q")
     return [view[number : number + 1] for number in range(len(notes))]
-
-
-def new_notes(context: Any, mailboxes: int) -> Any:
-    """Shared memory that a worker process started by ``context`` can write and its supervisor can read."""
-    return context.RawArray(ctypes.c_int64, mailboxes)
 
 
 def worker_name(supervisor: str, role: Role, number: int) -> str:
