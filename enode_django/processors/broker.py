@@ -59,8 +59,9 @@ class BrokerProcess:
         return self._process.pid
 
     @property
-    def sentinel(self) -> int:
-        return self._process.sentinel
+    def ends(self) -> list[int]:
+        """What can be read from when it dies; nothing while it is dead."""
+        return [self._process.sentinel] if self._process.is_alive() else []
 
     def look(self) -> None:
         """Start it again if it has died. What waits for it tries again meanwhile."""

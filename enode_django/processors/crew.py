@@ -10,6 +10,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -121,6 +122,12 @@ class Crew:
         started = {number: worker.started for number, worker in self._workers.items()}
         lives = ((tries, now - started.get(number, now)) for number, (_, tries) in self._restarts.items())
         return sum(is_failing(tries, lived) for tries, lived in lives)
+
+    @property
+    def next_start(self) -> float:
+        """Seconds until `start_missing` has something to do."""
+        missing = [due for number, (due, _) in self._restarts.items() if number not in self._workers]
+        return max(0.0, min(missing, default=inf) - time.monotonic())
 
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self.workers if worker.process.pid is not None]

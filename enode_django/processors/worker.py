@@ -15,11 +15,11 @@ from enode_django.processors.children import STOP_SIGNALS, Job
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.garbage import collect_seldom, map_large_blocks
 from enode_django.processors.logs import log_to_console
+from enode_django.processors.waking import Wakeup
 
 logger = logging.getLogger("enode_django.worker")
 
 BEAT_INTERVAL = 0.5
-TICK = 0.1
 CLOSE_TIMEOUT = 1.0
 
 
@@ -91,6 +91,7 @@ class _Worker:
         self._pipeline = self._make_pipeline(notes)
         self._grace: float | None = None
         self._next_beat = 0.0
+        self._wakeup = Wakeup()
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
@@ -111,6 +112,7 @@ class _Worker:
 
     def _on_sigterm(self, number: int, frame: object) -> None:
         self._grace = self._options.grace
+        self._wakeup.wake()
 
     def run(self) -> int:
         """The exit status: 0 when everything that was pulled is finished."""
@@ -145,7 +147,8 @@ class _Worker:
         return Beat(self._statistics.report())
 
     def _listen(self) -> None:
-        if not self._connection.poll(TICK):
+        self._wakeup.wait([self._connection], max(0.0, self._next_beat - time.monotonic()))
+        if not self._connection.poll():
             return
         message = receive(self._connection)
         if isinstance(message, Stop):
