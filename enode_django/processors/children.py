@@ -59,7 +59,8 @@ class ChildProcess(Protocol):
 
 
 class Job(NamedTuple):
-    """What a child does: ``run(connection, notes, *arguments)``. ``run`` is a function of a module, as it is pickled.
+    """What a child does: ``run(connection, notes, *arguments)``. ``run`` is a function of a module; arguments are
+    numbers and texts.
 
     ``notes`` says how many 64-bit integers of shared memory the child writes and its supervisor reads. The modules
     named by ``imports`` are imported before the fork if the child is forked from a process that has the project loaded.

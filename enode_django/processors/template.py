@@ -18,7 +18,6 @@ import logging
 import mmap
 import multiprocessing
 import os
-import pickle
 import signal
 import socket
 import struct
@@ -43,6 +42,7 @@ from enode_django.processors.children import (
     stop_signals_blocked,
 )
 from enode_django.processors.notifying import forget_systemd
+from enode_django.serialization.plain import pack, unpack
 
 logger = logging.getLogger("enode_django.supervisor")
 
@@ -100,6 +100,15 @@ def _sees_ends() -> bool:
     return True
 
 
+def _packed(job: Job) -> bytes:
+    return pack([job.run.__module__, job.run.__qualname__, job.name, list(job.arguments), job.notes, list(job.imports)])
+
+
+def _unpacked(data: bytes) -> Job:
+    module, function, name, arguments, notes, imports = unpack(data)
+    return Job(name, getattr(importlib.import_module(module), function), tuple(arguments), notes, imports)
+
+
 # -- the supervisor's side --------------------------------------------------------------------------------------------
 
 
@@ -134,7 +143,7 @@ class TemplateChildren:
         memory, notes = _shared_notes(job.notes)
         status, theirs_of_status = multiprocessing.Pipe(duplex=False)
         try:
-            socket.send_fds(self._socket, [pickle.dumps(job)], [theirs.fileno(), memory, theirs_of_status.fileno()])
+            socket.send_fds(self._socket, [_packed(job)], [theirs.fileno(), memory, theirs_of_status.fileno()])
         finally:
             theirs.close()
             os.close(memory)
@@ -238,7 +247,7 @@ def _serve(requests: socket.socket, supervisors: socket.socket) -> None:
         if not data:
             os._exit(0)
         not_for_it = [requests.fileno(), *(number for one in running for number in (one.status.fileno(), one.end))]
-        running += _start(pickle.loads(data), received, not_for_it)
+        running += _start(_unpacked(data), received, not_for_it)
 
 
 def _start(job: Job, received: list[int], not_for_it: list[int]) -> list[_Running]:

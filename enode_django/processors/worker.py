@@ -47,11 +47,14 @@ PIPELINES = {Role.COMMAND: "enode_django.processors.pipeline", Role.EVENT: "enod
 
 def worker_job(options: WorkerOptions, mailboxes: int) -> Job:
     """For a worker with so many command mailboxes."""
-    return Job(options.name, run_worker, (options,), mailboxes, [PIPELINES[options.role]])
+    values = (options.name, options.role.value, options.grace, options.verbosity)
+    return Job(options.name, run_worker, values, mailboxes, [PIPELINES[options.role]])
 
 
-def run_worker(connection: Connection, notes: Any, options: WorkerOptions) -> None:
-    """The main function of a worker process; ``notes`` is shared memory of one 64-bit integer a command mailbox."""
+def run_worker(connection: Connection, notes: Any, name: str, role: str, grace: float, verbosity: int) -> None:
+    """The main function of a worker process; ``notes`` is shared memory of one 64-bit integer a command mailbox, and
+    the rest are its `WorkerOptions`."""
+    options = WorkerOptions(name, Role(role), grace, verbosity)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor forwards it
     load_project()
     log_to_console(options.verbosity)
