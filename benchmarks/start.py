@@ -6,7 +6,6 @@ import contextlib
 import os
 import resource
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -149,7 +148,7 @@ def _idle(services: Services) -> list[Figure]:
                 before = _processor_time(processes)
                 time.sleep(IDLE)
                 share = (_processor_time(processes) - before) / IDLE
-                memory = statistics.fsum(process.memory_full_info().pss for process in processes)
+                memory = sum(process.memory_full_info().pss for process in processes)
     return [
         Figure("idle, memory", memory / 1e6, "MB", note=f"PSS of {len(processes)} processes, the broker among them"),
         Figure("idle, processor time", 100 * share, "% of a core"),
