@@ -38,6 +38,7 @@ def benchmarks() -> dict[str, Benchmark]:
         recovery,
         rehydrating,
         shards,
+        start,
         throughput,
         warming,
     )
@@ -64,6 +65,7 @@ def benchmarks() -> dict[str, Benchmark]:
         "queue_pipeline": queueing.run_pipeline,
         "queue_start": queueing.run_start,
         "api": posting.run,
+        "start": start.run,
         "memory": memory.run,
         "append": appending.run,
         "browsing": browsing.run,

@@ -178,6 +178,11 @@ BARS = (
     Bar("broker's start after a stop, s", ["broker's start after a stop"], lambda seconds: seconds, at_most=5),
     Bar("broker's start after a kill, s", ["broker's start after a kill"], lambda seconds: seconds, at_most=5),
     Bar("API / empty view", ["API", "empty view"], lambda api, empty: api / empty, at_least=0.8),
+    Bar("start to the first answer, s", ["start, to the first answer"], lambda seconds: seconds, at_most=1.2),
+    Bar("start, processor time, s", ["start, processor time"], lambda seconds: seconds, at_most=1.0),
+    Bar("manage.py check, with / without the app", ["check with / without"], lambda ratio: ratio, at_most=1.15),
+    Bar("idle, memory, MB", ["idle, memory"], lambda megabytes: megabytes, at_most=200),
+    Bar("idle, % of a core", ["idle, processor time"], lambda share: share, at_most=1),
     Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
 )
 

@@ -62,6 +62,7 @@ class Workspace:
         self.database_url = database_url
         self.subscribers = subscribers
         self.redis_url = redis_url
+        self.settings = SETTINGS
         self.prefix = f"bench-{uuid.uuid4().hex[:12]}"
         self.options: dict[str, Any] = {"prefix": self.prefix}
         if queue is None:
@@ -78,7 +79,7 @@ class Workspace:
         """Of the processes that work here."""
         return {
             **os.environ,
-            "DJANGO_SETTINGS_MODULE": SETTINGS,
+            "DJANGO_SETTINGS_MODULE": self.settings,
             "DATABASE_URL": self.database_url,
             "REDIS_URL": self.redis_url,
             "BENCHMARK_ENODE": json.dumps(self.enode),

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from django.apps import AppConfig, apps
-from django.core.checks import Tags, register
+from django.core.checks import CheckMessage, Tags, register
 from django.utils.module_loading import autodiscover_modules
 
 
@@ -17,7 +19,6 @@ class EnodeConfig(AppConfig):
         from enode_django.api.checks import check_api
         from enode_django.checks import check_definitions, check_settings
         from enode_django.conf import DISCOVERED_MODULES, conf
-        from enode_django.deploy_checks import check_production, check_queue
         from enode_django.exceptions import ConfigurationError
         from enode_django.serialization.registry import types
         from enode_django.store_checks import check_constraints, check_sessions, check_shards, check_store
@@ -33,8 +34,8 @@ class EnodeConfig(AppConfig):
         register(check_sessions, Tags.database, deploy=True)
         register(check_subscribers, Tags.models)
         register(check_rebuilds, Tags.database)
-        register(check_queue, Tags.compatibility, deploy=True)
-        register(check_production, Tags.security, deploy=True)
+        register(_check_queue, Tags.compatibility, deploy=True)
+        register(_check_production, Tags.security, deploy=True)
         try:
             modules = conf().AUTODISCOVER_MODULES
         except ConfigurationError:  # the system check says so, which a traceback from here would keep it from
@@ -44,6 +45,21 @@ class EnodeConfig(AppConfig):
             from enode_django.development.joining import join
 
             join(address)
+
+
+# What only `check --deploy` needs is imported by it, not by every process.
+
+
+def _check_queue(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
+    from enode_django.deploy_checks import check_queue
+
+    return check_queue(app_configs, **options)
+
+
+def _check_production(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
+    from enode_django.deploy_checks import check_production
+
+    return check_production(app_configs, **options)
 
 
 def _label_of(module: str) -> str | None:

@@ -105,6 +105,8 @@ class Conf:
     """Of `enode_django.api`: see `API_DEFAULTS`."""
     PROCESSES: int | None = None
     """Worker processes of each role in one runprocessors (None: one per core it may use)."""
+    PRELOAD: bool = True
+    """Workers are forked from a process that has the project loaded, where that is safe (False: each loads it)."""
     COMMIT_INTERVAL: float = 1.0
     LEASE: float = 10.0
     """How long a worker that falls silent keeps its queues."""

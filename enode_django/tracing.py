@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from inspect import isgenerator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind
 
 TRACEPARENT = "traceparent"
+PROVIDER_VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"
+"""Names a provider that the package sets when it is first asked for one."""
 _MARK = TRACEPARENT.encode()
 """Its key is in encoded metadata as it is here, so looking for it costs next to nothing."""
 
@@ -114,8 +118,10 @@ def current_tracing() -> Tracing:
     return _Traced(trace)
 
 
-@lru_cache(maxsize=1)
 def _api() -> ModuleType | None:
+    """None, and nothing is imported, if nobody can have set a provider by a call or in the environment."""
+    if "opentelemetry.trace" not in sys.modules and PROVIDER_VARIABLE not in os.environ:
+        return None
     try:
         from opentelemetry import trace
     except ImportError:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from enode_django.equeue.messages import Start
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.base import Transport, WakesPulls
 from enode_django.exceptions import QueueHeld, TransportUnavailable
 
 logger = logging.getLogger("enode_django.equeue")
@@ -19,6 +19,10 @@ RETRY_ACQUIRE = 0.1
 """Seconds between tries to acquire a queue that another worker is about to release."""
 NOTHING_TO_PULL = 0.05
 """Seconds that `QueueConsumer.pull` takes when there is no queue to pull from."""
+LOOK_AGAIN = 0.2
+"""Seconds of one pull of a thread that has to look by itself whether its queues have changed."""
+IDLE_PULL = 1.0
+"""Seconds of one pull of a thread that is woken when they do."""
 
 
 class PulledMessages(NamedTuple):
@@ -74,6 +78,8 @@ class QueueConsumer:
         self._has_left = False
         self._ended = False
         self._joining = threading.Lock()
+        self._puller: int | None = None
+        self._wakes = transport if isinstance(transport, WakesPulls) else None
         self._windows: dict[int, OffsetWindow] = {}
         self._draining: list[OffsetWindow] = []
         self._next_try = 0.0
@@ -82,8 +88,12 @@ class QueueConsumer:
 
     def assign(self, queues: Iterable[int]) -> None:
         """From now on own these queues."""
-        self._assigned = frozenset(queues)
+        assigned = frozenset(queues)
+        has_changed = assigned != self._assigned
+        self._assigned = assigned
         self._next_try = 0.0
+        if has_changed:
+            self._wake_puller()
 
     def join(self) -> None:
         """Be a member of the group, and own from now on what it gives to this one; nothing after `leave`. To be called
@@ -102,7 +112,19 @@ class QueueConsumer:
         with self._joining:
             self.assign(())
             self._has_left = True  # last: who sees it owns nothing more
+        self._wake_puller()
         self._transport.leave(self._group, self._topic, self._owner)
+
+    def _wake_puller(self) -> None:
+        if self._puller is not None and self._wakes is not None:
+            self._wakes.wake(self._puller)
+
+    @property
+    def pull_wait(self) -> float:
+        """Seconds that the next pull may wait for messages: few if it has to be looked soon whether a queue can be
+        taken or given back, and if nothing wakes the pulling thread when its queues change."""
+        is_settled = not self._draining and self._assigned == self._windows.keys()
+        return IDLE_PULL if is_settled and self._wakes is not None else LOOK_AGAIN
 
     @property
     def owned(self) -> frozenset[int]:
@@ -205,6 +227,7 @@ class QueueConsumer:
 
         A queue whose window holds ``max_held`` messages is left out until its first unfinished one is finished.
         """
+        self._puller = threading.get_ident()
         windows = {queue: window for queue, window in self._windows.items() if not window.closed}
         offsets = {
             queue: window.next_offset
@@ -257,6 +280,7 @@ class QueueConsumer:
         if not window.closed:
             logger.warning("lost %s/%d: another worker has taken it over", window.topic, window.queue)
             window.close()
+            self._wake_puller()
 
     def trim(self) -> None:
         """Let the transport delete what every group has committed."""

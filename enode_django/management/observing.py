@@ -58,10 +58,12 @@ def observed_processors(
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Gives what the supervisor is to call with its report at each turn. Raises `ConfigurationError`."""
     observations = Observations(transport, topics, store)
-    pages = {
-        **health_pages(observations.is_not_live, observations.is_not_ready),
-        **metrics_page(observations.figures, needed=metrics is not None),
-    }
+    pages: Pages = {}
+    if health is not None or metrics is not None:  # else nothing of them is imported
+        pages = {
+            **health_pages(observations.is_not_live, observations.is_not_ready),
+            **metrics_page(observations.figures, needed=metrics is not None),
+        }
     interval = conf.report_interval
     with ExitStack() as stack:
         servers = stack.enter_context(serving(pages, health, metrics))

@@ -8,12 +8,14 @@ import signal
 import sys
 import time
 from multiprocessing.connection import Connection
+from typing import Any
 
 from enode_django.concurrency.threads import start_thread
 from enode_django.conf import Conf
 from enode_django.exceptions import ConfigurationError, QueueError, TransportUnavailable
-from enode_django.processors.children import children_context, start_undisturbed
+from enode_django.processors.children import Children, Job
 from enode_django.processors.logs import log_to_console
+from enode_django.processors.worker import load_project
 
 logger = logging.getLogger("enode_django.supervisor")
 
@@ -27,20 +29,16 @@ BEYOND_GRACE = 5.0
 class BrokerProcess:
     """All is called by the supervisor's thread. `start` and `stop` block."""
 
-    def __init__(self, conf: Conf, *, verbosity: int) -> None:
+    def __init__(self, conf: Conf, children: Children, *, verbosity: int) -> None:
+        self._children = children
         self._orphaned_for = conf.GRACE + BEYOND_GRACE
         self._verbosity = verbosity
         self._due = 0.0
         self._start()
 
     def _start(self) -> None:
-        context = children_context()
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=run_broker, args=(theirs, self._orphaned_for, self._verbosity), name="enode-broker", daemon=True
-        )
-        start_undisturbed(self._process)
-        theirs.close()
+        job = Job("enode-broker", run_broker, (self._orphaned_for, self._verbosity))
+        self._process, self._connection, _ = self._children.start(job)
 
     def wait_ready(self) -> str:
         """Its location. Raises `ConfigurationError` if it ends instead, `TransportUnavailable` if it takes long."""
@@ -61,8 +59,9 @@ class BrokerProcess:
         return self._process.pid
 
     @property
-    def sentinel(self) -> int:
-        return self._process.sentinel
+    def ends(self) -> list[int]:
+        """What can be read from when it dies; nothing while it is dead."""
+        return [self._process.sentinel] if self._process.is_alive() else []
 
     def look(self) -> None:
         """Start it again if it has died. What waits for it tries again meanwhile."""
@@ -85,13 +84,11 @@ class BrokerProcess:
         return self._process.exitcode == 0
 
 
-def run_broker(connection: Connection, orphaned_for: float, verbosity: int) -> None:
+def run_broker(connection: Connection, notes: Any, orphaned_for: float, verbosity: int) -> None:
     """The main function of the process. It goes on for ``orphaned_for`` seconds after its supervisor has died."""
     # SIGINT stays blocked: Ctrl-C reaches the whole group, and the workers that drain need the broker to the end.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    import django
-
-    django.setup()
+    load_project()
     log_to_console(verbosity)
     from enode_django.broker_settings import broker_options
     from enode_django.conf import conf

@@ -10,6 +10,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -17,11 +18,11 @@ from enode_django.commanding.entries import queue_and_offset
 from enode_django.conf import Conf
 from enode_django.equeue.transports.base import Transport
 from enode_django.processors.burials import Burials
-from enode_django.processors.children import UNKNOWN_STATUS, children_context, start_undisturbed
+from enode_django.processors.children import UNKNOWN_STATUS, Children
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.statistics import add_reports, without_momentary
 from enode_django.processors.suspicion import Patience, ended_well, found_with
-from enode_django.processors.worker import WorkerOptions, new_notes, run_worker, worker_name
+from enode_django.processors.worker import WorkerOptions, worker_job, worker_name
 
 logger = logging.getLogger("enode_django.supervisor")
 
@@ -39,17 +40,9 @@ HEALTHY_AFTER = 10.0
 class Worker:
     """One worker process, as its supervisor sees it."""
 
-    def __init__(self, options: WorkerOptions, mailboxes: int, patience: Patience) -> None:
-        context = children_context()
+    def __init__(self, children: Children, options: WorkerOptions, mailboxes: int, patience: Patience) -> None:
         self.name = options.name
-        self.notes = new_notes(context, mailboxes)
-        self.connection, theirs = context.Pipe()
-        # A daemon is sent SIGTERM, which drains it, when its parent exits without the supervisor's doing (--reload).
-        self.process = context.Process(
-            target=run_worker, args=(options, theirs, self.notes), name=options.name, daemon=True
-        )
-        start_undisturbed(self.process)
-        theirs.close()
+        self.process, self.connection, self.notes = children.start(worker_job(options, mailboxes))
         self.started = time.monotonic()
         self.last_beat = 0.0
         self.report: dict[str, Any] = {}
@@ -93,7 +86,10 @@ class Crew:
     """All is called by the supervisor's thread. What may block: `start_missing`, and to let go of a worker that has
     ended, of which the queue is told."""
 
-    def __init__(self, conf: Conf, plan: Plan, transport: Transport, *, supervisor: str, verbosity: int) -> None:
+    def __init__(
+        self, conf: Conf, plan: Plan, transport: Transport, *, children: Children, supervisor: str, verbosity: int
+    ) -> None:
+        self._children = children
         self.role = plan.role
         self.planned = plan.processes
         self._conf = conf
@@ -127,6 +123,12 @@ class Crew:
         lives = ((tries, now - started.get(number, now)) for number, (_, tries) in self._restarts.items())
         return sum(is_failing(tries, lived) for tries, lived in lives)
 
+    @property
+    def next_start(self) -> float:
+        """Seconds until `start_missing` has something to do."""
+        missing = [due for number, (due, _) in self._restarts.items() if number not in self._workers]
+        return max(0.0, min(missing, default=inf) - time.monotonic())
+
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self.workers if worker.process.pid is not None]
 
@@ -141,9 +143,8 @@ class Crew:
             if number not in self._workers and due <= time.monotonic():
                 name = worker_name(self._supervisor, self.role, number)
                 options = WorkerOptions(name, self.role, self._conf.GRACE, self._verbosity)
-                worker = self._workers[number] = Worker(
-                    options, self._mailboxes, Patience(self._conf.HANDLER_TIME_LIMIT)
-                )
+                patience = Patience(self._conf.HANDLER_TIME_LIMIT)
+                worker = self._workers[number] = Worker(self._children, options, self._mailboxes, patience)
                 logger.info("started %s %s, process %s", self._title, worker.name, worker.process.pid)
 
     def look(self) -> None:

@@ -38,7 +38,7 @@ from enode_django.exceptions import (
 )
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers
 from enode_django.processors.statistics import Statistics
-from enode_django.processors.threads import PULL_WAIT, start_worker_thread
+from enode_django.processors.threads import start_worker_thread
 from enode_django.runtime import make_follower, running_subscribers
 
 logger = logging.getLogger("enode_django.worker")
@@ -203,8 +203,8 @@ class Following:
             return 0
 
     def _pull_wait(self) -> float:
-        due = self._follower.next_retry
-        return PULL_WAIT if due is None else min(PULL_WAIT, max(0.0, due - time.monotonic()))
+        due, wait = self._follower.next_retry, self.consumer.pull_wait
+        return wait if due is None else min(wait, max(0.0, due - time.monotonic()))
 
     def _until_it_works(self, call: Callable[[], Value]) -> Value:
         """For what must not be left half done: nobody pulls the same messages again as long as this worker lives.

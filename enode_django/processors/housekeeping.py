@@ -28,13 +28,18 @@ Duty = tuple[float, Callable[[], None]]
 
 
 class Housekeeper:
-    """`tick` is called by one thread, every ``pause`` seconds. What fails for the moment is tried at its next turn."""
+    """`tick` is called by one thread, at once and then after ``pause`` seconds. What fails for the moment is tried at
+    its next turn."""
 
     def __init__(self, duties: Sequence[Duty], clock: Callable[[], float] = time.monotonic) -> None:
         self._duties = duties
         self._clock = clock
         self._due = [clock()] * len(duties)
-        self.pause = min(0.5, min(interval for interval, _ in duties))
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next duty is due."""
+        return max(0.0, min(self._due) - self._clock())
 
     def tick(self) -> None:
         now = self._clock()

@@ -61,6 +61,12 @@ class Notifier:
         return True
 
 
+def forget_systemd(environment: MutableMapping[str, str] = os.environ) -> None:
+    """In a process that is not to speak for the service, nor any of its children."""
+    for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+        environment.pop(name, None)
+
+
 def _watchdog_interval(environment: MutableMapping[str, str]) -> float | None:
     """Seconds: a third of what systemd allows, so that one late beat does no harm. None: nobody watches this process.
 

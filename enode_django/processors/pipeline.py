@@ -270,7 +270,9 @@ class Pipeline:
             if self._paused() >= self.consumer.owned:
                 self._room.wait(PULL_WAIT)
             return
-        for window, offsets, bodies in self.consumer.pull(self._conf.PULL_MAX_BATCH, PULL_WAIT, without=paused):
+        # What is set aside comes again by the clock, and queues that pause go on when there is room.
+        wait = PULL_WAIT if paused or self._intake.delayed else self.consumer.pull_wait
+        for window, offsets, bodies in self.consumer.pull(self._conf.PULL_MAX_BATCH, wait, without=paused):
             self._meter.pulled(window, offsets)
             self._backlogs.note(window, self._route(self._intake.receive(window, offsets, bodies)))
 

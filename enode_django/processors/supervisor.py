@@ -8,19 +8,20 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from multiprocessing.connection import wait
 from typing import Any
 
 from enode_django.conf import Conf
 from enode_django.equeue.transports.base import Transport
 from enode_django.processors.broker import BrokerProcess
+from enode_django.processors.children import Children
 from enode_django.processors.control import Role
 from enode_django.processors.crew import Crew, Plan, Worker
 from enode_django.processors.statistics import add_reports
+from enode_django.processors.waking import Wakeup
 
 logger = logging.getLogger("enode_django.supervisor")
 
-TICK = 0.1
+TICK = 0.5
 REPORT_INTERVAL = 0.2
 BEYOND_GRACE = 5.0
 """Seconds that a worker has to end after its grace time."""
@@ -34,6 +35,7 @@ class Supervisor:
         conf: Conf,
         plans: Iterable[Plan],
         transport: Transport,
+        children: Children,
         *,
         broker: BrokerProcess | None = None,
         name: str,
@@ -43,12 +45,16 @@ class Supervisor:
         self._conf = conf
         self._broker = broker
         self._on_report = on_report
-        self._crews = [Crew(conf, plan, transport, supervisor=name, verbosity=verbosity) for plan in plans]
+        self._crews = [
+            Crew(conf, plan, transport, children=children, supervisor=name, verbosity=verbosity) for plan in plans
+        ]
         self._stops = 0
+        self._wakeup = Wakeup()
         self._next_report = 0.0
 
     def stop(self) -> None:
         self._stops += 1
+        self._wakeup.wake()
 
     def run(self) -> int:
         """The exit status: 0 when every worker drained in time."""
@@ -63,8 +69,10 @@ class Supervisor:
     def _look(self) -> None:
         for crew in self._crews:
             crew.start_missing()
-        connections: list[Any] = [worker.connection for worker in self._workers()]
-        wait([*connections, *self._sentinels()], TICK)
+        connections = [worker.connection for worker in self._workers()]
+        ends = self._broker.ends if self._broker is not None else []
+        pause = min([TICK, *(crew.next_start for crew in self._crews)])
+        self._wakeup.wait([*connections, *self._sentinels(), *ends], pause)
         for crew in self._crews:
             crew.look()
         if self._broker is not None:
@@ -95,7 +103,7 @@ class Supervisor:
         deadline = time.monotonic() + self._conf.GRACE + BEYOND_GRACE
         clean = True
         while self._workers():
-            wait(self._sentinels(), TICK)
+            self._wakeup.wait(self._sentinels(), TICK)
             self._tell()
             for crew in self._crews:
                 clean = crew.reap() and clean

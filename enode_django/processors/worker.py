@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -12,15 +11,15 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
-from enode_django.processors.children import STOP_SIGNALS
+from enode_django.processors.children import STOP_SIGNALS, Job
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.garbage import collect_seldom, map_large_blocks
 from enode_django.processors.logs import log_to_console
+from enode_django.processors.waking import Wakeup
 
 logger = logging.getLogger("enode_django.worker")
 
 BEAT_INTERVAL = 0.5
-TICK = 0.1
 CLOSE_TIMEOUT = 1.0
 
 
@@ -43,15 +42,34 @@ class RunsInWorker(Protocol):
     def close(self, timeout: float) -> None: ...
 
 
-def run_worker(options: WorkerOptions, connection: Connection, notes: Any) -> None:
-    """The main function of a worker process; ``notes`` is shared memory of one 64-bit integer a command mailbox."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor forwards it
-    import django
+PIPELINES = {Role.COMMAND: "enode_django.processors.pipeline", Role.EVENT: "enode_django.processors.event_pipeline"}
 
-    django.setup()
+
+def worker_job(options: WorkerOptions, mailboxes: int) -> Job:
+    """For a worker with so many command mailboxes."""
+    values = (options.name, options.role.value, options.grace, options.verbosity)
+    return Job(options.name, run_worker, values, mailboxes, [PIPELINES[options.role]])
+
+
+def run_worker(connection: Connection, notes: Any, name: str, role: str, grace: float, verbosity: int) -> None:
+    """The main function of a worker process; ``notes`` is shared memory of one 64-bit integer a command mailbox, and
+    the rest are its `WorkerOptions`."""
+    options = WorkerOptions(name, Role(role), grace, verbosity)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor forwards it
+    load_project()
     log_to_console(options.verbosity)
     name_sessions(options.name)
     sys.exit(_Worker(options, connection, notes).run())
+
+
+def load_project() -> None:
+    """Does nothing in a process that was forked with all of it."""
+    from django.apps import apps
+
+    if not apps.ready:
+        import django
+
+        django.setup()
 
 
 def name_sessions(name: str) -> None:
@@ -76,6 +94,7 @@ class _Worker:
         self._pipeline = self._make_pipeline(notes)
         self._grace: float | None = None
         self._next_beat = 0.0
+        self._wakeup = Wakeup()
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
@@ -96,6 +115,7 @@ class _Worker:
 
     def _on_sigterm(self, number: int, frame: object) -> None:
         self._grace = self._options.grace
+        self._wakeup.wake()
 
     def run(self) -> int:
         """The exit status: 0 when everything that was pulled is finished."""
@@ -130,7 +150,8 @@ class _Worker:
         return Beat(self._statistics.report())
 
     def _listen(self) -> None:
-        if not self._connection.poll(TICK):
+        self._wakeup.wait([self._connection], max(0.0, self._next_beat - time.monotonic()))
+        if not self._connection.poll():
             return
         message = receive(self._connection)
         if isinstance(message, Stop):
@@ -141,11 +162,6 @@ def note_places(notes: Any) -> Sequence[Any]:
     """Each place of the shared array as a view of length one, which is cheaper to write than a ctypes array."""
     view = memoryview(notes).cast("B").cast("q")
     return [view[number : number + 1] for number in range(len(notes))]
-
-
-def new_notes(context: Any, mailboxes: int) -> Any:
-    """Shared memory that a worker process started by ``context`` can write and its supervisor can read."""
-    return context.RawArray(ctypes.c_int64, mailboxes)
 
 
 def worker_name(supervisor: str, role: Role, number: int) -> str:

@@ -22,7 +22,7 @@ from tests.acceptance.stack import REDIS_STREAMS, Stack
 from tests.acceptance.waiting import wait_until
 
 REDIS_DATABASE = 5
-APPS = ("tests.acceptance.snapshotting", "tests.acceptance.long_jobs")
+APPS = ("django_celery_beat", "tests.acceptance.snapshotting", "tests.acceptance.long_jobs")
 
 
 class CeleryProcess(Group):

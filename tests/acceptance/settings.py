@@ -14,6 +14,7 @@ FOR_PEOPLE = {
     "django.contrib.messages",
     "django.contrib.sessions",
     "django.contrib.staticfiles",
+    "django_celery_beat",
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "rest_framework",

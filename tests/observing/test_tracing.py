@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,9 +159,24 @@ def test_without_a_provider_nothing_is_hooked_in() -> None:
 
 
 def test_without_the_package_nothing_is_hooked_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "sdk_tracer_provider")
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    tracing._api.cache_clear()
-    try:
-        assert current_tracing() is NO_TRACING
-    finally:
-        tracing._api.cache_clear()
+    assert current_tracing() is NO_TRACING
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"), [({}, False), ({"OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}, True)]
+)
+def test_the_package_is_imported_only_where_a_provider_may_be_set(variables: dict[str, str], expected: bool) -> None:
+    asks = (
+        "import sys; from enode_django.tracing import current_tracing as c; c(); print('opentelemetry' in sys.modules)"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", asks],
+        env=variables,
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.stdout.strip() == str(expected), asked.stderr

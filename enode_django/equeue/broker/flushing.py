@@ -23,6 +23,8 @@ class Flusher:
         self._on_failure = on_failure
         self._waiting: deque[tuple[int, Action]] = deque()
         self._running: asyncio.Future[int] | None = None
+        self._appended = asyncio.Event()
+        store.on_append = self._appended.set
 
     def after(self, position: int, action: Action) -> None:
         """Call ``action`` when the log is safe up to ``position``, with the error if it never will be."""
@@ -33,6 +35,12 @@ class Flusher:
         """Begin a flush, unless one runs or there is nothing to do."""
         if self._store.unflushed_bytes:
             self.begin()
+
+    async def needed(self) -> None:
+        """Wait until there is something to flush."""
+        if not self._store.unflushed_bytes:
+            self._appended.clear()
+            await self._appended.wait()
 
     def begin(self) -> None:
         """Begin a flush, unless one runs: for who waits for its end, also if a checkpoint has just made all safe."""

@@ -186,6 +186,7 @@ class Broker:
 
     async def _flush(self) -> None:
         self._flusher.flush()
+        await self._flusher.needed()  # an idle broker does not wake up for it
 
     async def _tidy(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -94,6 +94,8 @@ class MessageStore:
         self.directory = directory
         self.damaged: dict[int, Damage] = {}
         """What was found damaged since opening, by position in the log. Each is logged and counts once."""
+        self.on_append: Callable[[], object] = lambda: None
+        """Called when something was appended, so that `unflushed_bytes` is not 0; it must not block."""
         self._lock = DirectoryLock(directory)
         self._memory = MappedMemory(low_watermark, high_watermark, monotonic=monotonic)
         self._log = MessageLog(directory / "messages", chunk_size, self._memory)
@@ -192,12 +194,14 @@ class MessageStore:
             firsts.setdefault(header.queue, header.first_offset)
             kept = body if isinstance(body, bytes) else bytes(body)
             self._ring.add(header.position, StoredBatch(header.first_offset, header.messages, header.time / 1000, kept))
+        self.on_append()
         return firsts
 
     def append_control(self, record: bytes) -> None:
         """Store what `open` will hand to ``replay``, unless a checkpoint behind it is written before."""
         layout = lay_out_control(record, self._stamp())
         self._log.append(layout.buffers(), layout.length)
+        self.on_append()
 
     def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
         """Whole batches in order, beginning with the one that holds ``offset`` or the next one that is left.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from enode_django.equeue.messages import (
     Commit,
@@ -35,6 +35,15 @@ PRODUCER_SECONDS = 600.0
 """How long a producer is known that does not announce itself again."""
 MOST_PRODUCERS = 1_000
 """Of each topic so many are known, those that announced themselves last."""
+
+
+@runtime_checkable
+class WakesPulls(Protocol):
+    """What a `Transport` may do beside. From another one pulls are short, as their thread has to see what changes."""
+
+    def wake(self, thread: int) -> None:
+        """Let the pull in which the thread of this identifier waits return at once, with no messages. Where it waits in
+        none, the next one that would wait does not. Called by any other thread; does not block."""
 
 
 class Inbox(Protocol):

@@ -6,7 +6,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any
@@ -26,7 +26,14 @@ from enode_django.equeue.messages import (
 )
 from enode_django.equeue.records import decode_records, encode_records
 from enode_django.equeue.transports.base import LONG_POLL, check_limit
-from enode_django.equeue.transports.broker_connection import ConnectionLost, Pool, address_of, unreachable
+from enode_django.equeue.transports.broker_connection import (
+    Connection,
+    ConnectionLost,
+    Pool,
+    Wakes,
+    address_of,
+    unreachable,
+)
 from enode_django.equeue.transports.broker_rests import Rests
 from enode_django.exceptions import QueueError, TransportUnavailable
 
@@ -36,6 +43,8 @@ MAX_SEND = MAX_FRAME - 64 * 1024
 REPLIES_AT_ONCE = 10_000
 RECEIPTS_AT_ONCE = 10_000
 _LAST = 1 << 62
+
+OnBegin = Callable[[Connection], object]
 
 
 class BrokerInbox:
@@ -84,6 +93,7 @@ class BrokerTransport:
         self._timeout = timeout
         self._pool = Pool(self._address, timeout)
         self._rests = Rests()
+        self._wakes = Wakes()
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -149,12 +159,29 @@ class BrokerTransport:
         if offsets and not missing:
             return pulled
         wait = 0.0 if pulled else wait
-        found = self._call("pull", topic, missing, limit, wait, wait=wait)
+        found = self._pull(topic, missing, limit, wait)
         for queue, batches in found:
             batch = self._rests.cut(topic, queue, missing[queue], limit, _decoded(batches))
             if batch.bodies:
                 pulled.append(batch)
         return pulled
+
+    def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Any:
+        """What `wake` breaks off has found nothing. The connection that it used is lost, and so is what comes on it."""
+        if not wait:
+            return self._call("pull", topic, offsets, limit, wait)
+        try:
+            return self._call("pull", topic, offsets, limit, wait, wait=wait, on_begin=self._wakes.begin)
+        except TransportUnavailable:
+            if not self._wakes.has_woken():
+                raise
+            return []
+        finally:
+            self._wakes.end()
+
+    def wake(self, thread: int) -> None:
+        self._current()
+        self._wakes.wake(thread)
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         ends: Mapping[int, int] = self._call("end_offsets", topic)
@@ -244,11 +271,12 @@ class BrokerTransport:
         if pool.pid != os.getpid():  # a fork: those connections are the parent's
             pool = self._pool = Pool(self._address, self._timeout)
             self._rests = Rests()
+            self._wakes = Wakes()
         return pool
 
-    def _call(self, name: str, *arguments: Any, wait: float = 0.0) -> Any:
+    def _call(self, name: str, *arguments: Any, wait: float = 0.0, on_begin: OnBegin = lambda connection: None) -> Any:
         try:
-            answer, run = self._current().call(name, arguments, wait=wait)
+            answer, run = self._current().call(name, arguments, wait=wait, on_begin=on_begin)
         except ConnectionLost as lost:
             raise unreachable(self.location, lost) from lost
         self._rests.of_run(run)  # of every call: who acquires a queue in this run must pull nothing from an earlier one

@@ -9,9 +9,10 @@ import select
 import socket
 import ssl
 import struct
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -150,6 +151,40 @@ class Sender:
         self.sequences = count(1)
 
 
+class Wakes:
+    """Lets calls that wait in other threads fail at once: each thread waits in one at most. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Connection] = {}
+        self._woken: set[int] = set()
+
+    def wake(self, thread: int) -> None:
+        """A thread that does not wait is woken when it begins to."""
+        with self._lock:
+            self._woken.add(thread)
+            if thread in self._waiting:
+                self._waiting[thread].shut_down()
+
+    def begin(self, connection: Connection) -> None:
+        """Called by the thread that is going to wait."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._waiting[thread] = connection
+            if thread in self._woken:
+                connection.shut_down()
+
+    def has_woken(self) -> bool:
+        """Return True if somebody has woken the calling thread since it began to wait, or before."""
+        return threading.get_ident() in self._woken
+
+    def end(self) -> None:
+        """Called by the thread that has waited, however its call ended."""
+        with self._lock:
+            self._waiting.pop(threading.get_ident(), None)
+            self._woken.discard(threading.get_ident())
+
+
 class Pool:
     """The idle connections of one process. Safe for threads; a forked child has to make its own."""
 
@@ -174,9 +209,18 @@ class Pool:
         finally:
             self._senders.append(sender)
 
-    def call(self, name: str, arguments: Sequence[Any], *, wait: float = 0.0) -> tuple[Any, int]:
-        """The answer, and the run of the broker that gave it. ``wait``: so long the broker may take for it, on top."""
+    def call(
+        self,
+        name: str,
+        arguments: Sequence[Any],
+        *,
+        wait: float = 0.0,
+        on_begin: Callable[[Connection], object] = lambda connection: None,
+    ) -> tuple[Any, int]:
+        """The answer, and the run of the broker that gave it. ``wait``: so long the broker may take for it, on top.
+        ``on_begin`` gets the connection before the call goes out."""
         connection = self._take()
+        on_begin(connection)
         try:
             value = connection.call(name, arguments, time.monotonic() + self._timeout + wait)
         except ConnectionLost:

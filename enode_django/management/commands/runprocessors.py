@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -29,6 +30,7 @@ from enode_django.exceptions import (
 from enode_django.management.observing import add_port, listening, observed_processors
 from enode_django.models import Checkpoint, EventStream, Shard
 from enode_django.processors.broker import BrokerProcess
+from enode_django.processors.children import Children
 from enode_django.processors.connections import Share, connections_by_database
 from enode_django.processors.control import Role
 from enode_django.processors.cores import usable_cores
@@ -36,6 +38,7 @@ from enode_django.processors.crew import Plan
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.reloading import is_inner, run_reloading
 from enode_django.processors.supervisor import Supervisor, supervisor_name
+from enode_django.processors.template import make_children
 from enode_django.runtime import make_store, make_transport, running_subscribers
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -75,19 +78,26 @@ class Command(BaseCommand):
         log_to_console(verbosity)
         # Of the two processes of the reloader the outer one has the broker: it lives as long as the command.
         hosts = with_broker and not (reload and is_inner())
+        children = make_children(conf())
         with ExitStack() as stack:
-            broker = stack.enter_context(self._broker(verbosity)) if hosts else None
+            if reload and is_inner():
+                atexit.register(children.close)  # by then the thread that supervises starts no more of them
+            else:
+                stack.callback(children.close)
+            broker = stack.enter_context(self._broker(children, verbosity)) if hosts else None
             if reload:
                 look = broker.look if broker is not None else _nothing
-                status = run_reloading(self.supervise, look, broker=None, verbosity=verbosity, **options)
+                status = run_reloading(
+                    self.supervise, look, children=children, broker=None, verbosity=verbosity, **options
+                )
                 if status:
                     raise SystemExit(status)
             else:
-                self.supervise(broker=broker, verbosity=verbosity, **options)
+                self.supervise(children=children, broker=broker, verbosity=verbosity, **options)
 
     @contextmanager
-    def _broker(self, verbosity: int) -> Iterator[BrokerProcess]:
-        broker = BrokerProcess(conf(), verbosity=verbosity)
+    def _broker(self, children: Children, verbosity: int) -> Iterator[BrokerProcess]:
+        broker = BrokerProcess(conf(), children, verbosity=verbosity)
         try:
             self.stdout.write(f"the broker listens on {broker.wait_ready()}")
             yield broker
@@ -99,6 +109,7 @@ class Command(BaseCommand):
     def supervise(
         self,
         *,
+        children: Children,
         broker: BrokerProcess | None,
         processes: int | None,
         role: str,
@@ -121,7 +132,11 @@ class Command(BaseCommand):
                 look(figures)
 
             supervisor = Supervisor(
-                current, plans, transport, broker=broker, name=name, verbosity=verbosity, on_report=on_report
+                *(current, plans, transport, children),
+                broker=broker,
+                name=name,
+                verbosity=verbosity,
+                on_report=on_report,
             )
             self._handle_signals(supervisor)
             self._say_plans(plans)

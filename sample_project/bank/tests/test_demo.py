@@ -339,8 +339,8 @@ def workers(demo: int) -> list[int]:
     found = []
     for process in psutil.Process(demo).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            parent = process.parent()
-            if parent and any("multiprocessing.forkserver" in argument for argument in parent.cmdline()):
+            # A forked process has the command line of the one that it was forked from.
+            if all("runprocessors" in parent.cmdline() for parent in process.parents()[:2]):
                 found.append(process.pid)
     return found
 

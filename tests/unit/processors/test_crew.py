@@ -8,6 +8,7 @@ import pytest
 
 from enode_django.conf import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.processors.children import ContextChildren
 from enode_django.processors.control import Beat, Role, send
 from enode_django.processors.crew import Crew, Plan, Worker
 
@@ -42,7 +43,8 @@ def ending_worker() -> Worker:
 def test_the_last_word_of_a_worker_counts(turn: Callable[[Crew], object]) -> None:
     transport = MemoryTransport()
     transport.create_topic("commands", 1)
-    crew = Crew(Conf(), Plan(Role.COMMAND, 1, "commands", 1, ["g"]), transport, supervisor="s", verbosity=0)
+    plan = Plan(Role.COMMAND, 1, "commands", 1, ["g"])
+    crew = Crew(Conf(), plan, transport, children=ContextChildren(), supervisor="s", verbosity=0)
     crew._workers[0] = ending_worker()
     turn(crew)
     assert crew.workers == []

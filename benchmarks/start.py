@@ -1,0 +1,161 @@
+"""What it takes to start: processors until their first answer, ``manage.py check``, and processors without work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from benchmarks.figures import Figure, median
+from benchmarks.processors import BenchmarkError, Processors, wait_for
+from benchmarks.workspace import COMMANDS, QUEUES, SETTINGS, Services
+from enode_django import execute_command
+from enode_django.commanding.bus import QueueCommandBus
+from enode_django.ids import new_id
+from enode_django.runtime import use_bus
+from sample_project.bank.domain import OpenAccount
+from sample_project.embedded import Broker
+
+SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.transfers")
+LEAN = "benchmarks.lean_settings"
+PATIENCE = 60.0
+SETTLING, IDLE = 10.0, 20.0
+"""Seconds without work: until they count, and those that count."""
+PROJECT_SETTINGS = """
+import os
+from plain.settings import *
+from sample_project.settings import database_from_url
+DATABASES = {"default": database_from_url(os.environ["DATABASE_URL"])}
+INSTALLED_APPS += os.environ.get("MORE_APPS", "").split()
+"""
+
+
+def run(services: Services, quick: bool) -> list[Figure]:
+    rounds = 3 if quick else 9
+    return [
+        *_starts(services, "start", LEAN, rounds, "without apps for people"),
+        *_starts(services, "start of the sample", SETTINGS, rounds, "with admin and API"),
+        *_checks(services, rounds),
+        *_idle(services),
+    ]
+
+
+# -- to the first answer ----------------------------------------------------------------------------------------------
+
+
+def _starts(services: Services, name: str, settings: str, rounds: int, note: str) -> list[Figure]:
+    with Broker() as broker:
+        _start(services, broker, settings)  # compiles what is not compiled yet
+        measured = [_start(services, broker, settings) for _ in range(rounds)]
+    seconds, spent = zip(*measured, strict=True)
+    return [
+        median(f"{name}, to the first answer", seconds, "s", note),
+        median(f"{name}, processor time", spent, "s", "of all processes, until then"),
+    ]
+
+
+def _start(services: Services, broker: Broker, settings: str) -> tuple[float, float]:
+    """Seconds until the first answer, and the processor time of all processes until then."""
+    with services.workspace(SUBSCRIBERS, queue=broker.url, **_topics()) as workspace:
+        workspace.settings = settings
+        workspace.transport.create_topic(workspace.enode["COMMAND_TOPIC"], QUEUES)
+        bus = QueueCommandBus(workspace.transport, workspace.producer, workspace.enode["COMMAND_TOPIC"])
+        command = OpenAccount(aggregate_root_id=new_id(), owner="somebody")
+        with contextlib.closing(bus), use_bus(bus):
+            started = time.perf_counter()
+            with Processors(workspace, 1, "all", ready=False) as processors:
+                execute_command(command, timeout=PATIENCE).raise_for_status()
+                return time.perf_counter() - started, _processor_time(_family(processors))
+
+
+def _topics() -> dict[str, str]:
+    """Others in each round, as all rounds have the same broker."""
+    return {"COMMAND_TOPIC": f"{COMMANDS}-{new_id()}", "EVENT_TOPIC": f"events-{new_id()}"}
+
+
+def _family(processors: Processors) -> list[psutil.Process]:
+    first = psutil.Process(processors.process.pid)
+    return [first, *first.children(recursive=True)]
+
+
+def _processor_time(processes: list[psutil.Process]) -> float:
+    """Seconds, those of children that have ended included."""
+    return sum(sum(process.cpu_times()[:4]) for process in processes)
+
+
+# -- manage.py check --------------------------------------------------------------------------------------------------
+
+
+def _checks(services: Services, rounds: int) -> list[Figure]:
+    """In a project as ``startproject`` makes it, on PostgreSQL: with and without the app, in turn."""
+    with services.database() as url, _project() as directory:
+        pairs = [(_check(directory, url, "enode_django"), _check(directory, url, "")) for _ in range(rounds + 1)][1:]
+    return [
+        median("check with the app", [ours for ours, _ in pairs], "s", "processor time"),
+        median("check without the app", [plain for _, plain in pairs], "s", "processor time"),
+        median("check with / without", [ours / plain for ours, plain in pairs], "", "of each pair"),
+    ]
+
+
+@contextlib.contextmanager
+def _project() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="enode-bench-") as name:
+        directory = Path(name)
+        subprocess.run([sys.executable, "-m", "django", "startproject", "plain", directory], check=True)
+        (directory / "measured_settings.py").write_text(PROJECT_SETTINGS)
+        yield directory
+
+
+def _check(directory: Path, url: str, apps: str) -> float:
+    paths = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "DATABASE_URL": url, "MORE_APPS": apps}
+    command = [sys.executable, "manage.py", "check", "--settings", "measured_settings"]
+    before = _of_children()
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise BenchmarkError(f"manage.py check ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return _of_children() - before
+
+
+def _of_children() -> float:
+    """Seconds of processor time, of those that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# -- without work -----------------------------------------------------------------------------------------------------
+
+
+def _idle(services: Services) -> list[Figure]:
+    location = f"tcp://127.0.0.1:{_free_port()}"
+    with tempfile.TemporaryDirectory(prefix="enode-bench-") as directory:
+        broker = {"LISTEN": location, "DIRECTORY": str(Path(directory) / "broker")}
+        with services.workspace(SUBSCRIBERS, queue=location, BROKER=broker, LEASE=10.0) as workspace:
+            workspace.settings = LEAN
+            with Processors(workspace, 1, "all", ready=False, options=("--with-broker",)) as processors:
+                wait_for("the workers beat", lambda: processors.report().get("beating_workers") == 2, PATIENCE)
+                time.sleep(SETTLING)
+                processes = _family(processors)
+                before = _processor_time(processes)
+                time.sleep(IDLE)
+                share = (_processor_time(processes) - before) / IDLE
+                memory = sum(process.memory_full_info().pss for process in processes)
+    return [
+        Figure("idle, memory", memory / 1e6, "MB", note=f"PSS of {len(processes)} processes, the broker among them"),
+        Figure("idle, processor time", 100 * share, "% of a core"),
+    ]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port

@@ -1,0 +1,68 @@
+"""What a worker's process imports in a project that uses none of the optional packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enode_django.processors.control import Role
+from enode_django.processors.worker import PIPELINES
+
+PROJECT = Path(__file__).resolve().parents[3]
+SETTINGS = """
+SECRET_KEY = "x"
+DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "x"}}
+INSTALLED_APPS = ["enode_django", "shop"]
+"""
+LOADS = """
+import importlib, sys
+import django
+django.setup()
+from enode_django.management.commands import runprocessors
+from enode_django.runtime import make_store, make_transport
+from enode_django.conf import conf
+from enode_django.processors.statistics import Statistics
+module = importlib.import_module(sys.argv[1])
+transport, store = make_transport(), make_store()
+if "event" in sys.argv[1]:
+    module.EventPipeline(conf(), transport, store, owner="x", statistics=Statistics())
+else:
+    module.Pipeline(conf(), transport, store, owner="x", notes=[memoryview(bytearray(8)).cast("q")],
+                    statistics=Statistics())
+print(*sys.modules)
+"""
+NEEDLESS = [
+    *(
+        "celery",
+        "redis",
+        "rest_framework",
+        "drf_spectacular",
+        "prometheus_client",
+        "opentelemetry",
+        "pyspark",
+        "pandas",
+    ),
+    *("psycopg_pool", "django.contrib.admin", "enode_django.admin", "enode_django.api.urls", "enode_django.spark"),
+    *("enode_django.equeue.broker.server", "enode_django.processors.prometheus", "enode_django.testing"),
+]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_worker_imports_only_what_its_settings_use(tmp_path: Path, role: Role) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop_settings.py").write_text(SETTINGS)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, PIPELINES[role]],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROJECT), "DJANGO_SETTINGS_MODULE": "shop_settings"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = set(done.stdout.split())
+    assert PIPELINES[role] in imported
+    assert sorted(imported.intersection(NEEDLESS)) == []

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enode_django.conf import Conf
+from enode_django.processors import template
+from enode_django.processors.children import STOP_SIGNALS, UNKNOWN_STATUS, ContextChildren, Job, Started
+from enode_django.processors.template import TemplateChildren, make_children, why_not
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+
+SOON = 20.0
+
+
+class NoOthers:
+    """Stands where children are started when the template cannot."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def start(self, job: Job) -> Started:
+        self.asked.append(job.name)
+        raise InterruptedError
+
+    def close(self) -> None:
+        pass
+
+
+def echo(connection: Connection, notes: Any, prefix: str) -> None:
+    """Answers each text until it gets an empty one, and notes how many there were."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    while text := connection.recv_bytes():
+        notes[-1] += 1
+        connection.send_bytes(prefix.encode() + text)
+    sys.exit(7)
+
+
+def sees(connection: Connection, notes: Any) -> None:
+    """Says what a child finds: open connections, systemd's variables, threads."""
+    pipes = template._connections()
+    connection.send_bytes(
+        json.dumps(["NOTIFY_SOCKET" in os.environ, len(pipes), threading.active_count(), os.getpid()]).encode()
+    )
+    connection.recv_bytes()
+
+
+def leaves_a_process(connection: Connection, notes: Any) -> None:
+    """Ends, while a process of its own lives on with all that it has inherited, until its input ends."""
+    connection.send_bytes(b"ready")
+    if os.fork() == 0:
+        connection.recv_bytes()
+        os._exit(0)
+    os._exit(3)
+
+
+@pytest.fixture
+def others() -> NoOthers:
+    return NoOthers()
+
+
+@pytest.fixture
+def children(others: NoOthers) -> Iterator[TemplateChildren]:
+    with closing(TemplateChildren(others)) as children:
+        yield children
+
+
+def test_a_child_answers_notes_and_tells_its_status(children: TemplateChildren) -> None:
+    process, connection, notes = children.start(Job("one", echo, ("> ",), notes=2))
+    connection.send_bytes(b"hello")
+    assert connection.recv_bytes() == b"> hello"
+    assert list(notes) == [0, 1]
+    assert process.is_alive()
+    assert process.exitcode is None
+    connection.send_bytes(b"")
+    process.join(SOON)
+    assert (process.exitcode, process.is_alive()) == (7, False)
+    assert wait([process.sentinel], SOON), "who waits for its end is told"
+
+
+@pytest.mark.parametrize(("end", "status"), [("terminate", -signal.SIGTERM), ("kill", -signal.SIGKILL)])
+def test_the_signal_that_ended_a_child_is_known(children: TemplateChildren, end: str, status: int) -> None:
+    process, connection, _ = children.start(Job("one", echo, ("",), notes=1))
+    connection.send_bytes(b"x")
+    connection.recv_bytes()  # it lets signals through by now
+    getattr(process, end)()
+    process.join(SOON)
+    assert process.exitcode == status
+    getattr(process, end)()  # nobody else is meant
+
+
+def test_children_share_no_connection_and_speak_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere")
+    with closing(TemplateChildren(NoOthers())) as children:
+        started = [children.start(Job(f"{n}", sees, ())) for n in range(3)]
+        seen = [json.loads(one.connection.recv_bytes()) for one in started]
+        for one in started:
+            one.connection.send_bytes(b"")
+
+    assert [told for told, *_ in seen] == [False] * 3
+    assert all(threads == 1 for _, _, threads, _ in seen)
+    assert [pid for *_, pid in seen] == [one.process.pid for one in started]
+    counts = [count for _, count, *_ in seen]
+    assert len(set(counts)) == 1, f"a later child holds what an earlier one has: {counts}"
+
+
+def test_the_end_of_a_child_is_seen_though_a_process_of_its_own_lives_on(children: TemplateChildren) -> None:
+    process, connection, _ = children.start(Job("one", leaves_a_process, ()))
+    assert connection.recv_bytes() == b"ready"
+    process.join(SOON)
+    assert process.exitcode == 3
+    connection.send_bytes(b"end")
+
+
+def test_without_its_template_a_child_is_let_go_and_others_start_the_next(
+    children: TemplateChildren, others: NoOthers
+) -> None:
+    process, connection, _ = children.start(Job("one", echo, ("",), notes=1))
+    assert children._template.pid is not None
+    os.kill(children._template.pid, signal.SIGKILL)
+    process.join(SOON)
+    assert process.exitcode == UNKNOWN_STATUS
+    connection.send_bytes(b"x")
+    assert connection.recv_bytes() == b"x", "it lives on until its connection ends"
+    connection.send_bytes(b"")
+    with pytest.raises(InterruptedError):
+        children.start(Job("two", echo, ("",)))
+    assert others.asked == ["two"]
+
+
+def test_what_cannot_be_imported_is_left_to_others(children: TemplateChildren, others: NoOthers) -> None:
+    with pytest.raises(InterruptedError):
+        children.start(Job("one", echo, ("",), imports=["enode_django.no_such_module"]))
+    assert others.asked == ["one"]
+
+
+def test_closing_ends_those_that_live() -> None:
+    children = TemplateChildren(NoOthers())
+    process, connection, _ = children.start(Job("one", echo, ("",), notes=1))
+    connection.send_bytes(b"x")
+    connection.recv_bytes()
+    children.close()
+    assert process.exitcode == -signal.SIGTERM
+    assert children._template.exitcode == 0
+    children.close()
+
+
+# -- where nothing is forked ------------------------------------------------------------------------------------------
+
+ASKS = """
+import sys, os
+{before}
+from enode_django.processors.template import why_not
+print(why_not())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ("", "None"),
+        ("from threading import *; Thread(target=Event().wait, name='mine', daemon=True).start()", "threads: mine"),
+        ("import socket; kept = socket.socket()", "has opened connections: file descriptor"),
+        ("import select; kept = select.epoll()", "anon_inode:[eventpoll]"),
+        (
+            "import ctypes; c = ctypes.CDLL(None); "
+            "c.pthread_create(ctypes.byref(ctypes.c_ulong()), None, ctypes.cast(c.pause, ctypes.c_void_p), None)",
+            "a library that the project loads has started 1 threads",
+        ),
+    ],
+)
+def test_a_process_is_forked_only_when_that_is_safe(before: str, reason: str) -> None:
+    asked = subprocess.run(
+        [sys.executable, "-c", ASKS.format(before=before)],
+        cwd=Path(__file__).resolve().parents[3],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "sample_project.settings"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert reason in asked.stdout
+
+
+def in_another_thread(call: Callable[[], object]) -> object:
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_another_thread_forks_nothing() -> None:
+    assert in_another_thread(why_not) == "this is not the main thread"
+
+
+def test_elsewhere_than_on_linux_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert why_not() == "on darwin nothing is forked"
+
+
+def test_the_settings_may_say_that_nothing_is_forked() -> None:
+    assert isinstance(make_children(Conf(PRELOAD=False)), ContextChildren)
+
+
+def test_it_says_why_nothing_is_forked(caplog: pytest.LogCaptureFixture) -> None:
+    with closing(socket.socket()), caplog.at_level("INFO", "enode_django.supervisor"):
+        children = in_another_thread(lambda: make_children(Conf()))
+    assert isinstance(children, ContextChildren)
+    assert "each worker loads the project by itself: this is not the main thread" in caplog.text
