@@ -1,0 +1,23 @@
+"""The kinds of faults: a class each, in the registry `KINDS` by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chaos.faults import processes, servers
+from chaos.faults.base import Fault, Skipped
+
+__all__ = ["KINDS", "Fault", "Skipped", "switched_on"]
+
+KINDS: dict[str, type[Fault]] = {kind.name: kind for module in (processes, servers) for kind in module.KINDS}
+ALL = "all"
+
+
+def switched_on(more: Iterable[str] = (), less: Iterable[str] = ()) -> frozenset[str]:
+    """The names of the kinds that a run uses: those of the defaults, ``more`` and not ``less``; "all" names all."""
+    default = {name for name, kind in KINDS.items() if kind.default}
+    return frozenset((default | _named(more)) - _named(less))
+
+
+def _named(names: Iterable[str]) -> set[str]:
+    return set(KINDS) if ALL in names else set(names)
