@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 import psycopg
 
 from chaos.world import COMMANDS, EVENTS, GROUP, SUBSCRIBERS, World
-from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import QueueError
 
 
@@ -16,9 +15,9 @@ class Quiet:
     sent. So if all that was there at the beginning of a look is committed, and nothing has come by its end, nothing is
     on its way."""
 
-    def __init__(self, world: World, transport: Transport) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._transport = transport
+        self._transport = world.transport
         self.unrest: list[str] = ["nobody has looked yet"]
 
     def reached(self) -> bool:

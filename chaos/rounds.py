@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import shutil
 import signal
@@ -74,12 +73,11 @@ class _Running:
 
     def run(self) -> list[str]:
         """Return what went wrong beside the promises that the checker judges."""
-        with contextlib.closing(self._world.make_transport()) as transport:
-            with Watcher(transport, self._world.run / "offsets.jsonl"):
-                seconds = self._load()
-                self._finish()
-                self._wait_quiet(Quiet(self._world, transport))
-            self._stop_processes()
+        with Watcher(self._world.transport, self._world.run / "offsets.jsonl"):
+            seconds = self._load()
+            self._finish()
+            self._wait_quiet(Quiet(self._world))
+        self._stop_processes()
         self._say_figures(seconds)
         return [f"client {child.name} ended with {child.status}" for child in self._clients if child.status]
 

@@ -91,11 +91,14 @@ class World:
         self.proxies: dict[str, Proxy] = {}
         self.supervisors: dict[str, Supervisor] = {}
         self.celery: Child | None = None
+        self.transport: Transport
+        """The driver's own way to the queue, past the proxies."""
 
     def __enter__(self) -> World:
         try:
             self._start_servers()
             self._migrate()
+            self.transport = self._stack.enter_context(contextlib.closing(self._make_transport()))
             self._make_topics()
             self._make_processes()
         except BaseException:
@@ -154,13 +157,11 @@ class World:
 
     def _make_topics(self) -> None:
         """With a group that commits nothing, so that what was sent can be looked at in the end."""
-        with contextlib.closing(self.make_transport()) as transport:
-            for topic in (COMMANDS, EVENTS):
-                for queue in range(transport.create_topic(topic, QUEUES)):
-                    transport.acquire("onlooker", topic, queue, "onlooker", 1)
+        for topic in (COMMANDS, EVENTS):
+            for queue in range(self.transport.create_topic(topic, QUEUES)):
+                self.transport.acquire("onlooker", topic, queue, "onlooker", 1)
 
-    def make_transport(self) -> Transport:
-        """The driver's own way to the queue, past the proxies."""
+    def _make_transport(self) -> Transport:
         if self.setup.transport == "broker":
             return BrokerTransport(self.broker.url, timeout=TIMEOUT)
         return RedisStreamsTransport(self.redis.url, prefix=PREFIX, timeout=TIMEOUT)

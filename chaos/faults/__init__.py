@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaos.faults import processes, servers
+from chaos.faults import connections, messages, processes, servers, turned
 from chaos.faults.base import Fault, Skipped
 
 __all__ = ["KINDS", "Fault", "Skipped", "switched_on"]
 
-KINDS: dict[str, type[Fault]] = {kind.name: kind for module in (processes, servers) for kind in module.KINDS}
+MODULES = (processes, servers, connections, turned, messages)
+KINDS: dict[str, type[Fault]] = {kind.name: kind for module in MODULES for kind in module.KINDS}
 ALL = "all"
 
 
