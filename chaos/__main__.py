@@ -15,9 +15,10 @@ from pathlib import Path
 from types import FrameType
 
 from chaos.faults import ALL, KINDS, switched_on
+from chaos.names import Setup
 from chaos.processes import guarded_directory
 from chaos.rounds import Round, run_round
-from chaos.world import Setup
+from chaos.servers import can_mount, take_private_mounts
 
 ROUND_MINUTES = 2.0
 BESIDE_FAULTS = 45.0
@@ -137,6 +138,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     if options.seed is None:
         options.seed = random.randrange(1_000_000)
+    if "full-disk" in switched_on(options.more, options.less) and can_mount():
+        take_private_mounts([*arguments, "--seed", str(options.seed)])
     signal.signal(signal.SIGTERM, _end)
     _say(f"seed {options.seed}; this repeats the run: --minutes {options.minutes:g} --seed {options.seed}")
     try:

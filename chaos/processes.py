@@ -44,6 +44,8 @@ class Child:
         self.log_path = log
         self.wanted = False
         """The run expects it to live: if it does not, it is started again."""
+        self.is_restarting = False
+        """It was told to end, and is expected to be started again then."""
         self._command = command
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,6 +55,7 @@ class Child:
         self.wanted = True
         if self.is_running:
             return
+        self.is_restarting = False
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -81,6 +84,11 @@ class Child:
     def send_signal(self, number: int) -> None:
         if self._process is not None:
             self._process.send_signal(number)
+
+    def restart(self) -> None:
+        """Tell it to end. Whoever looks after the children starts it again when it has."""
+        self.is_restarting = True
+        self.send_signal(signal.SIGTERM)
 
     def signal_group(self, number: int) -> None:
         """Send a signal to every process of the group; without effect when none is left."""

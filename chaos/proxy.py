@@ -38,6 +38,11 @@ class Proxy:
         """Reset all connections; return how many there were (each has two ends)."""
         return self._call(self._cut)
 
+    def lead_to(self, target: int) -> None:
+        """Let connections lead to another port from now on; those that there are end."""
+        self.target = target
+        self.cut()
+
     def silence(self) -> None:
         """Let nothing through any more; connections stay open, and new ones are taken."""
         self._call(self._flowing.clear)

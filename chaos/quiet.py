@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import psycopg
 
-from chaos.world import COMMANDS, EVENTS, GROUP, SUBSCRIBERS, World
+from chaos.names import COMMANDS, EVENTS, GROUP, SUBSCRIBERS
+from chaos.world import World
 from enode_django.exceptions import QueueError
 
 
@@ -17,7 +18,7 @@ class Quiet:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._transport = world.transport
+        self._transport = world.services.transport
         self.unrest: list[str] = ["nobody has looked yet"]
 
     def reached(self) -> bool:
@@ -45,7 +46,7 @@ class Quiet:
                 yield f"{group} has messages of {topic} left, by queue: {left}"
 
     def _running_jobs(self) -> Iterator[str]:
-        for (kind,) in self._world.query(
+        for (kind,) in self._world.services.query(
             "SELECT kind FROM enode_django_job WHERE state = 'running' AND lease_until > now()"
         ):
             yield f"a job {kind} is running"

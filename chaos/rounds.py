@@ -15,13 +15,14 @@ from typing import NamedTuple
 from chaos.counting import Counting
 from chaos.errors import ChaosError
 from chaos.faults import KINDS
+from chaos.names import Setup
 from chaos.plan import PlannedFault, make_plan
 from chaos.processes import PROJECT, Child
 from chaos.quiet import Quiet
 from chaos.timeline import Timeline
 from chaos.waiting import wait_until
 from chaos.watcher import Watcher
-from chaos.world import Setup, World
+from chaos.world import World
 
 CLIENTS = 2
 UNDER_WAY = 50
@@ -73,7 +74,7 @@ class _Running:
 
     def run(self) -> list[str]:
         """Return what went wrong beside the promises that the checker judges."""
-        with Watcher(self._world.transport, self._world.run / "offsets.jsonl"):
+        with Watcher(self._world.services.transport, self._world.run / "offsets.jsonl"):
             seconds = self._load()
             self._finish()
             self._wait_quiet(Quiet(self._world))
@@ -83,7 +84,7 @@ class _Running:
 
     def _load(self) -> float:
         """Let the clients work and the faults happen; return how many seconds the clients had."""
-        self._clients = [self._world.client(f"client-{number}", self._round.seed) for number in range(1, CLIENTS + 1)]
+        self._clients = [self._world.make_client(f"client-{number}") for number in range(1, CLIENTS + 1)]
         began = time.monotonic()
         for client in self._clients:
             client.start()
@@ -137,7 +138,7 @@ class _Running:
                 child.send_signal(signal.SIGTERM)
         for child in self._world.children:
             child.wait_end(STOP_SECONDS)
-        self._world.broker.stop()
+        self._world.services.broker.stop()
 
     def _say_figures(self, seconds: float) -> None:
         self._counting.look()

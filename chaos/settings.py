@@ -32,4 +32,4 @@ DATABASES = {
     alias: {**database, "OPTIONS": {"connect_timeout": CONNECT_SECONDS, **database["OPTIONS"]}}
     for alias, database in SAMPLE_DATABASES.items()
 }
-CELERY_BEAT_SCHEDULE: dict[str, object] = {}
+CELERY_BEAT_SCHEDULE = {}

@@ -12,6 +12,7 @@ from chaos.plan import PlannedFault
 from chaos.world import World
 
 TICK = 0.05
+LONGER = 1.25
 
 
 class _Step(NamedTuple):
@@ -22,7 +23,7 @@ class _Step(NamedTuple):
 
 class Timeline:
     """Everything happens in the calling thread, one step after the other: a step that takes long lets the next ones be
-    late. ``made`` counts the faults by kind, ``skipped`` those that could not be made."""
+    late, with the same pauses in between. ``made`` counts faults by kind, ``skipped`` those that could not be made."""
 
     def __init__(self, world: World, plan: Sequence[PlannedFault], say: Callable[[str], None]) -> None:
         self.made: Counter[str] = Counter()
@@ -34,11 +35,14 @@ class Timeline:
         self._open: dict[PlannedFault, Fault] = {}
 
     def run(self, seconds: float, tick: Callable[[], None]) -> None:
-        """Go through all steps and return after ``seconds`` at the earliest; ``tick`` is called again and again."""
-        began = time.monotonic()
-        while self._steps or time.monotonic() - began < seconds:
-            if self._steps and self._steps[0].at <= time.monotonic() - began:
+        """Go through all steps and return after ``seconds``, or a quarter more if steps took long: what comes later is
+        left out. ``tick`` is called again and again."""
+        began, held_up = time.monotonic(), 0.0
+        while (passed := time.monotonic() - began - held_up) < seconds and passed + held_up < LONGER * seconds:
+            if self._steps and self._steps[0].at <= passed:
+                took = time.monotonic()
                 self._take(self._steps.pop(0))
+                held_up += time.monotonic() - took
             else:
                 time.sleep(TICK)
             tick()

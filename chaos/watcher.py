@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from chaos.journal import Journal
-from chaos.world import COMMANDS, EVENTS
+from chaos.names import COMMANDS, EVENTS
 from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import QueueError
 

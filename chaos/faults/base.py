@@ -3,8 +3,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from chaos.names import Setup
 from chaos.plan import Choice, PlannedFault
-from chaos.world import Setup, World
+from chaos.world import World
 
 
 class Skipped(Exception):

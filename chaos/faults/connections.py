@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chaos.faults.base import Fault
+from chaos.names import CLIENTS, HOSTS, Setup
 from chaos.proxy import Proxy
-from chaos.world import CLIENTS, HOSTS, Setup
 
 LONGEST_DELAY = 0.2
 
@@ -16,11 +16,11 @@ class _WayFault(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [f"way of {name}" for name in (*HOSTS, *CLIENTS)]
+        return [f"way of {name}" for name in (*HOSTS, CLIENTS)]
 
     @property
     def _proxy(self) -> Proxy:
-        return self.world.proxies[self.planned.target.removeprefix("way of ")]
+        return self.world.services.ways[self.planned.target.removeprefix("way of ")]
 
 
 class CutConnections(_WayFault):

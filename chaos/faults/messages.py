@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from chaos.faults.base import Fault, Skipped
-from chaos.world import COMMANDS, EVENTS, QUEUES, Setup
+from chaos.names import COMMANDS, EVENTS, QUEUES, Setup
 from enode_django.exceptions import QueueError
 
 MOST = 200
@@ -33,7 +33,7 @@ class _MessageFault(Fault):
     def _stored(self) -> dict[int, list[bytes]]:
         """A run of messages of each queue that has any, as they lie there. Raises `Skipped`."""
         chance, found = self._random, {}
-        transport = self.world.transport
+        transport = self.world.services.transport
         try:
             ends = transport.end_offsets(self._topic)
             for queue, end in ends.items():
@@ -50,7 +50,7 @@ class _MessageFault(Fault):
     def _send(self, messages: Messages) -> str:
         """Send, and return how many. Raises `Skipped`; some may be stored then."""
         try:
-            self.world.transport.send(self._topic, messages)
+            self.world.services.transport.send(self._topic, messages)
         except QueueError as error:
             raise Skipped(f"the queue is away: {error}") from error
         return f"{sum(map(len, messages.values()))} messages"

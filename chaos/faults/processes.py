@@ -6,8 +6,8 @@ import signal
 from collections.abc import Sequence
 
 from chaos.faults.base import Fault, Skipped
-from chaos.processes import Supervisor, signal_process
-from chaos.world import GUEST, HOSTS, Setup
+from chaos.names import CELERY, GUEST, HOSTS, Setup
+from chaos.processes import Child, Supervisor, signal_process
 
 ROLES = ("command", "event")
 
@@ -21,7 +21,7 @@ class _WorkerFault(Fault):
 
     def _worker(self) -> int:
         host, role = self.planned.target.split("/")
-        workers = self.world.supervisors[host].workers(role)
+        workers = self.world.supervisor(host).workers(role)
         if not workers:
             raise Skipped(f"{host} has no {role} worker at the moment")
         return workers[int(self.planned.share * len(workers))]
@@ -62,7 +62,7 @@ class _HostFault(Fault):
 
     @property
     def _supervisor(self) -> Supervisor:
-        return self.world.supervisors[self.planned.target]
+        return self.world.supervisor(self.planned.target)
 
 
 class KillSupervisor(_HostFault):
@@ -80,20 +80,6 @@ class KillSupervisor(_HostFault):
         self._supervisor.start()
 
 
-class KillHost(_HostFault):
-    """The supervisor and all its processes at once, as a machine that loses its power."""
-
-    name = "kill-host"
-    shortest, longest = 0.0, 4.0
-
-    def begin(self) -> str:
-        self._supervisor.kill_group()
-        return f"killed the group of process {self._supervisor.pid}"
-
-    def end(self) -> None:
-        self._supervisor.start()
-
-
 class PauseSupervisor(_HostFault):
     name = "pause-supervisor"
     shortest, longest = 0.5, 6.0
@@ -106,32 +92,52 @@ class PauseSupervisor(_HostFault):
         self._supervisor.send_signal(signal.SIGCONT)
 
 
-class PauseHost(_HostFault):
-    name = "pause-host"
+class _GroupFault(Fault):
+    """Befalls a process with all that it has started: a supervisor with its workers, or Celery."""
+
+    @classmethod
+    def targets(cls, setup: Setup) -> list[str]:
+        return [*HOSTS, CELERY]
+
+    @property
+    def _child(self) -> Child:
+        return self.world.child(self.planned.target)
+
+
+class KillGroup(_GroupFault):
+    """All at once, as a machine that loses its power. They are started again at the end."""
+
+    name = "kill-group"
+    shortest, longest = 0.0, 4.0
+
+    def begin(self) -> str:
+        self._child.kill_group()
+        return f"killed the group of process {self._child.pid}"
+
+    def end(self) -> None:
+        self._child.start()
+
+
+class PauseGroup(_GroupFault):
+    name = "pause-group"
     shortest, longest = 0.5, 6.0
 
     def begin(self) -> str:
-        self._supervisor.signal_group(signal.SIGSTOP)
-        return f"stopped the group of process {self._supervisor.pid}"
+        self._child.signal_group(signal.SIGSTOP)
+        return f"stopped the group of process {self._child.pid}"
 
     def end(self) -> None:
-        self._supervisor.signal_group(signal.SIGCONT)
+        self._child.signal_group(signal.SIGCONT)
 
 
 class RestartSupervisor(_HostFault):
     """As a deploy does it: it drains, ends, and is started again."""
 
     name = "restart-supervisor"
-    shortest, longest = 1.0, 4.0
 
     def begin(self) -> str:
-        self._supervisor.wanted = False
-        self._supervisor.send_signal(signal.SIGTERM)
+        self._supervisor.restart()
         return f"told process {self._supervisor.pid} to end"
-
-    def end(self) -> None:
-        self._supervisor.wait_end()
-        self._supervisor.start()
 
 
 class KillForkServer(_HostFault):
@@ -157,13 +163,14 @@ class Guest(Fault):
         return [GUEST]
 
     def begin(self) -> str:
-        guest = self.world.supervisors[GUEST]
-        guest.wait_end()
+        guest = self.world.supervisor(GUEST)
+        if guest.is_running:
+            raise Skipped("it has not gone yet")
         guest.start()
         return f"started process {guest.pid}"
 
     def end(self) -> None:
-        guest = self.world.supervisors[GUEST]
+        guest = self.world.supervisor(GUEST)
         guest.wanted = False
         guest.send_signal(signal.SIGTERM)
 
@@ -172,9 +179,9 @@ KINDS: Sequence[type[Fault]] = (
     KillWorker,
     PauseWorker,
     KillSupervisor,
-    KillHost,
+    KillGroup,
     PauseSupervisor,
-    PauseHost,
+    PauseGroup,
     RestartSupervisor,
     KillForkServer,
     Guest,

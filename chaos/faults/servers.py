@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import psycopg
 
 from chaos.faults.base import Fault, Skipped
+from chaos.names import BROKER, Setup
 from chaos.processes import signal_process
-from chaos.world import Setup
 from sample_project.embedded import Server
 
-REDIS, BROKER = "redis", "broker"
+REDIS = "redis"
 
 
 def _postgres(setup: Setup) -> list[str]:
@@ -28,8 +28,9 @@ class _ServerFault(Fault):
     def _server(self) -> Server:
         kind, _, number = self.planned.target.partition(" ")
         if kind == "postgres":
-            return self.world.postgres[int(number)]
-        return self.world.broker if kind == BROKER else self.world.redis
+            return self.world.services.postgres[int(number)]
+        services = self.world.services
+        return services.broker if kind == BROKER else services.redis
 
 
 class KillServer(_ServerFault):
@@ -79,7 +80,7 @@ class _PostgresFault(Fault):
 
     def _ask(self, statement: str) -> list[int]:
         """The first column. Raises `Skipped` if the server is away."""
-        server = self.world.postgres[int(self.planned.target.split()[1])]
+        server = self.world.services.postgres[int(self.planned.target.split()[1])]
         try:
             with psycopg.connect(server.url, autocommit=True, connect_timeout=2) as connection:
                 return [int(row[0]) for row in connection.execute(statement.encode())]

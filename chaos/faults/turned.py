@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chaos.faults.base import Fault
-from chaos.world import CLIENTS, HOSTS, Setup
+from chaos.names import BROKER, CLIENTS, HOSTS, Setup
 
-BROKER = "broker"
 LARGEST_STEP = 3600.0
 SHORTEST_DELAY, LONGEST_DELAY = 0.005, 0.25
 
@@ -20,7 +19,7 @@ class ClockStep(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [f"clock of {name}" for name in (*HOSTS, *CLIENTS, *([BROKER] if setup.transport == BROKER else []))]
+        return [f"clock of {name}" for name in (*HOSTS, CLIENTS, *([BROKER] if setup.transport == BROKER else []))]
 
     def begin(self) -> str:
         step = LARGEST_STEP * (2 * self.planned.share - 1) ** 3  # small ones more often
