@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,6 +14,8 @@ Result = TypeVar("Result")
 
 PIECE = 256 * 1024
 START_SECONDS = 10.0
+_AT_ONCE = struct.pack("ii", 1, 0)
+"""Closing with this sends a reset."""
 
 
 class Proxy:
@@ -68,6 +72,7 @@ class Proxy:
     def _cut(self) -> int:
         ends = list(self._connections)
         for writer in ends:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
             writer.transport.abort()
         return len(ends) // 2
 

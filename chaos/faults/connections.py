@@ -12,15 +12,15 @@ LONGEST_DELAY = 0.2
 
 
 class _WayFault(Fault):
-    """Befalls the way of a host, or of the clients, to the queue; the target is "way of NAME"."""
+    """Befalls the way of a host, or of the clients, to the queue; the target is "way NAME"."""
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [f"way of {name}" for name in (*HOSTS, CLIENTS)]
+        return [f"way {name}" for name in (*HOSTS, CLIENTS)]
 
     @property
     def _proxy(self) -> Proxy:
-        return self.world.services.ways[self.planned.target.removeprefix("way of ")]
+        return self.world.services.ways[self.planned.target.removeprefix("way ")]
 
 
 class CutConnections(_WayFault):

@@ -29,10 +29,10 @@ class Rebuild(_Job):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [f"rebuild of {name}" for name in PROJECTIONS]
+        return list(PROJECTIONS)
 
     def begin(self) -> str:
-        return self._send("enode_django.rebuild_projection", self.planned.target.removeprefix("rebuild of "))
+        return self._send("enode_django.rebuild_projection", self.planned.target)
 
 
 class Snapshots(_Job):
@@ -42,7 +42,7 @@ class Snapshots(_Job):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return ["snapshots"]
+        return ["everything"]
 
     def begin(self) -> str:
         return self._send("enode_django.build_snapshots")

@@ -16,15 +16,15 @@ Messages = Mapping[int, Sequence[bytes]]
 
 
 class _MessageFault(Fault):
-    """Sends messages to the queues of a topic, past all producers. The target is "topic of NAME"."""
+    """Sends messages to the queues of a topic, past all producers. The target is "topic NAME"."""
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [f"topic of {name}" for name in (COMMANDS, EVENTS)]
+        return [f"topic {name}" for name in (COMMANDS, EVENTS)]
 
     @property
     def _topic(self) -> str:
-        return self.planned.target.removeprefix("topic of ")
+        return self.planned.target.removeprefix("topic ")
 
     @property
     def _random(self) -> random.Random:

@@ -27,7 +27,7 @@ class FullDisk(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return ["room of broker"] if setup.transport == "broker" and can_mount() else []
+        return ["room broker"] if setup.transport == "broker" and can_mount() else []
 
     @property
     def _ballast(self) -> Path:
@@ -54,7 +54,7 @@ class FullRedis(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return ["memory of redis"] if setup.transport == "redis" else []
+        return ["memory redis"] if setup.transport == "redis" else []
 
     def begin(self) -> str:
         try:

@@ -25,10 +25,10 @@ class AddQueues(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [f"route of {topic}" for topic in (COMMANDS, EVENTS)]
+        return [f"route {topic}" for topic in (COMMANDS, EVENTS)]
 
     def begin(self) -> str:
-        topic, transport = self.planned.target.removeprefix("route of "), self.world.services.transport
+        topic, transport = self.planned.target.removeprefix("route "), self.world.services.transport
         try:
             count = transport.queue_count(topic)
             if count >= MOST_QUEUES:
@@ -48,10 +48,10 @@ class MalformedBatch(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [f"topic of {topic}" for topic in (COMMANDS, EVENTS)] if setup.transport == "broker" else []
+        return [f"topic {topic}" for topic in (COMMANDS, EVENTS)] if setup.transport == "broker" else []
 
     def begin(self) -> str:
-        topic = self.planned.target.removeprefix("topic of ")
+        topic = self.planned.target.removeprefix("topic ")
         body = seal(msgpack.packb([1, None, "no bytes"]))
         pool = Pool(address_of(self.world.services.broker.url, None, None), 3.0)
         try:

@@ -19,7 +19,7 @@ class ClockStep(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [f"clock of {name}" for name in (*HOSTS, CLIENTS, *([BROKER] if setup.transport == BROKER else []))]
+        return [f"clock {name}" for name in (*HOSTS, CLIENTS, *([BROKER] if setup.transport == BROKER else []))]
 
     def begin(self) -> str:
         step = LARGEST_STEP * (2 * self.planned.share - 1) ** 3  # small ones more often
@@ -30,7 +30,7 @@ class ClockStep(Fault):
         self._set(0.0)
 
     def _set(self, offset: float) -> None:
-        self.world.dials[self.planned.target.removeprefix("clock of ")].clock_offset = offset
+        self.world.dials[self.planned.target.removeprefix("clock ")].clock_offset = offset
 
 
 class SlowDisk(Fault):
@@ -41,7 +41,7 @@ class SlowDisk(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return ["disk of broker"] if setup.transport == BROKER else []
+        return ["disk broker"] if setup.transport == BROKER else []
 
     def begin(self) -> str:
         delay = SHORTEST_DELAY + (LONGEST_DELAY - SHORTEST_DELAY) * self.planned.share
