@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from chaos.errors import ChaosError
 from chaos.faults import ALL, KINDS, switched_on
 from chaos.names import Setup
 from chaos.processes import guarded_directory
@@ -42,7 +43,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=[],
         choices=kinds,
         metavar="FAULT",
-        help=f"a kind of fault that is off by default: {off}; or {ALL}",
+        help=f"a kind of fault that is off by default: {off}; or {ALL}; it goes before --without",
     )
     parser.add_argument(
         *("--without", "--less"),
@@ -95,29 +96,35 @@ def _say(text: str) -> None:
 
 def _run(options: argparse.Namespace, round_: Round) -> bool:
     """Run one round and clear up; a failed one leaves its directory."""
-    _say(f"== round {round_.number}: seed {round_.seed}, {round_.setup.transport}, {round_.setup.shards} shards")
+    _say(f"== round {round_.number}: seed {round_.seed}, {round_.setup.transport}, {round_.setup.shards} shard(s)")
     if options.plan:
         for fault in round_.plan():
             print(f"{fault.at:7.2f} {fault.kind} of {fault.target} for {fault.seconds:.1f} s")
         return True
     run = _run_directory(options, round_)
-    kept = False
     try:
         with guarded_directory() as directory:
-            kept = kept_its_promises = run_round(round_, directory, run, _say)
+            kept_its_promises = run_round(round_, directory, run, _say)
+    except ChaosError as error:
+        _say(f"the run itself failed: {error}")
+        kept_its_promises = False
     except Exception:
         traceback.print_exc()
         kept_its_promises = False
-    except BaseException:
-        kept = True  # broken off: nothing was found
+    except BaseException:  # broken off: nothing was found
+        _remove(options, run)
         raise
-    finally:
-        if kept and options.directory is None:
-            shutil.rmtree(run, ignore_errors=True)
-    if not kept_its_promises:
+    if kept_its_promises:
+        _remove(options, run)
+    else:
         _say(f"FAILED; what is left is in {run}; this repeats it:")
         _say(command_of(options, round_))
     return kept_its_promises
+
+
+def _remove(options: argparse.Namespace, run: Path) -> None:
+    if options.directory is None:
+        shutil.rmtree(run, ignore_errors=True)
 
 
 def _run_directory(options: argparse.Namespace, round_: Round) -> Path:

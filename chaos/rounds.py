@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import psycopg
+
 from chaos.counting import Counting
 from chaos.errors import ChaosError
+from chaos.evidence import keep_evidence, keep_logs
 from chaos.faults import KINDS
 from chaos.names import Setup
 from chaos.plan import PlannedFault, make_plan
@@ -53,15 +55,19 @@ def run_round(round_: Round, directory: Path, run: Path, say: Say) -> bool:
     """
     began = time.monotonic()
     with World(round_.setup, directory, run, round_.seed) as world:
+        kept_its_promises = False
         try:
             world.describe(finished=False)
             problems = _Running(round_, world, say, began).run()
             world.describe(finished=True)
             for problem in problems:
                 say(f"VIOLATION driver: {problem}")
-            return _check(run, say) and not problems
+            kept_its_promises = _check(run, say) and not problems
         finally:
             keep_logs(directory, run)
+            if not kept_its_promises:
+                _keep_evidence(world, say)
+        return kept_its_promises
 
 
 class _Running:
@@ -175,6 +181,9 @@ def _check(run: Path, say: Say) -> bool:
     return done.returncode == 0
 
 
-def keep_logs(directory: Path, run: Path) -> None:
-    """Copy the processes' logs beside what the checker reads."""
-    shutil.copytree(directory / "logs", run / "logs", dirs_exist_ok=True)
+def _keep_evidence(world: World, say: Say) -> None:
+    """A server that is away must not hide why the round has failed."""
+    try:
+        keep_evidence(world)
+    except (OSError, psycopg.Error) as error:
+        say(f"not all evidence could be kept: {error}")

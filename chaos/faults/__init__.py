@@ -15,9 +15,9 @@ ALL = "all"
 
 
 def switched_on(more: Iterable[str] = (), less: Iterable[str] = ()) -> frozenset[str]:
-    """The names of the kinds that a run uses: those of the defaults, ``more`` and not ``less``; "all" names all."""
+    """The names of the kinds that a run uses: those of the defaults without ``less``, and ``more``. "all" names all."""
     default = {name for name, kind in KINDS.items() if kind.default}
-    return frozenset((default | _named(more)) - _named(less))
+    return frozenset((default - _named(less)) | _named(more))
 
 
 def _named(names: Iterable[str]) -> set[str]:

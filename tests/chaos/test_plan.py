@@ -102,6 +102,7 @@ def test_switches_add_and_take_away_kinds() -> None:
     assert switched_on(["full-disk"]) == usual | {"full-disk"}
     assert switched_on(less=["kill-worker"]) == usual - {"kill-worker"}
     assert switched_on([ALL]) == KINDS.keys()
+    assert switched_on(["full-disk"], [ALL]) == {"full-disk"}
     assert switched_on(less=[ALL]) == frozenset()
 
 
