@@ -129,11 +129,17 @@ class _Running:
         return not any(client.is_running for client in self._clients)
 
     def _wait_quiet(self, quiet: Quiet) -> None:
+        began = time.monotonic()
+        self._next_progress = began + PROGRESS_EVERY
+
         def is_quiet() -> bool:
             self._world.tend()
-            return quiet.reached()
+            reached = quiet.reached()
+            if not reached and time.monotonic() >= self._next_progress:
+                self._next_progress += PROGRESS_EVERY
+                self._say(f"… not quiet yet: {quiet.describe()}")
+            return reached
 
-        began = time.monotonic()
         wait_until(is_quiet, quiet.describe, QUIET_SECONDS)
         self._say(f"quiet after {time.monotonic() - began:.1f} s")
 
