@@ -38,6 +38,7 @@ class RedisFailover(Fault):
                 self._bring_level(one, other)
                 master.kill()
                 other.replicaof("NO", "ONE")
+                other.config_rewrite()  # else it is a replica again when it is started anew
         except (redis.RedisError, ChaosError) as error:
             master.start()
             raise Skipped(f"the replica cannot take over: {error}") from error
@@ -64,6 +65,7 @@ class RedisFailover(Fault):
             old.start()
             with client_of(old) as client:
                 client.replicaof("127.0.0.1", self.world.services.redis.port)
+                client.config_rewrite()
 
 
 class PostgresFailover(Fault):
