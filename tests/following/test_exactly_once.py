@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +11,7 @@ from django.db import connection, transaction
 
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.work import Work
+from enode_django.eventstore.base import StreamRecord
 from tests.following.domain import Added, Behaviour, Closed, CounterRow, CounterRows, Entries, Entry, Noted, Opened
 from tests.following.harness import Harness
 
@@ -51,11 +52,9 @@ def test_a_row_that_is_made_and_deleted_in_one_batch_was_never_there(harness: Ha
     assert harness.rows() == {"c": ("cat", 0, 5)}
 
 
-def test_a_worker_that_read_before_a_deletion_cannot_bring_the_row_back(
-    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The slow worker has looked for the row, and found none, when the fast one makes and deletes it."""
-    records = harness.stored("c", Opened(owner="ann"), Added(amount=1), Closed())
+def late_worker(harness: Harness, monkeypatch: pytest.MonkeyPatch, records: Sequence[StreamRecord], until: int) -> None:
+    """The slow worker has looked for the row, and found none, when the fast one handles all records. Then the slow one
+    goes on, as far as to a version."""
     slow = harness.follower(subscribers.instance(CounterRows))
     table = slow.runner.applier._table  # type: ignore[attr-defined]
     load = table.load_locked
@@ -72,13 +71,29 @@ def test_a_worker_that_read_before_a_deletion_cannot_bring_the_row_back(
 
     monkeypatch.setattr(table, "load_locked", load_slowly)
     with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(_and_disconnect, lambda: slow.catch_up([Work("c", "following.Counter", 2)]))
+        late = pool.submit(_and_disconnect, lambda: slow.catch_up([Work("c", "following.Counter", until)]))
         assert looked.wait(10)
         harness.deliver(harness.follower(subscribers.instance(CounterRows)), records)
         done.set()
         late.result(10)
+
+
+def test_a_worker_that_read_before_a_deletion_cannot_bring_the_row_back(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = harness.stored("c", Opened(owner="ann"), Added(amount=1), Closed())
+    late_worker(harness, monkeypatch, records, 2)
     assert harness.rows() == {}
     assert harness.checkpoint("following.rows", "c") == 3
+
+
+def test_a_worker_that_read_before_a_row_was_made_leaves_no_checkpoint_beside_it(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = harness.stored("c", Opened(owner="ann"), Added(amount=1))
+    late_worker(harness, monkeypatch, records, 2)
+    assert harness.rows() == {"c": ("ann", 1, 2)}
+    assert harness.checkpoint("following.rows", "c") is None
 
 
 @pytest.mark.parametrize("projection", [CounterRows, Entries])
