@@ -152,8 +152,10 @@ class RowApplier(Applier):
         missing = [id for id in ids if id not in rows]
         if missing:
             positions = checkpoints.lock(self.alias, self.name, missing)
-            # Somebody may have made rows while we waited for the locks.
-            rows.update(self._table.load_locked(missing))
+            # Somebody may have made rows while we waited for the locks; then those have the versions.
+            made = self._table.load_locked(missing)
+            checkpoints.forget(self.alias, self.name, list(made))
+            rows.update(made)
         positions.update({id: row.version for id, row in rows.items()})
         return rows, positions
 
