@@ -15,12 +15,12 @@ import django
 
 from chaos.journal import Journal
 from chaos.workload import Sender
-from enode_django import Command, CommandResult, execute_command, send_commands
+from enode_django import Command, CommandResult, WaitFor, execute_command, send_commands
 from enode_django.exceptions import CommandTimeout, EnodeError
 from enode_django.serialization.registry import types
 
 THREADS = 6
-ANSWER_SECONDS = 3.0
+ANSWER_SECONDS, HANDLED_SECONDS = 3.0, 8.0
 RETRY_SECONDS = 0.1
 PATIENCE_SECONDS = 75.0
 """How long a client goes on asking for answers when it was told to finish."""
@@ -40,12 +40,14 @@ class Client:
         self._deadline = time.monotonic() + PATIENCE_SECONDS
         self.stopping.set()
 
-    def execute(self, command: Command) -> CommandResult | None:
-        """Return the answer; None if there was none until the client gave up."""
+    def execute(self, command: Command, *, handled: bool = False) -> CommandResult | None:
+        """Return the answer, or with ``handled`` wait until all subscribers have handled the events, too; None if there
+        was none until the client gave up."""
+        wait_for, timeout = (WaitFor.HANDLED, HANDLED_SECONDS) if handled else (WaitFor.EXECUTED, ANSWER_SECONDS)
         for _ in self._tries():
             self._note_send(command)
             try:
-                answer = execute_command(command, timeout=ANSWER_SECONDS)
+                answer = execute_command(command, wait_for=wait_for, timeout=timeout)
             except EnodeError as error:
                 self._note_error(command, error)
                 continue

@@ -23,7 +23,7 @@ HOT = 0.3
 class Sends(Protocol):
     stopping: threading.Event
 
-    def execute(self, command: Command) -> CommandResult | None: ...
+    def execute(self, command: Command, *, handled: bool = False) -> CommandResult | None: ...
 
     def send(self, commands: Sequence[Command]) -> None: ...
 
@@ -61,12 +61,12 @@ class Sender(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def _execute(self, command: Command) -> None:
+    def _execute(self, command: Command, *, handled: bool = False) -> None:
         """One of a hundred is sent twice before, one is executed again afterwards."""
         chance = self._random.random()
         if chance < 0.01:
             self._client.send([command, command])
-        self._client.execute(command)
+        self._client.execute(command, handled=handled)
         if chance > 0.99:
             self._client.execute(command)
 
@@ -91,7 +91,8 @@ class Sender(threading.Thread):
         self._execute(last)
 
     def _transfer(self) -> None:
-        """One of four is from or to nobody, and so is cancelled; the source of two gets the amount first."""
+        """One of four is from or to nobody, and so is cancelled; the source of two gets the amount first. It is waited
+        for until all subscribers have handled its start, so that senders do not get ahead of those either."""
         source, target = self._account(), self._account()
         amount, kind = Decimal(self._random.randint(1, 300)), self._random.randrange(4)
         if kind == 0:
@@ -99,7 +100,8 @@ class Sender(threading.Thread):
             source, target = self._random.choice([(nobody, target), (source, nobody)])
         elif kind % 2:
             self._client.execute(Deposit(aggregate_root_id=source, amount=amount))
-        self._execute(StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=amount))
+        transfer = StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=amount)
+        self._execute(transfer, handled=True)
 
     def _note(self) -> None:
         """Three of four are deleted at once: a row that is gone must not come back."""
