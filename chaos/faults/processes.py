@@ -74,6 +74,7 @@ class KillSupervisor(_HostFault):
     def begin(self) -> str:
         self._supervisor.wanted = False
         self._supervisor.send_signal(signal.SIGKILL)
+        self._supervisor.wait_end()
         return f"killed process {self._supervisor.pid}"
 
     def end(self) -> None:
