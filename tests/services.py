@@ -39,9 +39,10 @@ def only_distributes(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Before pytest-django's own, which sets Django up if its settings are loaded by then."""
     global _missing
+    if only_distributes(config):
+        return  # what is named in its environment, the others would load before they have servers
     try:
-        if not only_distributes(config):
-            _running.enter_context(embedded_services([Postgres(UNSYNCED), Redis()]))
+        _running.enter_context(embedded_services([Postgres(UNSYNCED), Redis()]))
     except ServerUnavailable as error:
         if services_required():
             raise pytest.UsageError(str(error)) from error

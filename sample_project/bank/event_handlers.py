@@ -1,8 +1,8 @@
 """Balances in Django's cache, for pages that are asked for often.
 
 Only the events write to the cache: a reader that filled it, too, could put an old balance over a new one. What a worker
-that was slow for a moment might leave behind is gone after `KEEP` at the latest. A cache that cannot be reached is
-waited for: it is no event's fault, so none is parked.
+that was slow for a moment might leave behind is gone after `KEEP` at the latest. A cache that cannot be reached, is
+full, or takes no writes until its replica is promoted, is waited for: it is no event's fault, so none is parked.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def cached_balance(account: str) -> Decimal | None:
 
 @event_handler(Deposited, Withdrawn, DepositConfirmed, WithdrawalConfirmed, name="bank.remember_balance", group=GROUP)
 def remember_balance(event: Deposited | Withdrawn | DepositConfirmed | WithdrawalConfirmed) -> None:
-    with _reachable_or_retriable():
+    with _writable_or_retriable():
         cache.set(_key(event.aggregate_root_id), event.balance, KEEP)
 
 
 @event_handler(AccountOpened, AccountClosed, name="bank.forget_balance", group=GROUP)
 def forget_balance(event: AccountOpened | AccountClosed) -> None:
-    with _reachable_or_retriable():
+    with _writable_or_retriable():
         cache.delete(_key(event.aggregate_root_id))
 
 
@@ -55,11 +55,12 @@ def _key(account: str) -> str:
 
 
 @contextmanager
-def _reachable_or_retriable() -> Iterator[None]:
+def _writable_or_retriable() -> Iterator[None]:
     """An error that is retriable is tried again until it works, any other a few times only."""
     import redis  # here, so that workers with their cache elsewhere start sooner
 
+    away = (redis.ConnectionError, redis.TimeoutError, redis.OutOfMemoryError, redis.ReadOnlyError)
     try:
         yield
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise SubscriberUnavailable(f"the cache cannot be reached: {error}") from error
+    except away as error:
+        raise SubscriberUnavailable(f"the cache cannot be written to: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
+import redis
 from django.contrib.auth.models import User
 from django.core.cache import cache
 from django.test import SimpleTestCase, TestCase, override_settings
@@ -30,9 +31,15 @@ from sample_project.bank.domain import (
 from sample_project.bank.event_handlers import cached_balance, remember_balance
 from sample_project.bank.models import AccountSummary, LedgerEntry
 from sample_project.bank.projections import AccountSummaries, Ledger
+from sample_project.embedded import Redis
 from sample_project.settings import cache_url
 
-UNREACHABLE = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:1"}}
+
+def redis_at(url: str) -> dict[str, dict[str, str]]:
+    return {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": url}}
+
+
+UNREACHABLE = redis_at("redis://127.0.0.1:1")
 IN_THIS_PROCESS = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 
 
@@ -141,6 +148,28 @@ class ReadModels(ReadSideCase):
             assert self.client.get(page).context["cl"].result_count == count
             assert self.client.get(f"{page}add/").status_code == 403
         assert self.client.post("/admin/bank/accountsummary/a/delete/", {"post": "yes"}).status_code == 403
+
+
+class ACacheThatTakesNothing(ReadSideCase):
+    @pytest.fixture(autouse=True)
+    def use_redis(self, private_redis: Redis) -> None:
+        self.redis = private_redis
+
+    def assert_it_is_waited_for(self) -> None:
+        event = next(event for event in self.bus.events if isinstance(event, Deposited))
+        with override_settings(CACHES=redis_at(self.redis.url)), pytest.raises(SubscriberUnavailable) as caught:
+            remember_balance(event)
+        assert caught.value.retriable
+
+    def test_a_full_one_is_no_fault_of_the_event(self) -> None:
+        with redis.from_url(self.redis.url) as client:
+            client.config_set("maxmemory", 1)
+        self.assert_it_is_waited_for()
+
+    def test_a_replica_that_nobody_has_promoted_yet_is_none_either(self) -> None:
+        with redis.from_url(self.redis.url) as client:
+            client.replicaof("127.0.0.1", 1)
+        self.assert_it_is_waited_for()
 
 
 class TheCacheOfBalances(ReadSideCase):

@@ -1,0 +1,24 @@
+"""The kinds of faults: a class each, in the registry `KINDS` by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chaos.faults import connections, failovers, jobs, messages, processes, room, routes, servers, turned
+from chaos.faults.base import Fault, Skipped
+
+__all__ = ["KINDS", "Fault", "Skipped", "switched_on"]
+
+MODULES = (processes, servers, connections, turned, messages, jobs, failovers, room, routes)
+KINDS: dict[str, type[Fault]] = {kind.name: kind for module in MODULES for kind in module.KINDS}
+ALL = "all"
+
+
+def switched_on(more: Iterable[str] = (), less: Iterable[str] = ()) -> frozenset[str]:
+    """The names of the kinds that a run uses: those of the defaults without ``less``, and ``more``. "all" names all."""
+    default = {name for name, kind in KINDS.items() if kind.default}
+    return frozenset((default - _named(less)) | _named(more))
+
+
+def _named(names: Iterable[str]) -> set[str]:
+    return set(KINDS) if ALL in names else set(names)

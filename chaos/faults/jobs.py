@@ -1,0 +1,51 @@
+"""Batch jobs in the middle of it all: what Celery does beside the processors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kombu.exceptions import OperationalError
+
+from chaos.faults.base import Fault, Skipped
+from chaos.names import Setup
+
+PROJECTIONS = ("bank.AccountSummaries", "bank.Ledger", "notes.Notes")
+
+
+class _Job(Fault):
+    def _send(self, name: str, *arguments: str) -> str:
+        try:
+            self.world.send_task(name, *arguments)
+        except OperationalError as error:
+            raise Skipped(f"Celery's broker is away: {error}") from error
+        return "sent the task to Celery"
+
+
+class Rebuild(_Job):
+    """A projection is built anew from the event store and put in the place of the live one."""
+
+    name = "rebuild"
+    weight = 2.0
+
+    @classmethod
+    def targets(cls, setup: Setup) -> list[str]:
+        return list(PROJECTIONS)
+
+    def begin(self) -> str:
+        return self._send("enode_django.rebuild_projection", self.planned.target)
+
+
+class Snapshots(_Job):
+    """Snapshots of all aggregates that have changed enough."""
+
+    name = "snapshots"
+
+    @classmethod
+    def targets(cls, setup: Setup) -> list[str]:
+        return ["everything"]
+
+    def begin(self) -> str:
+        return self._send("enode_django.build_snapshots")
+
+
+KINDS: Sequence[type[Fault]] = (Rebuild, Snapshots)

@@ -1,0 +1,119 @@
+"""Servers that are killed, stand still, or are restarted: the broker, Redis, PostgreSQL."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+import psycopg
+
+from chaos.faults.base import Fault, Skipped
+from chaos.names import BROKER, Setup
+from chaos.processes import signal_process
+from sample_project.embedded import Server
+
+REDIS = "redis"
+
+
+def _postgres(setup: Setup) -> list[str]:
+    return [f"postgres {number}" for number in range(setup.shards)]
+
+
+class _ServerFault(Fault):
+    @classmethod
+    def targets(cls, setup: Setup) -> list[str]:
+        return [*_postgres(setup), REDIS, *([BROKER] if setup.transport == "broker" else [])]
+
+    @property
+    def _server(self) -> Server:
+        kind, _, number = self.planned.target.partition(" ")
+        if kind == "postgres":
+            return self.world.services.postgres[int(number)]
+        services = self.world.services
+        return services.broker if kind == BROKER else services.redis
+
+
+class KillServer(_ServerFault):
+    name = "kill-server"
+    longest = 3.0
+    weight = 2.0
+
+    def begin(self) -> str:
+        pid = self._server.pid
+        self._server.kill()
+        return f"killed process {pid} with its children"
+
+    def end(self) -> None:
+        self._server.start()
+
+
+class PauseServer(_ServerFault):
+    name = "pause-server"
+    shortest, longest = 0.5, 5.0
+    weight = 2.0
+
+    def begin(self) -> str:
+        self._server.pause()
+        return f"stopped process {self._server.pid} with its children"
+
+    def end(self) -> None:
+        self._server.resume()
+
+
+class RestartServer(_ServerFault):
+    name = "restart-server"
+    longest = 3.0
+
+    def begin(self) -> str:
+        pid = self._server.pid
+        self._server.stop()
+        return f"ended process {pid}"
+
+    def end(self) -> None:
+        self._server.start()
+
+
+class _PostgresFault(Fault):
+    @classmethod
+    def targets(cls, setup: Setup) -> list[str]:
+        return _postgres(setup)
+
+    def _ask(self, statement: str) -> list[int]:
+        """The first column. Raises `Skipped` if the server is away."""
+        server = self.world.services.postgres[int(self.planned.target.split()[1])]
+        try:
+            with psycopg.connect(server.url, autocommit=True, connect_timeout=2) as connection:
+                return [int(row[0]) for row in connection.execute(statement.encode())]
+        except psycopg.Error as error:
+            raise Skipped(f"{self.planned.target} does not answer: {error}") from error
+
+
+SESSIONS = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+
+
+class EndSessions(_PostgresFault):
+    """As an administrator does it, or a pooler in between: all sessions at once."""
+
+    name = "end-sessions"
+    weight = 2.0
+
+    def begin(self) -> str:
+        ended = self._ask(f"SELECT pg_terminate_backend(pid)::int {SESSIONS}")
+        return f"ended {len(ended)} sessions"
+
+
+class KillBackend(_PostgresFault):
+    """One session's process is killed: PostgreSQL ends all others and recovers."""
+
+    name = "kill-backend"
+
+    def begin(self) -> str:
+        pids = self._ask(f"SELECT pid {SESSIONS} ORDER BY pid")
+        if not pids:
+            raise Skipped(f"{self.planned.target} has no session")
+        pid = pids[int(self.planned.share * len(pids))]
+        signal_process(pid, signal.SIGKILL)
+        return f"killed the backend {pid}"
+
+
+KINDS: Sequence[type[Fault]] = (KillServer, PauseServer, RestartServer, EndSessions, KillBackend)

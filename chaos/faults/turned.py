@@ -1,0 +1,55 @@
+"""Clocks that step and disks that are slow or full, in the processes under test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaos.faults.base import Fault
+from chaos.names import BROKER, CLIENTS, HOSTS, Setup
+
+LARGEST_STEP = 3600.0
+SHORTEST_DELAY, LONGEST_DELAY = 0.005, 0.25
+
+
+class ClockStep(Fault):
+    """The clock of some processes jumps by up to an hour, forwards or back, and jumps back at the end."""
+
+    name = "clock-step"
+    shortest, longest = 1.0, 12.0
+
+    @classmethod
+    def targets(cls, setup: Setup) -> list[str]:
+        return [f"clock {name}" for name in (*HOSTS, CLIENTS, *([BROKER] if setup.transport == BROKER else []))]
+
+    def begin(self) -> str:
+        step = LARGEST_STEP * (2 * self.planned.share - 1) ** 3  # small ones more often
+        self._set(step)
+        return f"stepped by {step:+.1f} s"
+
+    def end(self) -> None:
+        self._set(0.0)
+
+    def _set(self, offset: float) -> None:
+        self.world.dials[self.planned.target.removeprefix("clock ")].clock_offset = offset
+
+
+class SlowDisk(Fault):
+    """Every write and every flush of the broker takes longer."""
+
+    name = "slow-disk"
+    shortest, longest = 1.0, 6.0
+
+    @classmethod
+    def targets(cls, setup: Setup) -> list[str]:
+        return ["disk broker"] if setup.transport == BROKER else []
+
+    def begin(self) -> str:
+        delay = SHORTEST_DELAY + (LONGEST_DELAY - SHORTEST_DELAY) * self.planned.share
+        self.world.dials[BROKER].disk_delay = delay
+        return f"let each write take {1000 * delay:.0f} ms more"
+
+    def end(self) -> None:
+        self.world.dials[BROKER].disk_delay = 0.0
+
+
+KINDS: Sequence[type[Fault]] = (ClockStep, SlowDisk)

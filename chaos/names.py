@@ -1,0 +1,46 @@
+"""Names and sizes that the parts of a run share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+QUEUES = 4
+TIMEOUT = 3.0
+GROUP, COMMANDS, EVENTS = "processors", "commands", "events"
+SAMPLES = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "bank.transfers", "notes.Notes")
+OBSERVERS = ("chaos.observer",)
+SUBSCRIBERS = (*SAMPLES, *OBSERVERS)
+
+HOSTS = ("first", "second")
+"""The supervisors that are there all the time."""
+GUEST = "guest"
+"""A supervisor that comes and goes."""
+CLIENTS, CELERY, DRIVER, BROKER = "clients", "celery", "driver", "broker"
+ONLOOKER = "onlooker"
+"""A consumer group that commits nothing, so that what was sent is kept to the end."""
+PREFIX = "chaos"
+"""Of the keys in Redis."""
+CELERY_DATABASE = 5
+
+ENODE: Mapping[str, Any] = {
+    "QUEUES_PER_TOPIC": QUEUES,
+    "LEASE": 2.0,
+    "GRACE": 8.0,
+    "COMMIT_INTERVAL": 0.3,
+    "HANDLER_TIME_LIMIT": 20.0,
+    "SWEEP_INTERVAL": 5.0,
+    "MAX_ABNORMAL_ENDS": 1_000,  # kills at random are no command's fault
+    "REPORTS": {"INTERVAL": None},
+    "JOBS": {"LEASE": 3.0},
+    "SPARK": {"MASTER": "none"},
+    "BROKER": {"CHUNK_SIZE": 4 * 1024 * 1024},
+}
+
+
+class Setup(NamedTuple):
+    """What kind of world it is. ``transport`` is "broker" or "redis", ``faults`` are the kinds switched on."""
+
+    transport: str
+    shards: int
+    faults: frozenset[str] = frozenset()

@@ -1,0 +1,14 @@
+"""Python imports this when a process under test starts, as the directory is in its ``PYTHONPATH``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+if path := os.environ.get("CHAOS_DIALS"):
+    from chaos.dials import Dials
+    from chaos.turning import slow_disk, step_clock
+
+    _dials = Dials(Path(path))
+    step_clock(_dials)
+    slow_disk(_dials)

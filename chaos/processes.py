@@ -1,0 +1,159 @@
+"""Processes under test, each in a process group of its own, with its log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from chaos.waiting import wait_until
+
+PROJECT = Path(__file__).resolve().parent.parent
+GUARD = PROJECT / "sample_project" / "embedded_guard.py"
+END_SECONDS = 60.0
+_STARTED = re.compile(r"started (event )?worker (\S+), process (\d+)")
+
+
+@contextlib.contextmanager
+def guarded_directory() -> Iterator[Path]:
+    """A directory for the block. It ends with this process, and so does whatever works in it, even after a kill -9."""
+    directory = Path(tempfile.mkdtemp(prefix="enode-chaos-")).resolve()
+    guard = subprocess.Popen([sys.executable, GUARD, str(os.getpid()), directory], cwd="/", start_new_session=True)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        guard.kill()
+        guard.wait()
+
+
+class Child:
+    """One process and its group. ``start`` may be called again after its end; the log goes on then."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str], log: Path) -> None:
+        self.name = name
+        self.log_path = log
+        self.wanted = False
+        """The run expects it to live: if it does not, it is started again."""
+        self.is_restarting = False
+        """It was told to end, and is expected to be started again then."""
+        self._command = command
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Do nothing if it runs already."""
+        self.wanted = True
+        if self.is_running:
+            return
+        self.is_restarting = False
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self.log_path.parent,  # by which the guard of the directory finds it
+                env={**os.environ, **self._environment},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The id of the process, also after its end; 0 if it was never started."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while it runs."""
+        return self._process.poll() if self._process else None
+
+    def send_signal(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def restart(self) -> None:
+        """Tell it to end. Whoever looks after the children starts it again when it has."""
+        self.is_restarting = True
+        self.send_signal(signal.SIGTERM)
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to every process of the group; without effect when none is left."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number) if self.pid else None
+
+    def close_input(self) -> None:
+        """End its standard input, which tells a client to finish."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def wait_end(self, seconds: float = END_SECONDS) -> int:
+        """Block until it has ended, and return the exit status. Raises `ChaosError` after ``seconds``."""
+        wait_until(lambda: not self.is_running, f"the end of {self.name}, process {self.pid}", seconds)
+        return self.status or 0
+
+    def kill_group(self) -> None:
+        """Kill the process and all that is left of its group, and return when all have ended. Safe to call twice."""
+        self.wanted = False
+        if self._process is None:
+            return
+        for _ in range(2):  # it may have been starting another one
+            self.signal_group(signal.SIGKILL)
+            self._process.wait(END_SECONDS)
+        wait_until(lambda: not self.members(), f"the end of the group of {self.name}", END_SECONDS)
+        self.close_input()
+
+    def members(self) -> list[int]:
+        """The ids of the group's living processes."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.pid)
+        return found
+
+
+class Supervisor(Child):
+    """One ``manage.py runprocessors`` with command and event workers."""
+
+    def workers(self, role: str) -> list[int]:
+        """The ids of its living workers; ``role`` is "command" or "event"."""
+        text = self.log_path.read_text(errors="replace")
+        found = [int(pid) for event, _, pid in _STARTED.findall(text) if bool(event) == (role == "event")]
+        return [pid for pid in found if is_running(pid)]
+
+    def fork_server(self) -> int | None:
+        """The id of the process that forks the workers; None if there is none."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.pid).children():
+                with contextlib.suppress(psutil.Error):
+                    if any("multiprocessing.forkserver" in part for part in child.cmdline()):
+                        return child.pid
+        return None
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def signal_process(pid: int, number: int) -> bool:
+    """Send a signal; return False if the process is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False

@@ -1,0 +1,52 @@
+"""When everything that was sent has come to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import psycopg
+
+from chaos.names import COMMANDS, EVENTS, GROUP, SUBSCRIBERS
+from chaos.world import World
+from enode_django.exceptions import QueueError
+
+
+class Quiet:
+    """A command is committed when its events are published, and an event when the commands that follow from it are
+    sent. So if all that was there at the beginning of a look is committed, and nothing has come by its end, nothing is
+    on its way."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._transport = world.services.transport
+        self.unrest: list[str] = ["nobody has looked yet"]
+
+    def reached(self) -> bool:
+        """Look; ``unrest`` says afterwards what is not quiet."""
+        try:
+            before = self._ends()
+            self.unrest = [*self._behind(before), *self._running_jobs()]
+            if before != self._ends():
+                self.unrest.append("messages still come in")
+        except (QueueError, psycopg.Error) as error:
+            self.unrest = [f"{type(error).__name__}: {error}"]
+        return not self.unrest
+
+    def describe(self) -> str:
+        return "; ".join(self.unrest)
+
+    def _ends(self) -> dict[str, Mapping[int, int]]:
+        return {topic: self._transport.end_offsets(topic) for topic in (COMMANDS, EVENTS)}
+
+    def _behind(self, ends: Mapping[str, Mapping[int, int]]) -> Iterator[str]:
+        for topic, group in [(COMMANDS, GROUP), *((EVENTS, name) for name in SUBSCRIBERS)]:
+            committed = self._transport.committed(group, topic)
+            left = {queue: end - committed.get(queue, 0) for queue, end in ends[topic].items()}
+            if any(count > 0 for count in left.values()):
+                yield f"{group} has messages of {topic} left, by queue: {left}"
+
+    def _running_jobs(self) -> Iterator[str]:
+        for (kind,) in self._world.services.query(
+            "SELECT kind FROM enode_django_job WHERE state = 'running' AND lease_until > now()"
+        ):
+            yield f"a job {kind} is running"

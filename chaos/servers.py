@@ -1,0 +1,97 @@
+"""The embedded servers, as a run needs them: with an environment of their own, in little room, as standbys."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from sample_project.embedded import Broker, Postgres, ServerUnavailable
+
+ROOM = 128
+"""MiB of the small file system."""
+BACKUP_SECONDS = 60.0
+PRIVATE = "CHAOS_PRIVATE_MOUNTS"
+"""The environment variable of a driver that has mounts of its own, which end with its processes."""
+
+
+@lru_cache
+def can_mount() -> bool:
+    """Return True if this process may mount a file system that nobody else sees."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "mount", "umount"))):
+        return False
+    return subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+def take_private_mounts(arguments: Sequence[str]) -> None:
+    """Let this process be a new ``python -m chaos`` with mounts of its own. Return if it has them already."""
+    if not os.environ.get(PRIVATE):
+        os.environ[PRIVATE] = "1"
+        os.execvp("unshare", ["unshare", "--mount", sys.executable, "-m", "chaos", *arguments])
+
+
+class DialledBroker(Broker):
+    """A broker that starts with variables of the environment, those of `chaos.dials` among them. ``small``: its
+    messages lie in a file system of `ROOM`."""
+
+    def __init__(
+        self, environment: Mapping[str, str], settings: Mapping[str, str] | None = None, *, small: bool = False
+    ) -> None:
+        super().__init__(settings)
+        self._environment = environment
+        self._small = small
+
+    @property
+    def queue_directory(self) -> Path:
+        """Where the messages are."""
+        return self.directory / "queue"
+
+    def _prepare(self) -> None:
+        if self._small:
+            if not os.environ.get(PRIVATE):
+                raise ServerUnavailable("a small file system is mounted by a driver with private mounts only")
+            options = f"size={ROOM}m"
+            subprocess.run(["mount", "-t", "tmpfs", "-o", options, "enode-chaos", self.directory], check=True)
+        super()._prepare()
+
+    def _command(self) -> Sequence[str | Path]:
+        variables = [f"{name}={value}" for name, value in self._environment.items()]
+        return ["/usr/bin/env", *variables, *super()._command()]
+
+    def close(self) -> None:
+        self.stop()
+        if self._small and self._directory is not None:
+            subprocess.run(["umount", "--lazy", self._directory], check=False)
+        super().close()
+
+
+class Standby(Postgres):
+    """A synchronous standby of a server that runs; it starts with a copy of its data."""
+
+    def __init__(self, primary: Postgres) -> None:
+        super().__init__(primary.settings)
+        self.password = primary.password
+        self._primary = primary
+
+    def _prepare(self) -> None:
+        self._binaries = self._reachable_binaries()
+        if self._account is not None:
+            os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
+        with (self.directory / "server.log").open("ab") as log:
+            copying = self._spawn(
+                [
+                    self._binaries / "pg_basebackup",
+                    *("-D", self.directory / "data", "-d", self._primary.url),
+                    *("--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "--no-sync"),
+                ],
+                log.fileno(),
+            )
+        if copying.wait(BACKUP_SECONDS):
+            raise ServerUnavailable(f"pg_basebackup failed; its log ends with:\n{self.log_tail()}")
+
+    def _command(self) -> Sequence[str | Path]:
+        return [*super()._command(), "-c", f"port={self.port}"]

@@ -1,0 +1,179 @@
+"""The servers of one round, and the proxies that lead to them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import redis
+
+from chaos.names import BROKER, CELERY, CELERY_DATABASE, CLIENTS, DRIVER, GUEST, HOSTS, PREFIX, TIMEOUT, Setup
+from chaos.proxy import Proxy
+from chaos.servers import DialledBroker, Standby, can_mount
+from enode_django import conf
+from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.broker import BrokerTransport
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from sample_project.embedded import Postgres, Redis
+
+QUERY_SECONDS = 3
+
+
+class Services:
+    """``with`` starts and ends all. ``postgres``, ``redis``: those in charge, whichever has taken over from which.
+
+    ``ways`` are proxies to the queue, by the name of who uses it. To Redis as a cache and as Celery's broker leads
+    another one, and to PostgreSQL one for each server if it has a standby: a failover changes where proxies lead.
+    """
+
+    def __init__(self, setup: Setup, broker_environment: Mapping[str, str]) -> None:
+        self.setup = setup
+        self.postgres = [Postgres({"fsync": "off"}) for _ in range(setup.shards)]
+        self.standbys: dict[int, Standby] = {}
+        self.redis = Redis({"appendfsync": "always"})
+        self.redis_replica: Redis | None = None
+        self.broker = DialledBroker(broker_environment, small="full-disk" in setup.faults and can_mount())
+        self.ways: dict[str, Proxy] = {}
+        self.transport: Transport
+        """The driver's own."""
+        self._to_redis: Proxy
+        self._to_postgres: list[Proxy] = []
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Services:
+        try:
+            self._start_servers()
+            self._start_proxies()
+            self.transport = self._stack.enter_context(contextlib.closing(self._make_transport()))
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    @property
+    def uses_broker(self) -> bool:
+        return self.setup.transport == BROKER
+
+    @property
+    def queue_server(self) -> DialledBroker | Redis:
+        return self.broker if self.uses_broker else self.redis
+
+    def _start_servers(self) -> None:
+        servers = [*self.postgres, self.redis, *([self.broker] if self.uses_broker else [])]
+        for server in servers:
+            self._stack.callback(server.close)
+        with ThreadPoolExecutor() as starting:
+            list(starting.map(lambda server: server.start(), servers))
+        for number, server in enumerate(self.postgres if self.setup.shards > 1 else []):
+            with psycopg.connect(server.url, autocommit=True) as connection:
+                connection.execute(f"CREATE DATABASE events{number}".encode())
+        if "redis-failover" in self.setup.faults and not self.uses_broker:
+            self._start_replica()
+        if "postgres-failover" in self.setup.faults:
+            self._start_standbys()
+
+    def _start_replica(self) -> None:
+        following = {"replicaof": f"127.0.0.1 {self.redis.port}", "masterauth": self.redis.password}
+        replica = Redis({**self.redis.settings, **following, "repl-diskless-sync-delay": "0"})
+        replica.password = self.redis.password
+        self.redis_replica = self._stack.enter_context(replica)
+        with redis.Redis(port=self.redis.port, password=self.redis.password) as client:
+            client.config_set("masterauth", self.redis.password)
+
+    def _start_standbys(self) -> None:
+        for number, primary in enumerate(self.postgres):
+            self.standbys[number] = self._stack.enter_context(Standby(primary))
+            with psycopg.connect(primary.url, autocommit=True) as connection:
+                connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+                connection.execute("SELECT pg_reload_conf()")
+
+    def _start_proxies(self) -> None:
+        for name in (*HOSTS, GUEST, CLIENTS, CELERY, DRIVER):
+            self.ways[name] = self._proxy(self.queue_server.port)
+        self._to_redis = self._proxy(self.redis.port)
+        if self.standbys:
+            self._to_postgres = [self._proxy(server.port) for server in self.postgres]
+
+    def _proxy(self, port: int) -> Proxy:
+        proxy = Proxy(port)
+        self._stack.callback(proxy.close)
+        return proxy
+
+    # -- how processes reach them ---------------------------------------------------------------------------------
+
+    def _make_transport(self) -> Transport:
+        if self.uses_broker:
+            return BrokerTransport(self._queue_url(DRIVER), timeout=TIMEOUT)
+        return RedisStreamsTransport(self._queue_url(DRIVER), prefix=PREFIX, timeout=TIMEOUT)
+
+    def queue_setting(self, name: str) -> dict[str, Any]:
+        """The setting ``QUEUE`` of the processes that go the way of this name."""
+        if self.uses_broker:
+            return {"BACKEND": conf.BROKER, "LOCATION": self._queue_url(name), "OPTIONS": {"timeout": TIMEOUT}}
+        options = {"prefix": PREFIX, "timeout": TIMEOUT}
+        return {"BACKEND": conf.REDIS_STREAMS, "LOCATION": self._queue_url(name), "OPTIONS": options}
+
+    def _queue_url(self, name: str) -> str:
+        return _changed(self.queue_server.url, port=self.ways[name].port)
+
+    @property
+    def celery_url(self) -> str:
+        """Redis, as Celery's broker; the cache is another database there."""
+        return _changed(self.redis.url, port=self._to_redis.port, path=f"/{CELERY_DATABASE}")
+
+    @property
+    def database_url(self) -> str:
+        """The read database, as the processes reach it."""
+        return self._behind_proxy(0, self.read_database)
+
+    @property
+    def shard_urls(self) -> list[str]:
+        """The event store's databases, as the processes reach them; none if the read database has the events, too."""
+        urls = self.shards if self.setup.shards > 1 else []
+        return [self._behind_proxy(number, url) for number, url in enumerate(urls)]
+
+    def _behind_proxy(self, number: int, url: str) -> str:
+        return _changed(url, port=self._to_postgres[number].port) if self._to_postgres else url
+
+    # -- where they are -------------------------------------------------------------------------------------------
+
+    @property
+    def read_database(self) -> str:
+        return self.postgres[0].url
+
+    @property
+    def shards(self) -> list[str]:
+        if self.setup.shards == 1:
+            return [self.read_database]
+        return [server.url_of(f"events{number}") for number, server in enumerate(self.postgres)]
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """Ask the read database."""
+        with psycopg.connect(self.read_database, autocommit=True, connect_timeout=QUERY_SECONDS) as connection:
+            return connection.execute(statement.encode()).fetchall()
+
+    # -- who is in charge -----------------------------------------------------------------------------------------
+
+    def use_redis(self, server: Redis, replica: Redis) -> None:
+        """Let ``server`` be the master, and lead all ways to it."""
+        self.redis, self.redis_replica = server, replica
+        for proxy in (self._to_redis, *([] if self.uses_broker else self.ways.values())):
+            proxy.lead_to(server.port)
+
+    def use_standby(self, number: int) -> None:
+        """Let the standby of a server take its place."""
+        self.postgres[number] = self.standbys.pop(number)
+        self._to_postgres[number].lead_to(self.postgres[number].port)
+
+
+def _changed(url: str, *, port: int, path: str | None = None) -> str:
+    parts = urlsplit(url)
+    place = f"{parts.netloc.rpartition(':')[0]}:{port}"
+    return urlunsplit(parts._replace(netloc=place, path=parts.path if path is None else path))

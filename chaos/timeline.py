@@ -1,0 +1,76 @@
+"""Makes the planned faults at their times, and mends them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from chaos.faults import KINDS, Fault, Skipped
+from chaos.plan import PlannedFault
+from chaos.world import World
+
+TICK = 0.05
+LONGER = 1.25
+
+
+class _Step(NamedTuple):
+    at: float
+    planned: PlannedFault
+    ends: bool
+
+
+class Timeline:
+    """Everything happens in the calling thread, one step after the other: a step that takes long lets the next ones be
+    late, with the same pauses in between. ``made`` counts faults by kind, ``skipped`` those that could not be made."""
+
+    def __init__(self, world: World, plan: Sequence[PlannedFault], say: Callable[[str], None]) -> None:
+        self.made: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self._world = world
+        self._say = say
+        steps = [_Step(fault.at, fault, False) for fault in plan] + [_Step(fault.end, fault, True) for fault in plan]
+        self._steps = sorted(steps, key=lambda step: (step.at, step.ends))
+        self._open: dict[PlannedFault, Fault] = {}
+
+    def run(self, seconds: float, tick: Callable[[], None]) -> None:
+        """Go through all steps and return after ``seconds``, or a quarter more if steps took long: what comes later is
+        left out. ``tick`` is called again and again."""
+        began, held_up = time.monotonic(), 0.0
+        while (passed := time.monotonic() - began - held_up) < seconds and passed + held_up < LONGER * seconds:
+            if self._steps and self._steps[0].at <= passed:
+                took = time.monotonic()
+                self._take(self._steps.pop(0))
+                held_up += time.monotonic() - took
+            else:
+                time.sleep(TICK)
+            tick()
+
+    def mend(self) -> None:
+        """End every fault that is still there. Safe to call twice."""
+        self._steps.clear()
+        for planned in list(self._open):
+            self._open.pop(planned).end()
+
+    def _take(self, step: _Step) -> None:
+        if not step.ends:
+            self._begin(step.planned)
+        elif fault := self._open.pop(step.planned, None):
+            fault.end()
+            if step.planned.seconds:
+                self._say(f"{step.planned.kind} of {step.planned.target} is over")
+
+    def _begin(self, planned: PlannedFault) -> None:
+        fault = KINDS[planned.kind](self._world, planned)
+        try:
+            done = fault.begin()
+        except Skipped as reason:
+            self.skipped[planned.kind] += 1
+            self._say(f"{planned.kind} of {planned.target} was left out: {reason}")
+            return
+        self._open[planned] = fault
+        self.made[planned.kind] += 1
+        self._world.faults.note(fault=planned.kind, target=planned.target, seconds=round(planned.seconds, 3), done=done)
+        lasting = f" for {planned.seconds:.1f} s" if planned.seconds else ""
+        self._say(f"{planned.kind} of {planned.target}{lasting}: {done}")

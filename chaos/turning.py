@@ -1,0 +1,59 @@
+"""Lets the clock and the disk of this process go by `Dials`. Monotonic clocks are left alone."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import functools
+import gc
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from chaos.dials import Dials
+
+WRITES = ("fsync", "fdatasync", "pwrite", "pwritev")
+_real_time, _real_time_ns = time.time, time.time_ns
+
+
+def step_clock(dials: Dials) -> None:
+    """Let `time.time`, `time.time_ns`, `datetime.now` and `datetime.utcnow` show the clock's offset from now on.
+
+    The methods of `datetime` are exchanged in the class itself: a subclass in its place would not be the type that
+    encoders look for.
+    """
+
+    def shifted() -> float:
+        return _real_time() + dials.clock_offset
+
+    def shifted_ns() -> int:
+        return _real_time_ns() + int(dials.clock_offset * 1e9)
+
+    def now(cls: type[datetime.datetime], tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        return cls.fromtimestamp(shifted(), tz)
+
+    def utcnow(cls: type[datetime.datetime]) -> datetime.datetime:
+        return cls.fromtimestamp(shifted(), datetime.UTC).replace(tzinfo=None)
+
+    time.time, time.time_ns = shifted, shifted_ns
+    (attributes,) = gc.get_referents(datetime.datetime.__dict__)
+    attributes["now"], attributes["utcnow"] = classmethod(now), classmethod(utcnow)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime.datetime))
+
+
+def slow_disk(dials: Dials) -> None:
+    """Let the functions `WRITES` of `os` wait for the disk's delay before they do their work."""
+    for name in WRITES:
+        if hasattr(os, name):
+            setattr(os, name, _delayed(getattr(os, name), dials))
+
+
+def _delayed(write: Callable[..., Any], dials: Dials) -> Callable[..., Any]:
+    @functools.wraps(write)
+    def delayed(*arguments: Any, **named: Any) -> Any:
+        if seconds := dials.disk_delay:
+            time.sleep(seconds)
+        return write(*arguments, **named)
+
+    return delayed

@@ -1,0 +1,135 @@
+"""What senders do: openings, movements, refusals, repeats, batches, commands to nobody, transfers, notes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Protocol
+
+from enode_django import Command, CommandResult
+from enode_django.ids import new_id
+from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, StartTransfer, Withdraw
+from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote
+
+ACCOUNTS = 12
+"""That all senders of a round work on together."""
+AT_ONCE = 20
+HOT = 0.3
+"""The share of movements that go to one account: a long row of unfinished commands is the hardest part."""
+
+
+class Sends(Protocol):
+    stopping: threading.Event
+
+    def execute(self, command: Command, *, handled: bool = False) -> CommandResult | None: ...
+
+    def send(self, commands: Sequence[Command]) -> None: ...
+
+
+class Sender(threading.Thread):
+    """A thread that sends one thing after the other until the client stops; ``error`` is what ended it, if anything.
+
+    The seed and the name decide what it sends.
+    """
+
+    def __init__(self, client: Sends, seed: int, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.error: BaseException | None = None
+        self._client = client
+        self._random = random.Random(f"{seed} {name}")
+        self._accounts = [f"account-{seed}-{number}" for number in range(ACCOUNTS)]
+        self._steps: dict[Callable[[], None], int] = {
+            self._move: 50,
+            self._batch: 20,
+            self._transfer: 25,
+            self._note: 8,
+            self._ghost: 4,
+            self._open_again: 4,
+            self._close: 3,
+            self._too_early: 4,
+        }
+
+    def run(self) -> None:
+        try:
+            self._client.send([OpenAccount(aggregate_root_id=id, owner="somebody") for id in self._accounts])
+            for step in self._random.sample([*self._steps], len(self._steps)):  # each kind once
+                step()
+            while not self._client.stopping.is_set():
+                self._random.choices([*self._steps], [*self._steps.values()])[0]()
+        except BaseException as error:
+            self.error = error
+
+    def _execute(self, command: Command, *, handled: bool = False) -> None:
+        """One of a hundred is sent twice before, one is executed again afterwards."""
+        chance = self._random.random()
+        if chance < 0.01:
+            self._client.send([command, command])
+        self._client.execute(command, handled=handled)
+        if chance > 0.99:
+            self._client.execute(command)
+
+    def _account(self) -> str:
+        return self._accounts[0] if self._random.random() < HOT else self._random.choice(self._accounts)
+
+    def _movement(self) -> Command:
+        account, kind = self._account(), self._random.random()
+        if kind < 0.55:
+            return Deposit(aggregate_root_id=account, amount=Decimal(self._random.randint(1, 100)))
+        if kind < 0.95:
+            return Withdraw(aggregate_root_id=account, amount=Decimal(self._random.randint(1, 200)))
+        return Deposit(aggregate_root_id=account, amount=Decimal(0))
+
+    def _move(self) -> None:
+        self._execute(self._movement())
+
+    def _batch(self) -> None:
+        """The last one is waited for, so that senders do not get ahead of the processors for ever."""
+        *first, last = [self._movement() for _ in range(self._random.randint(2, AT_ONCE))]
+        self._client.send(first)
+        self._execute(last)
+
+    def _transfer(self) -> None:
+        """One of four is from or to nobody, and so is cancelled; the source of two gets the amount first. It is waited
+        for until all subscribers have handled its start, so that senders do not get ahead of those either."""
+        source, target = self._account(), self._account()
+        amount, kind = Decimal(self._random.randint(1, 300)), self._random.randrange(4)
+        if kind == 0:
+            nobody = f"nobody-{new_id()}"
+            source, target = self._random.choice([(nobody, target), (source, nobody)])
+        elif kind % 2:
+            self._client.execute(Deposit(aggregate_root_id=source, amount=amount))
+        transfer = StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=amount)
+        self._execute(transfer, handled=True)
+
+    def _note(self) -> None:
+        """Three of four are deleted at once: a row that is gone must not come back."""
+        note = new_id()
+        self._client.send([CreateNote(aggregate_root_id=note, title="note")])
+        self._client.send(
+            [ChangeTitle(aggregate_root_id=note, title=f"title {n}") for n in range(self._random.randint(1, 5))]
+        )
+        if self._random.randrange(4):
+            self._execute(DeleteNote(aggregate_root_id=note))
+
+    def _ghost(self) -> None:
+        self._execute(Deposit(aggregate_root_id=f"ghost-{new_id()}", amount=Decimal(1)))
+
+    def _open_again(self) -> None:
+        self._execute(OpenAccount(aggregate_root_id=self._account(), owner="somebody else"))
+
+    def _close(self) -> None:
+        """The second close changes nothing."""
+        account = new_id()
+        self._execute(OpenAccount(aggregate_root_id=account, owner="a passer-by"))
+        self._execute(CloseAccount(aggregate_root_id=account))
+        self._execute(CloseAccount(aggregate_root_id=account))
+
+    def _too_early(self) -> None:
+        """A deposit that failed for want of an account must not come true when the account is opened."""
+        account = new_id()
+        deposit = Deposit(aggregate_root_id=account, amount=Decimal(1))
+        self._client.execute(deposit)
+        self._client.execute(OpenAccount(aggregate_root_id=account, owner="a latecomer"))
+        self._client.execute(deposit)
