@@ -39,13 +39,12 @@ def test_command_says_where_it_listens_is_watched_from_outside_and_ends_cleanly(
         )
         assert broker.stdout is not None
         with broker.stdout:
-            line = broker.stdout.readline()
-            listens = re.search(r"tcp://127\.0\.0\.1:\d+", line)
+            found = re.search(r"/live, /ready at (http://127\.0\.0\.1:\d+)", broker.stdout.readline())
+            assert found is not None
+            listens = re.search(r"tcp://127\.0\.0\.1:\d+", broker.stdout.readline())
             assert listens is not None
             with contextlib.closing(BrokerTransport(listens[0])) as transport:
                 assert transport.create_topic("t", 2) == 2
-            found = re.search(r"/live, /ready at (http://127\.0\.0\.1:\d+)", line)
-            assert found is not None
             assert systemd.recv(100) == b"READY=1"
             for page in ("/live", "/ready"):
                 with urllib.request.urlopen(found[1] + page, timeout=DEADLINE) as answer:

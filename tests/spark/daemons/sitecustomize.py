@@ -12,7 +12,10 @@ import importlib
 import os
 import sys
 
-if "pyspark.daemon" in sys.orig_argv:
+SELDOM = "pyspark.sql.worker.lookup_data_sources"
+"""Has one worker in a session."""
+
+if "pyspark.daemon" in sys.orig_argv and SELDOM not in sys.orig_argv:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     for name in ("pandas", "pyarrow", "pyspark.worker", "enode_django.spark.executors"):
