@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 from django.conf import settings
 
+from sample_project.celery import SETTINGS_NAMED
 from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable, embedded_services
 
 AnyServer = TypeVar("AnyServer", bound=Server)
@@ -40,7 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before pytest-django's own, which sets Django up if its settings are loaded by then."""
     global _missing
     if only_distributes(config):
-        return  # what is named in its environment, the others would load before they have servers
+        if not SETTINGS_NAMED:  # importing the sample names them, and the others would load them before their servers
+            os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+        return
     try:
         _running.enter_context(embedded_services([Postgres(UNSYNCED), Redis()]))
     except ServerUnavailable as error:

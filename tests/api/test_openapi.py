@@ -46,7 +46,7 @@ OPERATIONS = {
     ("get", "/api/events/"),
     ("get", "/api/events/stream/"),
 }
-EXAMPLES = {"post": 12, "get": 4}
+EXAMPLES = {"post": 6, "get": 3}
 SAMPLES_COMMANDS = {"bank.*": ["enode_django.send_command"], "notes.*": ["enode_django.send_command"], "*": []}
 API = {"COMMANDS": {**SAMPLES_COMMANDS, "api.Track": [], "api.Own": []}, "STREAM_SECONDS": 0.001}
 

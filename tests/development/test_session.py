@@ -17,7 +17,7 @@ from enode_django.development.lines import Lines
 from enode_django.development.parts import Plan
 from enode_django.development.session import Development
 
-SOON = 20.0
+SOON = 60.0
 WAITS = "import signal, sys; print('up', flush=True); signal.sigwait([signal.SIGTERM]); print('down', flush=True)"
 BLOCKED = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); {WAITS}"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.docs.blocks import blocks, commands
 from tests.docs.pages import DOCS, PAGES, name
 from tests.meta.tree import ROOT
@@ -67,19 +66,9 @@ def write_files(page: Path, directory: Path) -> None:
 
 def run_python(directory: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=directory,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    done = warm.run(arguments, cwd=directory, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_PYTHON if page != QUICKSTART], ids=name)

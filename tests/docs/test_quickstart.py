@@ -19,6 +19,7 @@ import pytest
 
 from sample_project.embedded import Postgres
 from sample_project.embedded_process import free_port
+from tests import warm
 from tests.docs.blocks import Block, Command, blocks, commands
 from tests.meta.tree import ROOT
 
@@ -96,21 +97,12 @@ class Reader:
             self._run_python(words, command.output)
 
     def _run_python(self, words: list[str], expected: list[str]) -> None:
-        done = subprocess.run(
-            _program(words),
-            cwd=self.directory,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, f"{words}:\n{done.stdout}"
-        printed = iter(done.stdout.splitlines())
+        done = warm.run(_program(words)[1:], cwd=self.directory, env=self.environment)
+        shown = done.stdout + done.stderr
+        assert done.returncode == 0, f"{words}:\n{shown}"
+        printed = iter(shown.splitlines())
         for line in expected:
-            assert any(matches(line, other) for other in printed), f"{words}: no {line!r} in\n{done.stdout}"
+            assert any(matches(line, other) for other in printed), f"{words}: no {line!r} in\n{shown}"
 
     def _start_processors(self, words: list[str]) -> None:
         with self.log.open("wb") as log:

@@ -15,7 +15,7 @@ FAST = Limits(pull_wait=0.05, commit_interval=0.05, lease=2.0)
 AT_ONCE = RetryPolicy(delays=(0.02, 0.05))
 
 
-def eventually(holds: Callable[[], object], seconds: float = 10) -> None:
+def eventually(holds: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not come true in time"
@@ -47,7 +47,7 @@ class Handled:
             self.busy += 1
             self.most_busy = max(self.busy, self.most_busy)
         try:
-            assert self.gate.wait(20)
+            assert self.gate.wait(60)
             left = self.failing.get(message.body.decode(), 0)
             if left:
                 self.failing[message.body.decode()] = left - 1

@@ -15,7 +15,7 @@ import redis
 from sample_project.embedded_process import PORTS, free_port
 from sample_project.embedded_servers import Redis
 
-DEADLINE = 40.0
+DEADLINE = 60.0
 SLOTS = 16_384
 SERVICE = "queues"
 NOTICED_DEAD = 500

@@ -96,7 +96,7 @@ def test_damaged_file_ends_the_consumer_and_is_named(memory: MemoryTransport, tm
         consuming(memory, handled, directory=tmp_path, **ALL) as consumer,
         pytest.raises(QueueError, match=r"billing@orders\.json.*delete it"),
     ):
-        consumer.join(10)
+        consumer.join(60)
     assert file.read_text() == text
     assert handled.messages == []
 
@@ -108,7 +108,7 @@ def test_two_consumers_do_not_share_a_file(memory: MemoryTransport, tmp_path: Pa
             consuming(memory, Handled(), directory=tmp_path, **ALL) as second,
             pytest.raises(QueueError, match="a directory of its own"),
         ):
-            second.join(10)
+            second.join(60)
 
 
 def test_failed_message_is_tried_again_here_and_then_is_a_dead_letter(memory: MemoryTransport, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.subscribing import RetryPolicy
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.management.tables import preview
+from tests import warm
 from tests.equeue.brokers import RunningBroker
 from tests.equeue.consuming import Handled, consuming, eventually, texts
 from tests.meta.tree import ROOT
@@ -256,8 +257,7 @@ def test_who_reads_no_further_ends_it_without_a_complaint(tmp_path: Path) -> Non
         transport.create_topic("orders", 2_000)  # more lines than a pipe holds
         transport.close()
         environment = {**os.environ, "QUEUE_URL": broker.location}
-        figures = [sys.executable, "manage.py", "equeue", "broker", "--json"]
-        shown = subprocess.run(figures, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+        shown = warm.run(["manage.py", "equeue", "broker", "--json"], cwd=ROOT, env=environment).stdout
         assert json.loads(shown.splitlines()[0]) == {"figure": "run", "value": 1}
         command = [sys.executable, "manage.py", "equeue", "topics"]
         with subprocess.Popen(

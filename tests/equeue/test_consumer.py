@@ -41,7 +41,7 @@ def test_parallel_handling_commits_up_to_the_first_unfinished_message(memory: Me
 
     def handle(message: Message) -> None:
         if message.offset == 2:
-            assert first_may_end.wait(10)
+            assert first_may_end.wait(60)
         handled.append(message.offset)
 
     memory.send("orders", {0: texts(*range(20))})
@@ -160,11 +160,11 @@ def test_two_consumers_share_the_queues_and_hand_them_over_without_overlap(memor
             before = len(handled.messages)
             eventually(lambda: len(handled.messages) > before + 50)
             stopping.set()
-            sender.join(10)
+            sender.join(60)
             eventually(lambda: committed(memory) == memory.end_offsets("orders"))
     finally:
         stopping.set()
-        sender.join(10)
+        sender.join(60)
     assert handled.overlaps == []
     for queue, end in memory.end_offsets("orders").items():
         # In order, none twice: every hand-over was drained and committed.
@@ -183,12 +183,12 @@ def test_stop_drains_commits_and_gives_the_queues_back(memory: MemoryTransport) 
     with consuming(memory, handled, limits=FAST) as consumer:
         eventually(lambda: handled.busy == 2)
         stopped: list[bool] = []
-        stopper = threading.Thread(target=lambda: stopped.append(consumer.stop(10)))
+        stopper = threading.Thread(target=lambda: stopped.append(consumer.stop(60)))
         stopper.start()
         handled.gate.set()
-        stopper.join(10)
+        stopper.join(60)
         assert stopped == [True]
-        assert consumer.join(1)
+        assert consumer.join(60)
     pulled = {queue: sum(m.queue == queue for m in handled.messages) for queue in (0, 1)}
     assert committed(memory) == pulled
     assert owners(memory) == set()
@@ -203,7 +203,7 @@ def test_stop_leaves_to_others_what_it_has_no_time_for(memory: MemoryTransport) 
     def handle(message: Message) -> None:
         handled(message)
         if message.body == b"endless":
-            assert gate.wait(20)
+            assert gate.wait(60)
 
     consumer = Consumer(memory, group="billing", topics=["orders"], handle=handle, limits=FAST)
     consumer.start()
@@ -214,7 +214,7 @@ def test_stop_leaves_to_others_what_it_has_no_time_for(memory: MemoryTransport) 
         eventually(lambda: consumer._worklist.closed)
         assert handled.bodies.count("behind it") == 0
         gate.set()
-        stopper.join(10)
+        stopper.join(60)
         assert not consumer.stop(0)
     finally:
         gate.set()
@@ -282,7 +282,7 @@ def test_error_that_is_not_retriable_ends_the_consumer(memory: MemoryTransport) 
     with consuming(memory, Handled()) as consumer:
         memory._coordinator.topics.clear()  # as if somebody else had emptied the server
         with pytest.raises(UnknownTopic):
-            consumer.join(10)
+            consumer.join(60)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -24,22 +25,7 @@ from tests.equeue.brokers import DEADLINE, RunningBroker
 from tests.meta.tree import ROOT
 
 
-def test_command_says_where_it_listens_and_ends_cleanly(tmp_path: Path) -> None:
-    command = [sys.executable, "manage.py", "runbroker", "--listen", "tcp://127.0.0.1:0", "--directory", str(tmp_path)]
-    broker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ)
-    assert broker.stdout is not None
-    with broker.stdout:
-        found = re.search(r"tcp://127\.0\.0\.1:\d+", broker.stdout.readline())
-        assert found is not None
-        transport = BrokerTransport(found[0])
-        assert transport.create_topic("t", 2) == 2
-        transport.close()
-        broker.send_signal(signal.SIGTERM)
-        assert broker.wait(DEADLINE) == 0
-    assert (tmp_path / "checkpoint").is_file()
-
-
-def test_broker_is_watched_from_outside(tmp_path: Path) -> None:
+def test_command_says_where_it_listens_is_watched_from_outside_and_ends_cleanly(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(DEADLINE)
@@ -55,6 +41,10 @@ def test_broker_is_watched_from_outside(tmp_path: Path) -> None:
         with broker.stdout:
             found = re.search(r"/live, /ready at (http://127\.0\.0\.1:\d+)", broker.stdout.readline())
             assert found is not None
+            listens = re.search(r"tcp://127\.0\.0\.1:\d+", broker.stdout.readline())
+            assert listens is not None
+            with contextlib.closing(BrokerTransport(listens[0])) as transport:
+                assert transport.create_topic("t", 2) == 2
             assert systemd.recv(100) == b"READY=1"
             for page in ("/live", "/ready"):
                 with urllib.request.urlopen(found[1] + page, timeout=DEADLINE) as answer:
@@ -63,6 +53,7 @@ def test_broker_is_watched_from_outside(tmp_path: Path) -> None:
             broker.send_signal(signal.SIGTERM)
             assert b"STOPPING=1" in iter(lambda: systemd.recv(100), b"")
             assert broker.wait(DEADLINE) == 0
+    assert (tmp_path / "data" / "checkpoint").is_file()
 
 
 def test_directory_and_address_in_use_are_told(broker: RunningBroker, tmp_path: Path) -> None:

@@ -530,7 +530,7 @@ def test_other_threads_insert_at_once(harness: Harness, line_tables: None) -> No
     with transaction.atomic(), DeferredInserts([Named], "default").wait():
         thread = threading.Thread(target=elsewhere)
         thread.start()
-        thread.join(20)
+        thread.join(60)
         assert not waits()
     Named.objects.all().delete()
 

@@ -83,16 +83,16 @@ def _let_one_look_and_another_be_first(harness: Harness, monkeypatch: pytest.Mon
         found: dict[str, CounterRow] = load(ids)
         if threading.current_thread() is not main and not looked.is_set():
             looked.set()
-            assert done.wait(10)
+            assert done.wait(60)
         return found
 
     monkeypatch.setattr(table, "load_locked", load_slowly)
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(_and_disconnect, lambda: slow.catch_up([Work("c", "following.Counter", 2)]))
-        assert looked.wait(10)
+        assert looked.wait(60)
         harness.deliver(harness.follower(subscribers.instance(CounterRows)), records)
         done.set()
-        late.result(10)
+        late.result(60)
 
 
 @pytest.mark.parametrize("projection", [CounterRows, Entries])
@@ -110,7 +110,7 @@ def test_two_workers_on_one_queue_handle_each_event_once(
         # Each has a queue's window of its own, and the same messages in it.
         own = Harness()
         follower = own.follower(subscribers.instance(projection))
-        barrier.wait(10)
+        barrier.wait(60)
         for start in range(0, len(records), 7):
             own.deliver(follower, records[start : start + 7])
 

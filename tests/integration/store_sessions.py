@@ -73,7 +73,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def waits_for_a_lock(session: psycopg.Connection[Any], application_name: str) -> bool:
     with psycopg.connect(session.info.dsn, password=session.info.password or None, autocommit=True) as observer:
-        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+        query = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = %s AND wait_event_type = 'Lock'"
+        )
         row = observer.execute(query, [application_name]).fetchone()
         return bool(row and row[0])
 

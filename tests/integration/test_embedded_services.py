@@ -153,7 +153,8 @@ def test_command_gets_the_services_and_its_exit_code_is_kept() -> None:
 
 
 def test_command_ended_by_a_signal_gives_128_and_its_number() -> None:
-    done = run_with_services("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    named = {"DATABASE_URL": "postgresql://elsewhere", "REDIS_URL": "redis://elsewhere"}
+    done = run_with_services("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", **named)
     assert done.returncode == 128 + signal.SIGKILL, done.stderr
 
 

@@ -328,7 +328,7 @@ _drafts = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(_drafts, st.booleans()), max_size=4))
 def test_both_drivers_come_to_the_same_results(
     store: PostgresEventStore, batches: list[tuple[list[StreamRecord], bool]]

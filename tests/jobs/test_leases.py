@@ -122,11 +122,11 @@ def test_of_many_that_begin_at_once_one_runs() -> None:
 
     def begin() -> None:
         with contextlib.closing(connection):
-            together.wait(20)
+            together.wait(60)
             try:
                 with running_job(KIND, NAME):
                     outcomes.append("ran")
-                    done.wait(20)
+                    done.wait(60)
             except JobRunning:
                 outcomes.append("refused")
 
@@ -136,7 +136,7 @@ def test_of_many_that_begin_at_once_one_runs() -> None:
     wait_for(lambda: len(outcomes) == 6)
     done.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert sorted(outcomes) == ["ran", *["refused"] * 5]
     assert Job.objects.count() == 1
 
@@ -157,7 +157,7 @@ def test_a_run_whose_lease_was_taken_over_stops_and_changes_nothing_more() -> No
         job.on_stop(stopped.set)
         let_run_out(job.id)
         with running_job(KIND, NAME) as other:
-            assert stopped.wait(20)
+            assert stopped.wait(60)
             with pytest.raises(JobLost):
                 job.check()
             with pytest.raises(JobLost), transaction.atomic():
@@ -190,7 +190,7 @@ def test_nobody_takes_over_while_the_lease_is_held_fast() -> None:
                 wait_for(lambda: session.execute(IS_ONE_WAITING).fetchone())
                 assert session.execute("SELECT count(*) FROM enode_django_job").fetchone() == (1,)
             assert not taken.is_set()
-        taking.join(20)
+        taking.join(60)
     assert taken.is_set()
 
 
@@ -227,7 +227,7 @@ def test_what_the_work_raises_when_it_is_stopped_from_outside_is_not_its_error()
     with ending_in(JobCancelled, lease=SHORT) as job:
         job.on_stop(broken.set)
         request_cancel(job.id)
-        assert broken.wait(20)
+        assert broken.wait(60)
         raise ConnectionError("the engine is gone")
     assert only_job().state == "cancelled"
     assert "the engine is gone" in only_job().error
@@ -251,7 +251,7 @@ def test_a_job_is_stopped_at_its_time_limit_and_fails() -> None:
     stopped = threading.Event()
     with ending_in(JobTimeout, time_limit=0.1, match=r"more than 0\.1 s") as job:
         job.on_stop(stopped.set)
-        assert stopped.wait(20)
+        assert stopped.wait(60)
         job.check()
     assert only_job().state == "failed"
 

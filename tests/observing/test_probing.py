@@ -16,7 +16,7 @@ from enode_django.exceptions import ConfigurationError
 from enode_django.processors import probing
 from enode_django.processors.probing import MAX_CONNECTIONS, MAX_REQUEST, Page, ProbeServer, verdict
 
-SOON = 30.0
+SOON = 60.0
 
 
 def broken() -> Page:

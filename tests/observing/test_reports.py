@@ -72,7 +72,7 @@ class Database:
 
     def ask(self) -> int:
         self.asked += 1
-        self.may_answer.wait(20)
+        self.may_answer.wait(60)
         if self.error is not None:
             raise self.error
         return self.asked

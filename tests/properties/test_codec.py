@@ -127,7 +127,7 @@ typed: st.SearchStrategy[Typed] = st.recursive(
 typed_values = typed.flatmap(lambda t: st.tuples(st.just(t[0]), t[1]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(typed_values)
 def test_every_accepted_value_of_every_type_decodes_equal(typed_value: tuple[Any, Any]) -> None:
     annotation, value = typed_value
@@ -197,7 +197,7 @@ plain_values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     id=ids,
     root=ids,
@@ -218,7 +218,7 @@ def test_command_arrives_equal(
     assert pickle.loads(pickle.dumps(command)) == copy.deepcopy(command) == command
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     events=st.lists(
         st.builds(Happened, text=texts, amounts=st.dictionaries(texts, decimals, max_size=3), point=st.none() | points),
@@ -260,7 +260,7 @@ stored_values = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(stored_values, max_size=6), st.data())
 def test_streams_that_are_read_together_are_those_read_one_by_one(values: list[bytes], data: st.DataObject) -> None:
     """Also if bytes of one are cut off, and begin the next."""
@@ -277,7 +277,7 @@ def test_long_streams_are_read_one_by_one() -> None:
     assert list(stored_events_of(values)) == list(map(stored_events, values))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(message=texts, at=moments, point=st.none() | points)
 def test_refusal_is_read_as_it_was_stored(message: str, at: datetime, point: Point | None) -> None:
     refusal = Refused(message, at=at, point=point)
@@ -288,7 +288,7 @@ def test_refusal_is_read_as_it_was_stored(message: str, at: datetime, point: Poi
         assert (back.message, back.at, back.point) == (message, at, point)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(status=st.sampled_from(CommandStatus), value=plain_values, version=st.none() | st.integers(0, 2**62), text=texts)
 def test_result_arrives_equal(status: CommandStatus, value: Any, version: int | None, text: str) -> None:
     result = CommandResult(
@@ -334,7 +334,7 @@ def _storable(value: Any) -> Any:
     return value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(garbage)
 def test_garbage_raises_nothing_but_message_errors(body: bytes) -> None:
     for decode in (
@@ -352,7 +352,7 @@ def test_garbage_raises_nothing_but_message_errors(body: bytes) -> None:
             assert str(error)  # noqa: PT017
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     fields=st.dictionaries(
         st.sampled_from([*FIELDS, "unknown"]),

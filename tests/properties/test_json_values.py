@@ -39,7 +39,7 @@ def read(annotation: Any, value: Any) -> tuple[Any, Errors]:
     return json_type(annotation).read(value, (), errors), errors
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(typed_values)
 def test_every_accepted_value_comes_back_equal_from_its_json(typed_value: tuple[Any, Any]) -> None:
     annotation, value = typed_value
@@ -54,7 +54,7 @@ def test_every_accepted_value_comes_back_equal_from_its_json(typed_value: tuple[
     assert kind.check(back) == checked
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(fields=st.fixed_dictionaries({}, optional=FIELDS))
 def test_a_command_comes_back_equal_from_its_json(fields: dict[str, Any]) -> None:
     command = Everything(aggregate_root_id="a", id="c", **fields)
@@ -66,7 +66,7 @@ def test_a_command_comes_back_equal_from_its_json(fields: dict[str, Any]) -> Non
     assert back == command
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(typed, anything)
 def test_any_json_is_read_as_a_value_of_the_type_or_refused(kind: tuple[Any, Any], value: Any) -> None:
     back, errors = read(kind[0], value)

@@ -75,7 +75,7 @@ def test_a_worker_in_the_middle_of_its_transaction_is_waited_for(
     def pause(event: DomainEvent) -> None:
         if threading.get_ident() in worker:
             inside.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
 
     effects.posting = pause
     effects.balance = lambda row, event: pause(event)
@@ -87,7 +87,7 @@ def test_a_worker_in_the_middle_of_its_transaction_is_waited_for(
         followed.deliver(follower, more)
 
     late = Call(deliver)
-    assert inside.wait(20)
+    assert inside.wait(60)
     rebuilding = Call(lambda: rebuild(cls.name, InProcess(), nothing))
     wait_until(lambda: someone_waits_for(cls, "ExclusiveLock"))
     go_on.set()
@@ -281,7 +281,7 @@ def test_rebuilds_that_begin_at_the_same_time_begin_one_after_the_other(followed
     barrier = threading.Barrier(3)
 
     def begin() -> int:
-        barrier.wait(20)
+        barrier.wait(60)
         return Target.of(Postings.name).begin()[0].generation
 
     calls = [Call(begin) for _ in range(3)]

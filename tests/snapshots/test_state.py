@@ -36,7 +36,7 @@ def after(cls: type[AggregateRoot], *events: Put) -> Any:
     return aggregate
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(PUTS, max_size=8), st.sampled_from([Shelf, Hooked, Off]))
 def test_what_is_restored_is_what_was_kept(events: list[Put], cls: type[AggregateRoot]) -> None:
     aggregate = after(cls, *events)

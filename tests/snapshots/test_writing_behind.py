@@ -11,7 +11,7 @@ from enode_django.snapshots.store import Snapshot
 from enode_django.snapshots.writing_behind import WriteBehind
 from enode_django.testing.shared_states_contract import state
 
-SOON = 20.0
+SOON = 60.0
 
 
 class Slow(MemoryStates):

@@ -19,6 +19,15 @@ from enode_django.spark.session import spark_session
 from tests.services import services_required
 from tests.spark.cluster import QUICK_TO_START
 
+SECONDS = 600
+"""For each test: the first ones of a session wait for much to be loaded, in several processes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS))
+
 
 def url_of_database(name: str) -> str:
     """On the server that the run shares."""
@@ -54,6 +63,12 @@ def spark_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def _with_path_to_daemons() -> str:
+    """Where `sitecustomize` lies."""
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    return os.pathsep.join([str(Path(__file__).with_name("daemons")), *before])
+
+
 @pytest.fixture(scope="session")
 def spark(postgres_url: str, django_db_setup: None, spark_output: Path) -> Iterator[SparkSession]:
     config = {
@@ -67,7 +82,7 @@ def spark(postgres_url: str, django_db_setup: None, spark_output: Path) -> Itera
     database = url_of_database(str(connection.settings_dict["NAME"]))
     with contextlib.ExitStack() as stack:
         with (
-            environment(DATABASE_URL=database),
+            environment(DATABASE_URL=database, PYTHONPATH=_with_path_to_daemons()),
             override_settings(ENODE={**settings.ENODE, "SPARK": {"CONFIG": config}}),
             standard_error_to(spark_output / "stderr"),
         ):

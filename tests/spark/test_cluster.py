@@ -27,7 +27,7 @@ from tests.services import services_required
 from tests.spark.accounts import ACCOUNT, account
 from tests.spark.conftest import url_of_database
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 SECONDS = 60.0
 DUE = (101, 120)
@@ -67,7 +67,7 @@ def run(
             "TMPDIR": str(directory),
         }
         command = [sys.executable, "-m", "tests.spark.cluster", "local-cluster[2,1,1024]"]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=540)
         assert done.returncode == 0, done.stderr
         with opened(names):
             snapshots = [

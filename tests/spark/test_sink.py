@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,10 +16,12 @@ from enode_django.spark.holding import held
 from enode_django.spark.sink import RowsDataSource, RowsWriter
 from enode_django.spark.staging import drop_left_behind, staging_tables
 from enode_django.spark.targets import target_of
+from tests import warm
 from tests.integration.postgres_proxy import Message, PostgresProxy
 from tests.integration.sharded import ALIASES, opened, shard_databases, sharded_settings
 from tests.integration.store_sessions import bare_session, database_alias, wait_until
 from tests.integration.test_postgres_store_faults import client_sends, server_sends
+from tests.meta.tree import ROOT
 from tests.spark.batches import AT, batch, published, row
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -211,7 +211,7 @@ with staging_tables(target, ["default"]) as table:
 @pytest.mark.parametrize("is_published", [False, True])
 def test_what_a_killed_driver_left_is_dropped_by_the_next_run(is_published: bool, writer: RowsWriter) -> None:
     code = DIES.format(name=connection.settings_dict["NAME"], published=is_published)
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert warm.run(["-c", code], cwd=ROOT).returncode == -9
     (left,) = set(tables()) - {writer.table}
     assert left.endswith("_done") == is_published
     _wait_until_it_is_noticed(left)

@@ -51,7 +51,7 @@ def closed_port() -> int:
 
 
 def wait_until_landed() -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while any(thread.name.startswith("enode-status") for thread in threading.enumerate()):
         assert time.monotonic() < deadline, "a thread of the status has not ended"
         time.sleep(0.01)

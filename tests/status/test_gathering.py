@@ -82,11 +82,11 @@ def test_a_queue_that_cannot_be_reached_is_bad_and_hides_nothing(
 def test_a_queue_that_does_not_answer_takes_bounded_time_and_one_thread(
     configure: Configure, silent_port: int, landed: None
 ) -> None:
-    configure(QUEUE={**broker_at(silent_port), "OPTIONS": {"timeout": 2.0}})
-    for _ in range(3):
-        status = gather(["queue", "database"], timeout=0.3)
+    configure(QUEUE={**broker_at(silent_port), "OPTIONS": {"timeout": 8.0}})
+    for _ in range(2):
+        status = gather(["queue", "database"], timeout=3.0)
         (problem,) = status.part("queue").problems
-        assert problem.reason == "queue gave no answer within 0.3 s"
+        assert problem.reason == "queue gave no answer within 3 s"
         assert status.part("database").health is Health.OK
     asking = [thread for thread in threading.enumerate() if thread.name == "enode-status-queue"]
     assert len(asking) == 1
@@ -96,12 +96,12 @@ def test_a_shard_that_does_not_answer_hides_neither_its_siblings_nor_the_rest(
     unguarded: None, configure: Configure, silent_port: int, monkeypatch: pytest.MonkeyPatch, landed: None
 ) -> None:
     default = connections["default"].settings_dict
-    away = {**default, "HOST": "127.0.0.1", "PORT": str(silent_port), "OPTIONS": {"connect_timeout": 2}}
+    away = {**default, "HOST": "127.0.0.1", "PORT": str(silent_port), "OPTIONS": {"connect_timeout": 5}}
     monkeypatch.setitem(connections.settings, "away", away)
     configure(EVENT_STORE={"DATABASES": ["default", "away"]})
-    status = gather(["database", "shards", "queue"], timeout=1.0)
+    status = gather(["database", "shards", "queue"], timeout=3.0)
     assert [row.alias for row in status.part("shards").rows] == ["default"]
-    assert [problem.reason for problem in status.part("shards").problems] == ["shard away gave no answer within 1 s"]
+    assert [problem.reason for problem in status.part("shards").problems] == ["shard away gave no answer within 3 s"]
     assert [row.alias for row in status.part("database").rows] == ["default"]
     assert status.part("queue").health is Health.OK
     wait_until_landed()  # a host that stays silent is given up
@@ -125,24 +125,24 @@ def test_who_asks_the_same_at_the_same_time_waits_for_the_same_answer() -> None:
 
     def ask() -> Finding:
         asked.append(1)
-        go.wait(20)
+        go.wait(60)
         return Finding(rows=["answer"])
 
     found: list[object] = []
 
     def wait() -> None:
-        arrived.wait(20)
+        arrived.wait(60)
         found.append(ask_all({"lane": [("part", ask)]}, 20)["lane"]["part"][0].rows)
 
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for thread in threads:
         thread.start()
-    arrived.wait(20)
+    arrived.wait(60)
     while not asked:
         time.sleep(0.001)
     go.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert found == [["answer"]] * 4
     assert len(asked) < 4
 

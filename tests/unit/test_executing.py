@@ -20,7 +20,7 @@ from enode_django.serialization.codec import decode_metadata
 from enode_django.testing import inline
 from tests.races.counting import Add, Added, Created
 from tests.unit.commanding.desk import SOON, Desk
-from tests.unit.test_audit_sending import Shaky
+from tests.unit.test_sending import Shaky
 
 Execute = Callable[..., Any]
 

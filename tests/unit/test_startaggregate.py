@@ -16,6 +16,7 @@ from django.core.management.base import CommandError
 from enode_django.management.scaffold import Plan, names_for, plan, with_import
 from enode_django.management.scaffold_fields import KINDS, parse_fields
 from enode_django.management.scaffold_texts import Names
+from tests import warm
 from tests.meta.tree import ROOT
 
 SETTINGS = """
@@ -58,11 +59,17 @@ call_command("test", "shop")
 """
 
 
-def run(directory: Path, *command: str) -> str:
+def run_python(directory: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
-    done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return shown_by(warm.run(arguments, cwd=directory, env=environment))
+
+
+def run_ruff(directory: Path, *arguments: str) -> None:
+    command = [Path(sys.executable).with_name("ruff"), *arguments]
+    shown_by(subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False))
+
+
+def shown_by(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -73,22 +80,20 @@ def test_what_it_writes_into_a_new_app_passes_its_tests_and_the_linter(tmp_path:
     app.mkdir()
     call_command("startapp", "shop", str(app))
     fields = ["item:str", "price:Decimal"]
-    shown = run(tmp_path, sys.executable, "-m", "django", "startaggregate", "shop", "OrderLine", "--fields", *fields)
+    shown = run_python(tmp_path, "-m", "django", "startaggregate", "shop", "OrderLine", "--fields", *fields)
     assert "written: shop/domain/order_line.py" in shown
     assert "added to: shop/models.py" in shown
     every_kind = [f"a_{kind.lower()}:{kind}" for kind in KINDS]
-    run(tmp_path, sys.executable, "-m", "django", "startaggregate", "shop", "Crate", "--fields", *every_kind)
-    done = run(tmp_path, sys.executable, "-c", TRY)
+    run_python(tmp_path, "-m", "django", "startaggregate", "shop", "Crate", "--fields", *every_kind)
+    done = run_python(tmp_path, "-c", TRY)
     assert "row a Tea 3.00 2" in done
     assert "Ran 6 tests" in done
     written = [str(path) for path in app.rglob("*.py") if "order_line" in path.name or "crate" in path.name]
     inside = [str(app / folder / "__init__.py") for folder in ("domain", "projections")]
-    ruff = Path(sys.executable).with_name("ruff")
     assert len(written) == 6
     rules = ["--isolated", "--target-version", "py311"]
-    run(
+    run_ruff(
         tmp_path,
-        str(ruff),
         "check",
         *rules,
         "--extend-select",
@@ -97,7 +102,7 @@ def test_what_it_writes_into_a_new_app_passes_its_tests_and_the_linter(tmp_path:
         *inside,
         str(app / "models.py"),
     )
-    run(tmp_path, str(ruff), "format", *rules, "--check", *written, *inside)
+    run_ruff(tmp_path, "format", *rules, "--check", *written, *inside)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sample_project.bank.demo.workload import Workload
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 END_SECONDS = 5.0
 
 

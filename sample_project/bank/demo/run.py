@@ -31,8 +31,11 @@ from sample_project.bank.demo.workload import SENT_AT_ONCE, Workload
 
 ALREADY_RUNNING_SECONDS = 0.5
 """Whoever runs already answers an opening within this time, unless it is busy; a second runprocessors harms nobody."""
-START_SECONDS = 30.0
-STALLED_SECONDS = 60.0
+START_SECONDS = 120.0
+"""For processors that the demo starts; if they end, it hears of it."""
+FOUND_SECONDS = 30.0
+"""For processors that others start."""
+STALLED_SECONDS = 120.0
 TICK = 0.2
 ASKED_WHEN_IDLE = 300
 PROBLEMS_SHOWN = 10
@@ -87,7 +90,8 @@ class Demo:
             return
         if self._processes is not None:
             self._processors = stack.enter_context(Processors(self._processes, directory))
-        deadline = time.monotonic() + START_SECONDS
+        seconds = FOUND_SECONDS if self._processors is None else START_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             self._check_processors()
             try:
@@ -95,7 +99,7 @@ class Demo:
                 return
             except CommandTimeout:
                 if time.monotonic() > deadline:
-                    raise DemoFailed(self._explain(f"no processors answered within {START_SECONDS:g} s")) from None
+                    raise DemoFailed(self._explain(f"no processors answered within {seconds:g} s")) from None
 
     def _check_processors(self) -> None:
         if self._processors is not None and self._processors.has_ended:

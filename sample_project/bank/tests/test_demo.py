@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
-from random import Random
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -41,6 +40,7 @@ from sample_project.bank.models import AccountSummary, LedgerEntry
 from sample_project.bank.process_managers import TransferProcess
 from sample_project.bank.projections import AccountSummaries, Ledger
 from sample_project.embedded import Broker
+from tests import warm
 
 WORKLOAD = Workload(run="r", accounts=10, commands=2_000, producers=3, transfers=101)
 
@@ -297,60 +297,48 @@ def has_rows(url: str) -> bool:
 
 
 @pytest.mark.acceptance
-def test_a_small_demo_verifies_itself_and_leaves_nothing_running(services: Mapping[str, str]) -> None:
-    with running_demo(services, "--accounts=20", "--commands=400", "--transfers=40", "--processes=1") as demo:
-        shown, _ = demo.communicate(timeout=60)
-        assert demo.returncode == 0, shown
-        assert "Verified in the database" in shown
-        assert "throughput" in shown
-        assert "bank.AccountSummaries" in shown
-        assert "completed, and" in shown
-        wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
-
-
-@pytest.mark.acceptance
-def test_a_demo_over_two_shards_verifies_both(services: Mapping[str, str], postgres_url: str) -> None:
+@pytest.mark.timeout(300)
+def test_money_is_conserved_in_two_shards_though_workers_are_killed(
+    services: Mapping[str, str], postgres_url: str
+) -> None:
+    """The demo's own verification says so. Each kill is at another step of the way, and of the worker that has lived
+    longest, so that they come to either role."""
     with new_database(postgres_url) as one, new_database(postgres_url) as other:
         environment = {**services, "EVENT_DATABASE_URLS": f"{one} {other}"}
-        with running_demo(environment, "--accounts=20", "--commands=400", "--transfers=40", "--processes=1") as demo:
-            shown, _ = demo.communicate(timeout=90)
+        with running_demo(environment, "--accounts=20", "--commands=400", "--transfers=600") as demo:
+            for ended in (1, 100, 200, 300):
+                wait_until(partial(have_ended, demo, [one, other], ended), f"the end of {ended} transfers", 120)
+                kill_oldest_worker(demo.pid)
+            shown, _ = demo.communicate(timeout=200)
             assert demo.returncode == 0, shown
-            assert "Verified in the database" in shown
-            assert "400 commands in" in shown
+            wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
+        for text in ("Verified in the database", "throughput", "400 commands in", "bank.AccountSummaries"):
+            assert text in shown
+        assert "completed, and" in shown
         assert all(map(has_rows, (one, other)))
         assert not has_rows(services["DATABASE_URL"])
 
 
-@pytest.mark.acceptance
-def test_money_is_conserved_though_workers_are_killed_while_transfers_are_open(services: Mapping[str, str]) -> None:
-    """The demo's own verification says so. Each kill is at another step of the way, and of a worker of either role."""
-    random = Random(5)
-    with running_demo(services, "--accounts=30", "--commands=600", "--transfers=1500") as demo:
-        for ended in range(1, 1_500, 250):
-            wait_until(partial(have_ended, services, ended), f"the end of {ended} transfers")
-            os.kill(random.choice(workers(demo.pid)), signal.SIGKILL)
-        shown, _ = demo.communicate(timeout=100)
-        assert demo.returncode == 0, shown
-        assert "Verified in the database" in shown
-
-
-def workers(demo: int) -> list[int]:
-    """Those that handle commands or follow events: children of the process that forks for its supervisor."""
+def kill_oldest_worker(demo: int) -> None:
+    """Of those that handle commands or follow events: children of the process that forks for the supervisor."""
     found = []
-    for process in psutil.Process(demo).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            # A forked process has the command line of the one that it was forked from.
-            if all("runprocessors" in parent.cmdline() for parent in process.parents()[:2]):
-                found.append(process.pid)
-    return found
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(demo).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                # A forked process has the command line of the one that it was forked from.
+                if all("runprocessors" in parent.cmdline() for parent in process.parents()[:2]):
+                    found.append((process.create_time(), process.pid))
+    if found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(min(found)[1], signal.SIGKILL)
 
 
-def have_ended(services: Mapping[str, str], transfers: int) -> bool:
-    return ended_transfers(services) >= transfers
+def have_ended(demo: subprocess.Popen[str], shards: Sequence[str], transfers: int) -> bool:
+    return sum(map(ended_transfers, shards)) >= transfers or demo.poll() is not None
 
 
-def ended_transfers(services: Mapping[str, str]) -> int:
-    with psycopg.connect(services["DATABASE_URL"]) as database, contextlib.suppress(psycopg.errors.UndefinedTable):
+def ended_transfers(url: str) -> int:
+    with psycopg.connect(url) as database, contextlib.suppress(psycopg.errors.UndefinedTable):
         table = EventStream._meta.db_table
         row = database.execute(
             f"SELECT count(*) FROM {table} WHERE version IS NOT NULL AND aggregate_root_type = 'bank.MoneyTransfer'"
@@ -361,23 +349,33 @@ def ended_transfers(services: Mapping[str, str]) -> int:
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_demo_and_all_it_started(
-    services: Mapping[str, str], number: signal.Signals, status: int
-) -> None:
-    with running_demo(services, "--commands=1000000", "--processes=1") as demo:
-        wait_until(lambda: has_rows(services["DATABASE_URL"]), "the first stored movements")
-        os.killpg(demo.pid, number)
-        shown, _ = demo.communicate(timeout=60)
-        assert demo.returncode == status, shown
-        assert "Traceback" not in shown
-        wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
+@pytest.mark.timeout(300)
+def test_a_signal_ends_the_demo_and_all_it_started(services: Mapping[str, str]) -> None:
+    with running_demo(services, "--accounts=200", "--commands=100000", "--producers=1", "--processes=1") as demo:
+        wait_until(lambda: has_rows(services["DATABASE_URL"]), "the first stored movements", 120)
+        os.killpg(demo.pid, signal.SIGTERM)
+        assert_ended(demo, 143)
 
 
 @pytest.mark.acceptance
-def test_without_a_database_the_demo_says_what_to_set(services: Mapping[str, str]) -> None:
-    environment = {**services, "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
-    with running_demo(environment, "--commands=10") as demo:
-        shown, _ = demo.communicate(timeout=60)
-    assert demo.returncode == 1
-    assert "PostgreSQL cannot be reached; see DATABASE_URL" in shown
+@pytest.mark.timeout(300)
+def test_control_c_ends_a_demo_that_waits_for_processors(services: Mapping[str, str]) -> None:
+    with running_demo(services, "--no-processors", "--producers=1") as demo:
+        assert demo.stdout is not None
+        assert "A bank:" in demo.stdout.readline()
+        os.killpg(demo.pid, signal.SIGINT)
+        assert_ended(demo, 130)
+
+
+def assert_ended(demo: subprocess.Popen[str], status: int) -> None:
+    shown, _ = demo.communicate(timeout=120)
+    assert demo.returncode == status, shown
+    assert "Traceback" not in shown
+    wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
+
+
+def test_without_a_database_the_demo_says_what_to_set() -> None:
+    environment = {**os.environ, "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
+    ended = warm.run(["manage.py", "bankdemo", "--commands=10"], cwd=settings.BASE_DIR, env=environment)
+    assert ended.returncode == 1
+    assert "PostgreSQL cannot be reached; see DATABASE_URL" in ended.stderr

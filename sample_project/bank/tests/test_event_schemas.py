@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from django.conf import settings
 from django.test import SimpleTestCase
 
+from tests import warm
+
 
 class TheSchemas(SimpleTestCase):
     """In a process of its own, as in CI: what tests declare is no part of it."""
 
     def check(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "manage.py", "eventschemas", "--check", *arguments]
-        return subprocess.run(command, cwd=settings.BASE_DIR, capture_output=True, text=True, timeout=60, check=False)
+        return warm.run(["manage.py", "eventschemas", "--check", *arguments], cwd=settings.BASE_DIR)
 
     def test_events_and_refusals_are_as_the_committed_file_has_them(self) -> None:
         done = self.check()

@@ -15,7 +15,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.notices import Notice, encode_notice
 from enode_django.serialization.codec import WireCommand, decode_command
 
-SOON = 20.0
+SOON = 60.0
 BOTH = ("bank.Ledger", "bank.Summaries")
 
 

@@ -40,10 +40,10 @@ def test_closed_mailbox_gives_what_was_posted_before_and_then_none_for_ever() ->
 def test_mailbox_wakes_its_taker() -> None:
     box: Mailbox[int] = Mailbox("box")
     taken: list[int] = []
-    thread = threading.Thread(target=lambda: taken.extend(box.take(1, timeout=10) or []))
+    thread = threading.Thread(target=lambda: taken.extend(box.take(1, timeout=60) or []))
     thread.start()
     box.post(5)
-    thread.join(10)
+    thread.join(60)
     assert taken == [5]
 
 
@@ -62,10 +62,10 @@ def test_urgent_items_are_taken_before_what_waits_in_the_order_they_were_posted(
 def test_urgent_item_wakes_the_taker_of_an_empty_mailbox() -> None:
     box: Mailbox[int] = Mailbox("box")
     taken: list[int] = []
-    thread = threading.Thread(target=lambda: taken.extend(box.take(1, timeout=10) or []))
+    thread = threading.Thread(target=lambda: taken.extend(box.take(1, timeout=60) or []))
     thread.start()
     box.post_urgent(5)
-    thread.join(10)
+    thread.join(60)
     assert taken == [5]
 
 
@@ -123,7 +123,7 @@ logging.basicConfig()
 def die():
     raise {error}
 start_thread("the-vital-one", die, vital=True)
-threading.Event().wait(30)
+threading.Event().wait(60)
 """
 
 

@@ -79,5 +79,5 @@ def test_closing_an_inbox_wakes_who_waits_for_it(transport: MemoryTransport) -> 
     waiting = threading.Thread(target=lambda: received.__setitem__(slice(None), inbox.receive(60)))
     waiting.start()
     inbox.close()
-    waiting.join(20)
+    waiting.join(60)
     assert received == []

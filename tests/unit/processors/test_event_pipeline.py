@@ -28,7 +28,7 @@ from enode_django.exceptions import QueueHeld, StoreUnavailable, TransportUnavai
 from enode_django.processors.event_pipeline import EventPipeline, oldest_of
 from enode_django.processors.statistics import Statistics
 
-SOON = 10.0
+SOON = 60.0
 QUEUES = 2
 CONF = Conf(LEASE=1.2, COMMIT_INTERVAL=0.02)
 

@@ -13,7 +13,7 @@ from enode_django.processors.pipeline import HANDLE_AT_ONCE, Pipeline
 from enode_django.processors.statistics import Statistics
 from enode_django.serialization.codec import encode_command
 
-SOON = 20.0
+SOON = 60.0
 LIMIT = 10
 WAITING = 8 * HANDLE_AT_ONCE
 

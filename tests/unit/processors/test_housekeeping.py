@@ -15,7 +15,7 @@ from enode_django.processors import housekeeping
 from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
 
-SOON = 10.0
+SOON = 60.0
 
 
 class Renewed(MemoryTransport):

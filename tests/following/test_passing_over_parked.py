@@ -25,7 +25,7 @@ def subscriber(request: pytest.FixtureRequest) -> Subscriber:
 
 
 def wait_for_a_lock(worker: Future[None]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not worker.done():
         with connection.cursor() as cursor:
             cursor.execute("SELECT count(*) FROM pg_locks WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))")
@@ -60,7 +60,7 @@ def retry_while(
         workers: list[Future[None]] = []
         monkeypatch.setattr(parking, "release", release_late)
         assert retry_parked(harness.follower(subscriber), "c") is None
-        workers[0].result(10)
+        workers[0].result(60)
     assert harness.parked(subscriber.name) == []
     assert not harness.window.unfinished
 

@@ -17,7 +17,7 @@ from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
 from enode_django.exceptions import QueueError
 from tests.races.counting import Add
 
-SOON = 5.0
+SOON = 60.0
 
 
 def answer(command_id: str, aggregate_root_id: str) -> bytes:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from enode_django.conf import DISCOVERED_MODULES
+from tests import warm
 from tests.meta.tree import ROOT
 
 SETTINGS = """
 from sample_project.settings import *
-INSTALLED_APPS = [*INSTALLED_APPS, "audited"]
+INSTALLED_APPS = [*INSTALLED_APPS, "shop"]
 ENODE = {enode!r}
 """
 TWO_HANDLERS = """
@@ -34,9 +34,9 @@ def two(command, context): ...
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
     """An app of its own in a project of its own; nothing of it reaches the modules of this process."""
-    (tmp_path / "audited").mkdir()
-    (tmp_path / "audited" / "__init__.py").touch()
-    return tmp_path / "audited"
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    return tmp_path / "shop"
 
 
 def run(app: Path, *arguments: str, **enode: object) -> subprocess.CompletedProcess[str]:
@@ -44,22 +44,20 @@ def run(app: Path, *arguments: str, **enode: object) -> subprocess.CompletedProc
 
 
 def run_with(app: Path, enode: object, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (app.parent / "audit_settings.py").write_text(SETTINGS.format(enode=enode))
+    (app.parent / "shop_settings.py").write_text(SETTINGS.format(enode=enode))
     environment = {
         **os.environ,
         "PYTHONPATH": f"{app.parent}{os.pathsep}{ROOT}",
-        "DJANGO_SETTINGS_MODULE": "audit_settings",
+        "DJANGO_SETTINGS_MODULE": "shop_settings",
     }
-    return subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=app.parent, capture_output=True, text=True, timeout=60
-    )
+    return warm.run(arguments, cwd=app.parent, env=environment)
 
 
 @pytest.mark.parametrize("given", [None, ("rules", "domain")])
 def test_the_modules_of_the_setting_are_imported_from_every_app(app: Path, given: tuple[str, ...] | None) -> None:
     for module in (*DISCOVERED_MODULES, "rules"):
         (app / f"{module}.py").touch()
-    code = "import sys, django; django.setup(); print(*[m[8:] for m in sys.modules if m.startswith('audited.')])"
+    code = "import sys, django; django.setup(); print(*[m[5:] for m in sys.modules if m.startswith('shop.')])"
     done = run(app, "-c", code, **({} if given is None else {"AUTODISCOVER_MODULES": given}))
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == set(DISCOVERED_MODULES if given is None else given)
@@ -80,7 +78,7 @@ def test_an_unknown_setting_is_refused_before_anything_starts(app: Path) -> None
     assert "(enode_django.E002) ENODE has the unknown key 'COMAND_TOPIC'." in done.stderr
 
 
-@pytest.mark.parametrize("enode", [None, "redis://127.0.0.1:6379/0", {"QUEUE": "redis://127.0.0.1:6379/0"}])
+@pytest.mark.parametrize("enode", [None, "redis://127.0.0.1:6379/0", {"QUEUE": "redis://127.0.0.1:6379/0"}], ids=str)
 def test_settings_that_are_no_dictionary_are_refused_by_the_check_and_not_by_a_traceback(
     app: Path, enode: object
 ) -> None:

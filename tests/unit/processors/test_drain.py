@@ -16,7 +16,7 @@ from enode_django.serialization.codec import encode_command
 from enode_django.serialization.plain import pack
 from tests.acceptance.waiting import wait_until
 
-SOON = 20.0
+SOON = 60.0
 
 
 class Dig(enode_django.Command):

@@ -1,0 +1,32 @@
+"""What Python imports as it starts, if it finds it on its path: Spark's daemons import here what their workers need.
+
+They fork a worker for each step of a query. Without this each worker imports Django and the project for itself, which
+takes more processor time than all that the tests ask of it. No thread may be there when they fork, so libraries that
+would start one are told not to. Workers of `test_cluster` start without it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+
+SELDOM = "pyspark.sql.worker.lookup_data_sources"
+"""Has one worker in a session."""
+
+if "pyspark.daemon" in sys.orig_argv and SELDOM not in sys.orig_argv:
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+    for name in ("pandas", "pyarrow", "pyspark.worker", "enode_django.spark.executors"):
+        importlib.import_module(name)
+    for argument in sys.orig_argv:
+        if argument.startswith("pyspark.sql.worker."):
+            importlib.import_module(argument)
+
+    from enode_django.spark.executors import set_up
+
+    set_up()
+    for name in ("rebuild_job", "sink", "snapshot_job", "source"):
+        importlib.import_module(f"enode_django.spark.{name}")
+    gc.freeze()
