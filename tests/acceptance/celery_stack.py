@@ -105,5 +105,5 @@ class CeleryStack(Stack):
     def wait_progress(self, key: str) -> Any:
         """What the running job says of that."""
         asked = "SELECT progress -> %s FROM enode_django_job WHERE state = 'running' AND progress ? %s"
-        wait_until(lambda: self.query(asked, key, key), f"a running job tells its {key}", 60)
+        wait_until(lambda: self.query(asked, key, key), f"a running job tells its {key}")
         return self.query(asked, key, key)[0][0]

@@ -36,9 +36,10 @@ from tests.acceptance.invariants import Facts, variety, violations
 from tests.acceptance.journal import Journal
 from tests.acceptance.load import Client, Load
 from tests.acceptance.processors import PROJECT, Group, Processors
-from tests.acceptance.waiting import wait_until
+from tests.acceptance.waiting import PATIENCE, wait_until
 
 TEMPLATE = "acceptance"
+QUICKLY = "STRATEGY FILE_COPY"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 SLOW_REDIS_STREAMS = "tests.acceptance.slow_transport.SlowRedisStreams"
 QUEUES = 4
@@ -48,8 +49,8 @@ SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "ba
 """The sample's."""
 HINDERED = "tests.acceptance.hindered"
 ENODE = {"QUEUES_PER_TOPIC": QUEUES, "LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3, "HANDLER_TIME_LIMIT": 20.0}
-ROUNDS = 120
-TRANSFERS, NOTES = 40, 5
+ROUNDS = 60
+TRANSFERS, NOTES = 12, 5
 SHOWN = 20
 LOG_SHOWN = 20_000
 
@@ -74,7 +75,7 @@ class Stack:
 
     def __enter__(self) -> Stack:
         with psycopg.connect(self.postgres.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {self._name} TEMPLATE {TEMPLATE}")
+            connection.execute(f"CREATE DATABASE {self._name} TEMPLATE {TEMPLATE} {QUICKLY}")
         self.directory.mkdir()
         self.transport.create_topic(EVENTS, QUEUES)
         for queue in range(QUEUES):  # by a group that commits nothing, so that what was published can be looked at
@@ -109,7 +110,7 @@ class Stack:
 
     def start(
         self,
-        processes: int = 2,
+        processes: int = 1,
         *options: str,
         role: str = "command",
         apps: str | None = None,
@@ -137,7 +138,7 @@ class Stack:
         """Run Python with the settings of the processors; returns what it prints. A failure fails the test."""
         environment = {**os.environ, **self._environment(apps, REDIS_STREAMS, enode)}
         command = [sys.executable, *arguments]
-        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -166,7 +167,7 @@ class Stack:
             "ACCEPTANCE_ENODE": json.dumps({"QUEUE": self._queue(transport), **ENODE, **enode}),
         }
 
-    def start_ready(self, processes: int = 2, *options: str, **settings: Any) -> Processors:
+    def start_ready(self, processes: int = 1, *options: str, **settings: Any) -> Processors:
         processors = self.start(processes, *options, **settings)
         processors.wait_ready()
         return processors
@@ -212,7 +213,7 @@ class Stack:
     def check(self, *, loaded: bool = True, published: bool = True) -> None:
         """Wait until every command has its end, then fail for each invariant that does not hold. What was deleted
         cannot be found ``published``."""
-        wait_until(self.is_quiet, "all commands are finished and committed", 90)
+        wait_until(self.is_quiet, "all commands are finished and committed")
         found = self.violations(published)
         kinds = variety(self.journal)
         print(kinds)
@@ -237,7 +238,7 @@ class Stack:
         return dict(found["figures"])
 
     def wait_followed(
-        self, topic: str = EVENTS, *, is_fed: Callable[[], bool] = lambda: True, seconds: float = 90.0
+        self, topic: str = EVENTS, *, is_fed: Callable[[], bool] = lambda: True
     ) -> None:
         """Wait until every command is finished, every event followed, and nothing more comes of it.
 
@@ -245,7 +246,7 @@ class Stack:
         sent. ``is_fed`` says that the topic has all events.
         """
         names = ", ".join(self.subscribers)
-        wait_until(lambda: self._is_followed(topic, is_fed), f"{names} are done with {topic}", seconds)
+        wait_until(lambda: self._is_followed(topic, is_fed), f"{names} are done with {topic}")
 
     def _is_followed(self, topic: str, is_fed: Callable[[], bool]) -> bool:
         def ends() -> list[object]:
@@ -264,7 +265,7 @@ class Stack:
         """Wait until every subscriber has compared its checkpoints with what is stored by now."""
         ((position,),) = self.query("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         behind = "SELECT subscriber FROM enode_django_subscription WHERE swept_position < %s"
-        wait_until(lambda: not self.query(behind, position), f"all sweeps have passed {position}", 90)
+        wait_until(lambda: not self.query(behind, position), f"all sweeps have passed {position}")
 
     def is_through(self, group: str, topic: str = EVENTS) -> bool:
         """Whether the group has committed all messages that there are."""
