@@ -5,7 +5,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -97,20 +97,12 @@ def sharded(
 
 
 @pytest.fixture
-def broker_settings() -> Mapping[str, str]:
-    """Options of ``runbroker``, which a test may replace by parameters of this name."""
-    return {}
-
-
-@pytest.fixture
-def broker_stack(
-    faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: Path, broker_settings: Mapping[str, str]
-) -> Iterator[BrokerStack]:
+def broker_stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: Path) -> Iterator[BrokerStack]:
     """As ``stack``, with the queues in a broker of the test's own; Redis is there for caches alone."""
     faulty_postgres.start()
     faulty_redis.start()
     with (
-        Broker(broker_settings) as broker,
+        Broker() as broker,
         BrokerStack(faulty_postgres, faulty_redis, processors_directory, broker) as stack,
     ):
         yield stack

@@ -76,10 +76,7 @@ class ShardedStack(Stack):
     @contextlib.contextmanager
     def loads(self, seed: int, without: Iterable[int] = ()) -> Iterator[tuple[Load, Load]]:
         """Senders to the aggregates of each shard, and others that transfer between all of them."""
-        kinds = [
-            {"threads": SENDERS, "make_id": ids_of(shard, without), "rounds": 30}
-            for shard in (HERE, AWAY)
-        ]
+        kinds = [{"threads": SENDERS, "make_id": ids_of(shard, without), "rounds": 30} for shard in (HERE, AWAY)]
         with (
             self.load(seed, **kinds[HERE]) as here,
             self.load(seed + 1, **kinds[AWAY]) as away,

@@ -43,7 +43,8 @@ QUICKLY = "STRATEGY FILE_COPY"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 SLOW_REDIS_STREAMS = "tests.acceptance.slow_transport.SlowRedisStreams"
 QUEUES = 4
-TIMEOUT = 3.0
+TIMEOUT, OWN_TIMEOUT = 3.0, 30.0
+"""Seconds that processes under test and this one wait for their queue."""
 GROUP, COMMANDS, EVENTS = "processors", "commands", "events"
 SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "bank.transfers", "notes.Notes")
 """The sample's."""
@@ -96,7 +97,7 @@ class Stack:
             print(f"---- {processors.log_path.name}\n{_without_noise(processors.log)[-LOG_SHOWN:]}")
 
     def _make_transport(self) -> Transport:
-        return RedisStreamsTransport(self.redis.url, prefix=self._name, timeout=TIMEOUT)
+        return RedisStreamsTransport(self.redis.url, prefix=self._name, timeout=OWN_TIMEOUT)
 
     def _queue(self, transport: str) -> dict[str, Any]:
         """The setting ``QUEUE`` of the processes."""
@@ -237,9 +238,7 @@ class Stack:
         print(found["figures"])
         return dict(found["figures"])
 
-    def wait_followed(
-        self, topic: str = EVENTS, *, is_fed: Callable[[], bool] = lambda: True
-    ) -> None:
+    def wait_followed(self, topic: str = EVENTS, *, is_fed: Callable[[], bool] = lambda: True) -> None:
         """Wait until every command is finished, every event followed, and nothing more comes of it.
 
         A command is committed when its events are published, and an event when the commands that follow from it are
@@ -310,7 +309,7 @@ class BrokerStack(Stack):
         super().__init__(postgres, redis, directory)
 
     def _make_transport(self) -> Transport:
-        return BrokerTransport(self.broker.url, timeout=TIMEOUT)
+        return BrokerTransport(self.broker.url, timeout=OWN_TIMEOUT)
 
     def _queue(self, transport: str) -> dict[str, Any]:
         return {"BACKEND": BROKER, "LOCATION": self.broker.url, "OPTIONS": {"timeout": TIMEOUT}}

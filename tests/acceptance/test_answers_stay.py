@@ -14,7 +14,7 @@ from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.faulty.commands import DepositIfFileExists
 from tests.acceptance.stack import Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 
 def execute(stack: Stack, command: Command) -> CommandResult:

@@ -13,7 +13,7 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import BrokerStack
 from tests.acceptance.waiting import last_for
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 
 def test_a_broker_may_be_killed_restarted_and_stand_still(broker_stack: BrokerStack, seed: int) -> None:

@@ -19,7 +19,7 @@ from tests.acceptance.celery_stack import CeleryStack
 from tests.acceptance.snapshotting.apps import EVERY
 from tests.acceptance.waiting import wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 LONG = "tests.long_job"
 
@@ -95,6 +95,8 @@ def test_while_one_works_another_ends_and_a_worker_may_be_killed_or_quit(stack: 
     left.wait_gone()
     assert stack.states()[2:] == ["cancelled"]
     stack.start_worker()
-    wait_until(lambda: stack.states()[2:] == ["cancelled", "running"], "a worker that quits gives its job to another one")
+    wait_until(
+        lambda: stack.states()[2:] == ["cancelled", "running"], "a worker that quits gives its job to another one"
+    )
     tasks = stack.query("SELECT task_id FROM enode_django_job ORDER BY id")
     assert [id for (id,) in tasks[2:]] == [fourth.id] * 2

@@ -28,7 +28,7 @@ from tests.acceptance.stack import Stack
 from tests.acceptance.test_reloading import HANDLER
 from tests.acceptance.waiting import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 APP = "developed_app"
 URLS = """
@@ -184,7 +184,7 @@ def test_migrations_that_are_not_applied_are_named() -> None:
     recorder = MigrationRecorder(connection)
     recorder.record_unapplied("notes", "0001_initial")
     try:
-        with pytest.raises(CommandError, match="not applied to 'default', the first is notes.0001_initial; run manage.py"):
+        with pytest.raises(CommandError, match=r"'default', the first is notes\.0001_initial; run manage\.py"):
             call_command("enodedev", "0")
     finally:
         recorder.record_applied("notes", "0001_initial")

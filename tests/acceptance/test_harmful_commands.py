@@ -8,7 +8,7 @@ from enode_django.ids import new_id
 from tests.acceptance.faulty.commands import EndProcess, NeverReturn
 from tests.acceptance.stack import Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 LIMIT = 3.0
 """Seconds that a command may take: the shorter, the sooner an innocent one of a slow machine counts as hanging."""

@@ -15,7 +15,7 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import BrokerStack
 from tests.acceptance.waiting import wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 OTHERS = ("command", "event")
 """What the hosts beside the first one do."""

@@ -19,7 +19,7 @@ from tests.acceptance.redelivering import Redelivery
 from tests.acceptance.stack import EVENTS, HINDERED, QUEUES, SLOW_REDIS_STREAMS, Stack
 from tests.acceptance.waiting import last_for, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 READING = "tests.acceptance.reading"
 """Nothing but the checkpoints keeps its rows from being there twice."""

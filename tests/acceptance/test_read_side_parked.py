@@ -18,7 +18,7 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import HINDERED, Stack
 from tests.acceptance.waiting import PATIENCE
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 ACCOUNTS = [f"account-{number:04}" for number in (*range(50), *range(1000, 1050))]
 UNLUCKY_ACCOUNTS = [account for account in ACCOUNTS if account.endswith(UNLUCKY)]

@@ -18,7 +18,7 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import HINDERED, SUBSCRIBERS, Stack
 from tests.acceptance.waiting import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 LEDGER, SUMMARIES = "bank.Ledger", "bank.AccountSummaries"
 

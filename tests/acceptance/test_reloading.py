@@ -14,7 +14,7 @@ from tests.acceptance.newer.commands import PayInterest
 from tests.acceptance.stack import Stack
 from tests.acceptance.waiting import wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 APP = "edited_app"
 HANDLER = """

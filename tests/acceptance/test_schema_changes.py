@@ -16,13 +16,13 @@ import pytest
 
 from enode_django import CommandResult, CommandStatus
 from enode_django.ids import new_id
-from tests.acceptance.meters.commands import Measure
 from tests.acceptance.load import PAUSE
+from tests.acceptance.meters.commands import Measure
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import QUEUES, Stack
 from tests.acceptance.waiting import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 METERS = "tests.acceptance.meters"
 FIRST, THIRD = f"{METERS} {METERS}.first", f"{METERS} {METERS}.third"

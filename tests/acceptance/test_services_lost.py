@@ -8,7 +8,7 @@ from tests.acceptance.load import HARD
 from tests.acceptance.stack import ENODE, TIMEOUT, Stack
 from tests.acceptance.waiting import last_for
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 END_WORKERS_SESSIONS = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity

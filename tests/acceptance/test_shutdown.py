@@ -14,7 +14,7 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import COMMANDS, GROUP, QUEUES, Stack
 from tests.acceptance.waiting import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 
 def released(stack: Stack) -> bool:

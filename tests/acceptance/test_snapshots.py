@@ -19,7 +19,7 @@ from tests.acceptance.snapshotting.apps import EVERY
 from tests.acceptance.stack import Stack
 from tests.acceptance.waiting import last_for, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 APP = "tests.acceptance.snapshotting"
 SNAPSHOTS = "enode.snapshots"

@@ -15,7 +15,7 @@ from tests.acceptance.newer.commands import PayInterest
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 
 def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it_or_is_failed_and_kept(

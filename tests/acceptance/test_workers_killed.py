@@ -13,7 +13,7 @@ from tests.acceptance.processors import Processors, is_running
 from tests.acceptance.stack import SLOW_REDIS_STREAMS, Stack
 from tests.acceptance.waiting import PATIENCE, last_for, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 
 def test_workers_may_be_killed_again_and_again_and_the_others_serve_their_queues(stack: Stack, seed: int) -> None:

@@ -170,7 +170,9 @@ while True:
 def test_nothing_that_a_killed_broker_has_taken_is_lost(tmp_path: Path, wanted: int) -> None:
     taken = -1
     for _ in range(2):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, tmp_path], stdout=subprocess.PIPE, text=True)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, tmp_path], stdout=subprocess.PIPE, text=True, pipesize=4096
+        )
         assert writer.stdout is not None
         for _ in range(wanted):
             taken = int(writer.stdout.readline())
