@@ -81,10 +81,10 @@ class Group:
     def members(self) -> list[int]:
         """The living processes of its group."""
         found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if os.getpgid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process.pid)
+        for pid in psutil.pids():
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(pid) == self.pid and is_running(pid):
+                    found.append(pid)
         return found
 
     def wait_gone(self, seconds: float = PATIENCE) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-POLL = 0.02
+POLL = 0.05
 PATIENCE = 120.0
 """Seconds for whatever takes one or two on an idle machine."""
 
