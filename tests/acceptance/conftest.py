@@ -21,6 +21,14 @@ from tests.acceptance.waiting import PATIENCE
 from tests.services import UNSYNCED, services_required
 
 AnyServer = TypeVar("AnyServer", bound=Server)
+WITH_TABLES = (
+    "django.contrib.admin",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "tests.acceptance.meters",
+    "tests.acceptance.reading",
+)
+"""Apps that processes under test may have besides those that all of them have."""
 
 
 def _started(server: AnyServer) -> Iterator[AnyServer]:
@@ -39,7 +47,8 @@ def _with_template(server: Postgres) -> Postgres:
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {TEMPLATE}".encode())
     command = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
-    environment = {**os.environ, "DATABASE_URL": server.url_of(TEMPLATE)}
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.settings", "ACCEPTANCE_APPS": " ".join(WITH_TABLES)}
+    environment = {**os.environ, **settings, "DATABASE_URL": server.url_of(TEMPLATE)}
     subprocess.run(command, cwd=PROJECT, env=environment, check=True, timeout=PATIENCE)
     return server
 

@@ -126,14 +126,9 @@ class Stack:
         return processors
 
     def install(self, app: str, subscribers: Iterable[str] = ()) -> None:
-        """An app more, with its tables, for everything that is started from now on without ``apps`` of its own."""
+        """An app more, for everything that is started from now on without ``apps`` of its own."""
         self._apps += f" {app}"
         self.subscribers += subscribers
-        self.migrate(self._apps)
-
-    def migrate(self, apps: str) -> None:
-        """Make the tables of apps that the template database does not know."""
-        self.python("manage.py", "migrate", "--verbosity=0", apps=apps)
 
     def python(self, *arguments: str, apps: str | None = None, **enode: Any) -> str:
         """Run Python with the settings of the processors; returns what it prints. A failure fails the test."""

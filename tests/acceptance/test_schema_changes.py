@@ -140,12 +140,12 @@ def wait_answers(stack: Stack, status: CommandStatus, more: int = 30) -> None:
 
 
 def test_a_deploy_that_is_taken_back_and_made_again_falsifies_nothing(meters: Stack, seed: int) -> None:
-    """Old code and new work beside each other; old workers wake when the new ones have taken over, with all in memory
-    that they had. Left alone, old code refuses what it cannot read, as a failure that is not stored, and parks it."""
+    """Old code and new work beside each other, and old workers wake when new ones have taken over, with all in memory
+    that they had. What old code cannot read it parks, or refuses as a failure that is not stored."""
     with measuring(meters, seed):
         old = meters.start_ready(role="all", apps=FIRST, UNKNOWN_TYPE_DELAYS=DELAYS, HANDLER_TIME_LIMIT=PATIENCE)
         wait_answers(meters, CommandStatus.SUCCESS)
-        new = meters.start(role="all", apps=THIRD)
+        new = meters.start(role="command", apps=THIRD)
         wait_until(lambda: len(new.owners()) == QUEUES // 2, "old and new code share the queues")
         old.signal_group(signal.SIGSTOP)
         new.wait_ready()
@@ -154,8 +154,10 @@ def test_a_deploy_that_is_taken_back_and_made_again_falsifies_nothing(meters: St
         wait_until(lambda: parked(meters), "old code has parked what it does not know")
         end(new)
         wait_answers(meters, CommandStatus.FAILED)
+        last = meters.start(role="all", apps=THIRD)
+        wait_until(lambda: len(last.owners()) == QUEUES // 2, "old and new code share the queues again")
         old.signal_group(signal.SIGKILL)
-        meters.start_ready(role="all", apps=THIRD)
+        last.wait_ready()
         wait_answers(meters, CommandStatus.SUCCESS)
     meters.wait_followed()
     retry_parked(meters)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import signal
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,40 +43,39 @@ def assert_drained(stack: Stack, processors: Processors) -> None:
     assert released(stack)
 
 
-@pytest.fixture
-def hanging(stack: Stack, tmp_path: Path) -> DepositWhenFileExists:
-    """To be sent to an account that there is."""
-    return DepositWhenFileExists(aggregate_root_id=new_id(), path=str(tmp_path / "go-on"), amount=Decimal(7))
+def start(stack: Stack, hanging: DepositWhenFileExists, grace: float) -> Processors:
+    Path(f"{hanging.path}.begun").unlink(missing_ok=True)
+    return stack.start_ready(GRACE=grace, HANDLER_TIME_LIMIT=2 * PATIENCE)
 
 
-def start_hanging(stack: Stack, hanging: DepositWhenFileExists, **enode: Any) -> Processors:
-    begun = Path(f"{hanging.path}.begun")
-    begun.unlink(missing_ok=True)
-    processors = stack.start_ready(HANDLER_TIME_LIMIT=2 * PATIENCE, **enode)
-    stack.client.execute(OpenAccount(aggregate_root_id=hanging.aggregate_root_id, owner="somebody"))
-    stack.client.send([hanging])
-    wait_until(begun.exists, "the command is being handled")
-    return processors
+def wait_begun(hanging: DepositWhenFileExists) -> None:
+    wait_until(Path(f"{hanging.path}.begun").exists, "the command is being handled")
 
 
 def test_a_second_signal_or_the_grace_time_ends_a_drain_which_finishes_what_is_being_handled(
-    stack: Stack, hanging: DepositWhenFileExists
+    stack: Stack, tmp_path: Path
 ) -> None:
-    first = start_hanging(stack, hanging, GRACE=PATIENCE)
-    stack.client.send([Deposit(aggregate_root_id=hanging.aggregate_root_id, amount=Decimal(1))])
+    account = new_id()
+    hanging = DepositWhenFileExists(aggregate_root_id=account, path=str(tmp_path / "go-on"), amount=Decimal(7))
+    first = start(stack, hanging, grace=PATIENCE)
+    stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
+    stack.client.send([hanging, Deposit(aggregate_root_id=account, amount=Decimal(1))])
+    wait_begun(hanging)
     drain(first)
     first.signal(signal.SIGTERM)
     assert first.wait_end() == 1
     first.wait_for("aborted; killing")
     first.wait_gone()
 
-    second = start_hanging(stack, hanging, GRACE=1.0)
+    second = start(stack, hanging, grace=1.0)
+    wait_begun(hanging)
     drain(second)
     assert second.wait_end() == 1
     second.wait_for("could not finish in 1.0 s; what is left comes again")
     second.wait_gone()
 
-    third = start_hanging(stack, hanging, GRACE=PATIENCE)
+    third = start(stack, hanging, grace=PATIENCE)
+    wait_begun(hanging)
     drain(third)
     Path(hanging.path).touch()
     assert third.wait_end() == 0
