@@ -28,7 +28,7 @@ SPARK = {
         "spark.scheduler.minRegisteredResourcesRatio": "1",
     },
 }
-CLUSTER = "local-cluster[2,1,1024]"
+CLUSTER = "local-cluster[1,1,1024]"
 JOBS = {"LEASE": 5.0}
 SECONDS = 240.0
 """That a rebuild may last on a machine that has other things to do."""
