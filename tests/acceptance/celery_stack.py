@@ -71,15 +71,15 @@ class CeleryStack(Stack):
         environment = super()._environment(apps, transport, jobs)
         return {**environment, "REDIS_URL": self._broker, "ACCEPTANCE_CELERY": json.dumps(celery)}
 
-    def start_worker(self, apps: str | None = None) -> CeleryProcess:
-        (worker,) = self.start_workers(1, apps)
+    def start_worker(self, apps: str | None = None, **enode: Any) -> CeleryProcess:
+        (worker,) = self.start_workers(1, apps, **enode)
         return worker
 
-    def start_workers(self, count: int, apps: str | None = None) -> list[CeleryProcess]:
+    def start_workers(self, count: int, apps: str | None = None, **enode: Any) -> list[CeleryProcess]:
         """Returns when they are ready; ``apps`` are instead of the usual ones."""
         options = ("--pool=prefork", "--concurrency=1", "--without-mingle", "--without-gossip")
         names = [f"--hostname=worker{number}" for number in range(count)]
-        workers = [self._start("worker", name, *options, apps=apps) for name in names]
+        workers = [self._start("worker", name, *options, apps=apps, **enode) for name in names]
         for worker in workers:
             worker.wait_for(r"ready\.")
         return workers
@@ -87,9 +87,9 @@ class CeleryStack(Stack):
     def start_beat(self) -> CeleryProcess:
         return self._start("beat", "--pidfile=")
 
-    def _start(self, *arguments: str, apps: str | None = None) -> CeleryProcess:
+    def _start(self, *arguments: str, apps: str | None = None, **enode: Any) -> CeleryProcess:
         log = self._directory / f"{self._name}-{len(self._started)}-{arguments[0]}.log"
-        process = CeleryProcess(self._environment(apps, REDIS_STREAMS, {}), log, *arguments)
+        process = CeleryProcess(self._environment(apps, REDIS_STREAMS, enode), log, *arguments)
         self._started.append(process)
         return process
 
@@ -105,5 +105,5 @@ class CeleryStack(Stack):
     def wait_progress(self, key: str) -> Any:
         """What the running job says of that."""
         asked = "SELECT progress -> %s FROM enode_django_job WHERE state = 'running' AND progress ? %s"
-        wait_until(lambda: self.query(asked, key, key), f"a running job tells its {key}", 60)
+        wait_until(lambda: self.query(asked, key, key), f"a running job tells its {key}")
         return self.query(asked, key, key)[0][0]

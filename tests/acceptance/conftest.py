@@ -5,7 +5,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,11 +15,20 @@ import pytest
 from enode_django.eventing.registry import subscribers
 from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable
 from tests.acceptance.processors import PROJECT, guarded_directory
-from tests.acceptance.shards import SHARD_TEMPLATE, ShardedStack
+from tests.acceptance.shards import ShardedStack
 from tests.acceptance.stack import SUBSCRIBERS, TEMPLATE, BrokerStack, Stack
+from tests.acceptance.waiting import PATIENCE
 from tests.services import UNSYNCED, services_required
 
 AnyServer = TypeVar("AnyServer", bound=Server)
+WITH_TABLES = (
+    "django.contrib.admin",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "tests.acceptance.meters",
+    "tests.acceptance.reading",
+)
+"""Apps that processes under test may have besides those that all of them have."""
 
 
 def _started(server: AnyServer) -> Iterator[AnyServer]:
@@ -33,31 +42,28 @@ def _started(server: AnyServer) -> Iterator[AnyServer]:
         yield server
 
 
-def _make_template(server: Postgres, name: str, database: str, **environment: str) -> None:
-    """Migrate what belongs to one of the settings' databases."""
+def _with_template(server: Postgres) -> Postgres:
+    """It gets a migrated database, as which every other one begins."""
     with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    command = [sys.executable, "manage.py", "migrate", "--verbosity=0", f"--database={database}"]
-    subprocess.run(command, cwd=PROJECT, env={**os.environ, **environment}, check=True, timeout=60)
+        connection.execute(f"CREATE DATABASE {TEMPLATE}".encode())
+    command = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.settings", "ACCEPTANCE_APPS": " ".join(WITH_TABLES)}
+    environment = {**os.environ, **settings, "DATABASE_URL": server.url_of(TEMPLATE)}
+    subprocess.run(command, cwd=PROJECT, env=environment, check=True, timeout=PATIENCE)
+    return server
 
 
 @pytest.fixture(scope="session")
 def faulty_postgres() -> Iterator[Postgres]:
     """The acceptance tests' own, to be restarted; it has a migrated template database."""
-    for server in _started(Postgres(UNSYNCED)):
-        _make_template(server, TEMPLATE, "default", DATABASE_URL=server.url_of(TEMPLATE))
-        yield server
+    yield from map(_with_template, _started(Postgres(UNSYNCED)))
 
 
 @pytest.fixture(scope="session")
 def shard_servers(faulty_postgres: Postgres) -> Iterator[Sequence[Postgres]]:
-    """Two, each with the template database of a shard."""
-    for other in _started(Postgres(UNSYNCED)):
-        servers = [faulty_postgres, other]
-        urls = " ".join(server.url_of(SHARD_TEMPLATE) for server in servers)
-        for number, server in enumerate(servers):
-            _make_template(server, SHARD_TEMPLATE, f"events{number}", EVENT_DATABASE_URLS=urls)
-        yield servers
+    """Two, each with the template database."""
+    for other in map(_with_template, _started(Postgres(UNSYNCED))):
+        yield [faulty_postgres, other]
 
 
 @pytest.fixture(scope="session")
@@ -100,20 +106,12 @@ def sharded(
 
 
 @pytest.fixture
-def broker_settings() -> Mapping[str, str]:
-    """Options of ``runbroker``, which a test may replace by parameters of this name."""
-    return {}
-
-
-@pytest.fixture
-def broker_stack(
-    faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: Path, broker_settings: Mapping[str, str]
-) -> Iterator[BrokerStack]:
+def broker_stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: Path) -> Iterator[BrokerStack]:
     """As ``stack``, with the queues in a broker of the test's own; Redis is there for caches alone."""
     faulty_postgres.start()
     faulty_redis.start()
     with (
-        Broker(broker_settings) as broker,
+        Broker() as broker,
         BrokerStack(faulty_postgres, faulty_redis, processors_directory, broker) as stack,
     ):
         yield stack

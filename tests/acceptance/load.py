@@ -15,12 +15,12 @@ from enode_django.ids import new_id
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, StartTransfer, Withdraw
 from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote
 from tests.acceptance.journal import Journal
-from tests.acceptance.waiting import wait_until
+from tests.acceptance.waiting import PATIENCE, wait_until
 
 ANSWER_SECONDS = 3.0
-GIVE_UP_SECONDS = 60.0
+GIVE_UP_SECONDS = PATIENCE
 RETRY_SECONDS = 0.05
-ACCOUNTS_EACH = 5
+ACCOUNTS_EACH = 3
 MOVEMENTS_AT_ONCE = 20
 PAUSE, HARD = 0.1, 0.01
 """Seconds between the steps of a sender. Under a hard load whatever starts waits for the processor, not for the fault
@@ -44,7 +44,7 @@ class Client:
             yield
 
     def execute(self, command: Command) -> CommandResult | None:
-        """The answer; None (and noted) if there was none in a minute."""
+        """The answer; None (and noted) if there was none in two minutes."""
         for _ in self._tries():
             try:
                 answer = execute_command(command, timeout=ANSWER_SECONDS)
@@ -83,7 +83,7 @@ class Load:
         self,
         journal: Journal,
         seed: int,
-        threads: int = 6,
+        threads: int = 4,
         *,
         varied: bool = False,
         pause: float = PAUSE,
@@ -132,7 +132,7 @@ class Load:
     @property
     def under_way(self) -> bool:
         """Every sender has got through its opening and some commands more."""
-        return all(rounds > ACCOUNTS_EACH + 5 for rounds in self._rounds)
+        return all(rounds > ACCOUNTS_EACH + 3 for rounds in self._rounds)
 
     def _run(self, number: int) -> None:
         random_ = random.Random(self.seed * 1000 + number)
@@ -162,6 +162,7 @@ class Load:
             self._one: 60,
             self._batch: 20,
             self._ghost: 4,
+            self._too_much: 4,
             self._open_again: 4,
             self._open: 3,
             self._close: 3,
@@ -200,6 +201,9 @@ class Load:
 
     def _ghost(self, random_: random.Random) -> None:
         self._execute(random_, Deposit(aggregate_root_id=self._make_id("ghost-"), amount=Decimal(1)))
+
+    def _too_much(self, random_: random.Random) -> None:
+        self._execute(random_, Withdraw(aggregate_root_id=self._some_account(random_), amount=Decimal(1_000_000)))
 
     def _open(self, random_: random.Random) -> None:
         account = self._make_id("")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.acceptance.waiting import wait_until
+from tests.acceptance.waiting import PATIENCE, wait_until
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 GUARD = PROJECT / "sample_project" / "embedded_guard.py"
@@ -54,7 +54,7 @@ class Group:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
-    def wait_for(self, text: str, *, times: int = 1, seconds: float = 60.0) -> None:
+    def wait_for(self, text: str, *, times: int = 1, seconds: float = PATIENCE) -> None:
         """``text`` is a regular expression that the log must match so many times."""
         wait_until(lambda: self.count(text) >= times, f"{text!r} in the log of process {self.pid}", seconds)
 
@@ -70,7 +70,7 @@ class Group:
     def signal_group(self, number: int) -> None:
         os.killpg(self.pid, number)
 
-    def wait_end(self, seconds: float = 60.0) -> int:
+    def wait_end(self, seconds: float = PATIENCE) -> int:
         """The exit status."""
         return self._process.wait(seconds)
 
@@ -81,13 +81,13 @@ class Group:
     def members(self) -> list[int]:
         """The living processes of its group."""
         found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if os.getpgid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process.pid)
+        for pid in psutil.pids():
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(pid) == self.pid and is_running(pid):
+                    found.append(pid)
         return found
 
-    def wait_gone(self, seconds: float = 60.0) -> None:
+    def wait_gone(self, seconds: float = PATIENCE) -> None:
         """Of the whole group."""
         self._process.wait(seconds)
         wait_until(lambda: not self.members(), f"the end of the processes of group {self.pid}", seconds)
@@ -98,7 +98,7 @@ class Group:
             for pid in self.members():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self._process.wait(20)
+            self._process.wait(PATIENCE)
         wait_until(lambda: not self.members(), f"the end of the processes of group {self.pid}")
 
 

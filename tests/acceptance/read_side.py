@@ -26,11 +26,7 @@ DELETE_FROM = "DELETE FROM enode_django_eventstream WHERE aggregate_root_id = %s
 def main(options: Sequence[str]) -> None:
     django.setup()
     reading = Reading()
-    problems = [*reading.checkpoints(), *reading.projections(), *reading.tables()]
-    if "--parked" not in options:
-        problems += [*reading.money(may_stand_still="--lost" in options), *reading.summaries()]
-    if "--no-cache" not in options:
-        problems += reading.cache()
+    problems = list(reading.problems(options))
     print(json.dumps({"problems": problems, "figures": reading.figures}))
 
 
@@ -64,6 +60,16 @@ class Reading:
             "parked": len(self.parked),
             **Counter(f"transfers {one.status.value}" for one in self.transfers.values()),
         }
+
+    def problems(self, options: Sequence[str]) -> Iterator[str]:
+        yield from self.checkpoints()
+        yield from self.projections()
+        yield from self.tables()
+        if "--parked" not in options:
+            yield from self.money(may_stand_still="--lost" in options)
+            yield from self.summaries()
+        if "--no-cache" not in options:
+            yield from self.cache()
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 

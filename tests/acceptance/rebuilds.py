@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,20 @@ SPARK = {
         "spark.scheduler.minRegisteredResourcesRatio": "1",
     },
 }
-CLUSTER = "local-cluster[2,1,1024]"
+CLUSTER = "local-cluster[1,1,1024]"
 JOBS = {"LEASE": 5.0}
-SECONDS = 90.0
+SECONDS = 240.0
 """That a rebuild may last on a machine that has other things to do."""
 
 
 class Rebuild(Group):
-    """A command of ``manage.py`` that works on Spark, in a process group of its own, with its log."""
+    """``manage.py rebuildprojection``, in a process group of its own, with its log."""
 
     def __init__(self, environment: Mapping[str, str], log: Path, *arguments: str) -> None:
         self.log_path = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, PROJECT / "manage.py", *arguments],
+                [sys.executable, PROJECT / "manage.py", "rebuildprojection", *arguments],
                 cwd=log.parent,  # by which the guard of that directory finds them
                 env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
@@ -100,9 +100,6 @@ class RebuildStack(CeleryStack):
         return f"{self._apps} {HINDERED}"
 
     def start_rebuild(self, *arguments: str, **enode: Any) -> Rebuild:
-        return self.start_on_spark("rebuildprojection", *arguments, **enode)
-
-    def start_on_spark(self, *arguments: str, **enode: Any) -> Rebuild:
         log = self._directory / f"{self._name}-{len(self._started)}-rebuild.log"
         rebuild = Rebuild(self._environment(self.hindered, REDIS_STREAMS, enode), log, *arguments)
         self._started.append(rebuild)
@@ -117,8 +114,7 @@ class RebuildStack(CeleryStack):
     # -- holding handlers -----------------------------------------------------------------------------------------
 
     def hold(self, subscriber: str) -> None:
-        """From now on its handlers wait, having done their work, until they are released. ``snapshots`` stands for
-        whoever makes one."""
+        """From now on its handlers wait, having done their work, until they are released."""
         (self.directory / f"held-{subscriber}").unlink(missing_ok=True)
         (self.directory / f"holding-{subscriber}").touch()
 
@@ -136,12 +132,6 @@ class RebuildStack(CeleryStack):
         wait_until(lambda: self.held(subscriber) or not by.is_running, f"a handler of {subscriber} waits", SECONDS)
         assert by.is_running, "it ended early"
         return self.held(subscriber)[0]
-
-    @contextlib.contextmanager
-    def holding(self, subscriber: str) -> Iterator[None]:
-        self.hold(subscriber)
-        yield
-        self.release(subscriber)
 
     # -- what there is --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,19 @@ import psycopg
 
 from enode_django import Command, CommandResult
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.buckets import bucket_of, even_shares
+from enode_django.eventstore.buckets import BUCKETS, bucket_of, even_shares
 from enode_django.eventstore.rows import record_of
 from enode_django.eventstore.statements import SHARD, TABLE
 from sample_project.embedded import Postgres, Redis
 from tests.acceptance.invariants import misplaced
 from tests.acceptance.load import Load, any_id
-from tests.acceptance.stack import Stack
+from tests.acceptance.stack import QUICKLY, TEMPLATE, Stack
 from tests.acceptance.waiting import wait_until
 
-SHARD_TEMPLATE = "acceptance_shard"
 HERE, AWAY = 0, 1
-SENDERS = 3
+SENDERS = 2
 CONNECT_SECONDS = 2
 """A server that stands still takes connections and says nothing: whoever connects must give up by himself."""
-TRANSFERRING_ROUNDS = 120
 
 
 def shard_url(server: Postgres, database: str) -> str:
@@ -35,8 +33,10 @@ def shard_url(server: Postgres, database: str) -> str:
 
 def ids_of(shard: int, without: Iterable[int] = ()) -> Callable[[str], str]:
     """Makes ids of the shard's aggregates, in none of the buckets ``without``."""
-    buckets = even_shares(2)[shard].difference(without)
+    return ids_in(even_shares(2)[shard].difference(without))
 
+
+def ids_in(buckets: Collection[int]) -> Callable[[str], str]:
     def make_id(prefix: str = "") -> str:
         return next(id for id in iter(lambda: any_id(prefix), None) if bucket_of(id) in buckets)
 
@@ -65,7 +65,7 @@ class ShardedStack(Stack):
     def new_shard(self, server: Postgres, name: str) -> str:
         """An empty database with the store's tables; returns its URL."""
         with psycopg.connect(server.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {SHARD_TEMPLATE}")
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} {QUICKLY}")
         return shard_url(server, name)
 
     def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
@@ -76,14 +76,11 @@ class ShardedStack(Stack):
     @contextlib.contextmanager
     def loads(self, seed: int, without: Iterable[int] = ()) -> Iterator[tuple[Load, Load]]:
         """Senders to the aggregates of each shard, and others that transfer between all of them."""
-        kinds = [
-            {"threads": SENDERS, "make_id": ids_of(shard, without), "rounds": 200, "pause": 0.05}
-            for shard in (HERE, AWAY)
-        ]
+        kinds = [{"threads": SENDERS, "make_id": ids_of(shard, without), "rounds": 30} for shard in (HERE, AWAY)]
         with (
             self.load(seed, **kinds[HERE]) as here,
             self.load(seed + 1, **kinds[AWAY]) as away,
-            self.load(seed + 2, threads=SENDERS, varied=True, pause=0.02, rounds=TRANSFERRING_ROUNDS),
+            self.load(seed + 2, threads=SENDERS, varied=True, make_id=ids_in({*range(BUCKETS)}.difference(without))),
         ):
             yield here, away
 
@@ -128,5 +125,4 @@ class ShardedStack(Stack):
             wait_until(
                 lambda shard=shard, position=position: not self.query(behind, shard, position),  # type: ignore[misc]
                 f"all sweeps of shard {shard} have passed {position}",
-                90,
             )

@@ -36,20 +36,22 @@ from tests.acceptance.invariants import Facts, variety, violations
 from tests.acceptance.journal import Journal
 from tests.acceptance.load import Client, Load
 from tests.acceptance.processors import PROJECT, Group, Processors
-from tests.acceptance.waiting import wait_until
+from tests.acceptance.waiting import PATIENCE, wait_until
 
 TEMPLATE = "acceptance"
+QUICKLY = "STRATEGY FILE_COPY"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 SLOW_REDIS_STREAMS = "tests.acceptance.slow_transport.SlowRedisStreams"
 QUEUES = 4
-TIMEOUT = 3.0
+TIMEOUT, OWN_TIMEOUT = 3.0, 30.0
+"""Seconds that processes under test and this one wait for their queue."""
 GROUP, COMMANDS, EVENTS = "processors", "commands", "events"
 SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "bank.transfers", "notes.Notes")
 """The sample's."""
 HINDERED = "tests.acceptance.hindered"
 ENODE = {"QUEUES_PER_TOPIC": QUEUES, "LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3, "HANDLER_TIME_LIMIT": 20.0}
-ROUNDS = 120
-TRANSFERS, NOTES = 40, 5
+ROUNDS = 60
+TRANSFERS, NOTES = 12, 5
 SHOWN = 20
 LOG_SHOWN = 20_000
 
@@ -74,7 +76,7 @@ class Stack:
 
     def __enter__(self) -> Stack:
         with psycopg.connect(self.postgres.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {self._name} TEMPLATE {TEMPLATE}")
+            connection.execute(f"CREATE DATABASE {self._name} TEMPLATE {TEMPLATE} {QUICKLY}")
         self.directory.mkdir()
         self.transport.create_topic(EVENTS, QUEUES)
         for queue in range(QUEUES):  # by a group that commits nothing, so that what was published can be looked at
@@ -95,7 +97,7 @@ class Stack:
             print(f"---- {processors.log_path.name}\n{_without_noise(processors.log)[-LOG_SHOWN:]}")
 
     def _make_transport(self) -> Transport:
-        return RedisStreamsTransport(self.redis.url, prefix=self._name, timeout=TIMEOUT)
+        return RedisStreamsTransport(self.redis.url, prefix=self._name, timeout=OWN_TIMEOUT)
 
     def _queue(self, transport: str) -> dict[str, Any]:
         """The setting ``QUEUE`` of the processes."""
@@ -109,7 +111,7 @@ class Stack:
 
     def start(
         self,
-        processes: int = 2,
+        processes: int = 1,
         *options: str,
         role: str = "command",
         apps: str | None = None,
@@ -124,20 +126,15 @@ class Stack:
         return processors
 
     def install(self, app: str, subscribers: Iterable[str] = ()) -> None:
-        """An app more, with its tables, for everything that is started from now on without ``apps`` of its own."""
+        """An app more, for everything that is started from now on without ``apps`` of its own."""
         self._apps += f" {app}"
         self.subscribers += subscribers
-        self.migrate(self._apps)
-
-    def migrate(self, apps: str) -> None:
-        """Make the tables of apps that the template database does not know."""
-        self.python("manage.py", "migrate", "--verbosity=0", apps=apps)
 
     def python(self, *arguments: str, apps: str | None = None, **enode: Any) -> str:
         """Run Python with the settings of the processors; returns what it prints. A failure fails the test."""
         environment = {**os.environ, **self._environment(apps, REDIS_STREAMS, enode)}
         command = [sys.executable, *arguments]
-        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -166,7 +163,7 @@ class Stack:
             "ACCEPTANCE_ENODE": json.dumps({"QUEUE": self._queue(transport), **ENODE, **enode}),
         }
 
-    def start_ready(self, processes: int = 2, *options: str, **settings: Any) -> Processors:
+    def start_ready(self, processes: int = 1, *options: str, **settings: Any) -> Processors:
         processors = self.start(processes, *options, **settings)
         processors.wait_ready()
         return processors
@@ -212,7 +209,7 @@ class Stack:
     def check(self, *, loaded: bool = True, published: bool = True) -> None:
         """Wait until every command has its end, then fail for each invariant that does not hold. What was deleted
         cannot be found ``published``."""
-        wait_until(self.is_quiet, "all commands are finished and committed", 90)
+        wait_until(self.is_quiet, "all commands are finished and committed")
         found = self.violations(published)
         kinds = variety(self.journal)
         print(kinds)
@@ -236,16 +233,14 @@ class Stack:
         print(found["figures"])
         return dict(found["figures"])
 
-    def wait_followed(
-        self, topic: str = EVENTS, *, is_fed: Callable[[], bool] = lambda: True, seconds: float = 90.0
-    ) -> None:
+    def wait_followed(self, topic: str = EVENTS, *, is_fed: Callable[[], bool] = lambda: True) -> None:
         """Wait until every command is finished, every event followed, and nothing more comes of it.
 
         A command is committed when its events are published, and an event when the commands that follow from it are
         sent. ``is_fed`` says that the topic has all events.
         """
         names = ", ".join(self.subscribers)
-        wait_until(lambda: self._is_followed(topic, is_fed), f"{names} are done with {topic}", seconds)
+        wait_until(lambda: self._is_followed(topic, is_fed), f"{names} are done with {topic}")
 
     def _is_followed(self, topic: str, is_fed: Callable[[], bool]) -> bool:
         def ends() -> list[object]:
@@ -264,7 +259,7 @@ class Stack:
         """Wait until every subscriber has compared its checkpoints with what is stored by now."""
         ((position,),) = self.query("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         behind = "SELECT subscriber FROM enode_django_subscription WHERE swept_position < %s"
-        wait_until(lambda: not self.query(behind, position), f"all sweeps have passed {position}", 90)
+        wait_until(lambda: not self.query(behind, position), f"all sweeps have passed {position}")
 
     def is_through(self, group: str, topic: str = EVENTS) -> bool:
         """Whether the group has committed all messages that there are."""
@@ -309,7 +304,7 @@ class BrokerStack(Stack):
         super().__init__(postgres, redis, directory)
 
     def _make_transport(self) -> Transport:
-        return BrokerTransport(self.broker.url, timeout=TIMEOUT)
+        return BrokerTransport(self.broker.url, timeout=OWN_TIMEOUT)
 
     def _queue(self, transport: str) -> dict[str, Any]:
         return {"BACKEND": BROKER, "LOCATION": self.broker.url, "OPTIONS": {"timeout": TIMEOUT}}

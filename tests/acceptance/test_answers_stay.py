@@ -12,19 +12,9 @@ from enode_django import Command, CommandResult, CommandStatus
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.faulty.commands import DepositIfFileExists
-from tests.acceptance.processors import Processors
 from tests.acceptance.stack import Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
-
-
-def end(processors: Processors, number: signal.Signals) -> None:
-    if number is signal.SIGKILL:
-        processors.signal_group(number)
-        processors.wait_gone()
-    else:
-        processors.signal(number)
-        assert processors.wait_end() == 0
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 
 def execute(stack: Stack, command: Command) -> CommandResult:
@@ -33,10 +23,7 @@ def execute(stack: Stack, command: Command) -> CommandResult:
     return answer
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_commands_that_left_no_row_are_answered_alike_after_a_restart(
-    stack: Stack, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_commands_that_left_no_row_are_answered_alike_after_a_restart(stack: Stack, tmp_path: Path) -> None:
     account, later, path = new_id(), new_id(), tmp_path / "there"
     commands = [
         Deposit(aggregate_root_id=later, amount=Decimal(7)),
@@ -53,11 +40,13 @@ def test_commands_that_left_no_row_are_answered_alike_after_a_restart(
     ]
     execute(stack, OpenAccount(aggregate_root_id=later, owner="somebody")).raise_for_status()
     path.touch()  # from now on each of them would succeed
-    end(first, number)
+    first.signal(signal.SIGTERM)
+    assert first.wait_end() == 0
 
     second = stack.start_ready()
     assert [execute(stack, command) for command in commands] == answers
-    end(second, number)
+    second.signal_group(signal.SIGKILL)
+    second.wait_gone()
     stack.start_ready()
     assert [execute(stack, command) for command in commands] == answers
     news = [command.__class__(**{**vars(command), "id": new_id()}) for command in commands]

@@ -26,7 +26,8 @@ from tests.meta.tree import ROOT
 
 pytestmark = pytest.mark.acceptance
 
-QUEUES, MESSAGES, EACH_BAD = 4, 2_000, 500
+QUEUES, MESSAGES, EACH_BAD = 4, 800, 200
+PATIENCE = 120.0
 
 
 class Queue(NamedTuple):
@@ -119,22 +120,22 @@ def test_consumers_are_killed_and_stopped_and_no_message_is_missed(
         while not {second.pid, third.pid} <= consumers.at_work(since):
             send(20)
         third.send_signal(signal.SIGSTOP)
-        eventually(lambda: not owns_any(transport, third), 20)  # it is silent for longer than its lease
+        eventually(lambda: not owns_any(transport, third), PATIENCE)  # it is silent for longer than its lease
         send(20)
         third.send_signal(signal.SIGCONT)
         since = len(consumers.handled)
         while third.pid not in consumers.at_work(since):
             send(20)
         second.send_signal(signal.SIGTERM)
-        assert second.wait(20) == 0
+        assert second.wait(PATIENCE) == 0
         send(max(1, MESSAGES - sent))
-        eventually(lambda: sum(info.backlog for info in list_groups(transport, group="billing")) == 0, 90)
+        eventually(lambda: sum(info.backlog for info in list_groups(transport, group="billing")) == 0, PATIENCE)
         bad = -(-sent // EACH_BAD)
-        eventually(lambda: len(list(dead_letters(transport, "billing"))) >= bad, 60)
+        eventually(lambda: len(list(dead_letters(transport, "billing"))) >= bad, PATIENCE)
         assert len(requeue(transport, "billing")) >= bad
-        eventually(lambda: len(list(dead_letters(transport, "billing"))) >= bad, 60)
+        eventually(lambda: len(list(dead_letters(transport, "billing"))) >= bad, PATIENCE)
         third.send_signal(signal.SIGTERM)
-        assert third.wait(20) == 0
+        assert third.wait(PATIENCE) == 0
     check(consumers.handled, transport)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from decimal import Decimal
 
 import pytest
 from django.core.cache import cache
+from django.db import connection
 
-from enode_django import Command
+from enode_django import Command, send_commands
+from enode_django.eventing.registry import subscribers
+from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer
-from tests.acceptance.stack import Stack
-
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+from tests.acceptance.read_side import Reading
 
 
 def transfer(id: str, source: str, target: str, amount: int) -> Command:
@@ -58,21 +59,23 @@ HARM = {
 }
 
 
-def test_each_problem_is_found(stack: Stack) -> None:
-    stack.start_ready(1, role="all")
-    stack.wait_subscribed()
+@pytest.mark.django_db(transaction=True)
+def test_each_problem_is_found(following: Sequence[str]) -> None:
+    cache.clear()
     accounts = [f"a{number}" for number in range(10)]
-    stack.client.send([OpenAccount(aggregate_root_id=account, owner="somebody") for account in accounts])
-    stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(10)) for account in accounts])
-    stack.client.send([transfer("t0", "a7", "a6", 10), transfer("t1", "a7", "a8", 20), transfer("t2", "a8", "a9", 10)])
-    stack.wait_followed()
-    figures = stack.check_read_side()
-    assert (figures["accounts"], figures["cached balances"]) == (10, 10)
+    with inline(followed_by=[subscribers.get(name) for name in following]):
+        send_commands([OpenAccount(aggregate_root_id=account, owner="somebody") for account in accounts])
+        send_commands([Deposit(aggregate_root_id=account, amount=Decimal(10)) for account in accounts])
+        send_commands([transfer("t0", "a7", "a6", 10), transfer("t1", "a7", "a8", 20), transfer("t2", "a8", "a9", 10)])
+    reading = Reading()
+    assert list(reading.problems([])) == []
+    assert (reading.figures["accounts"], reading.figures["cached balances"]) == (10, 10)
 
     cache.set("bank.balance.a9", Decimal(1))
     for statement in HARM:
-        stack.execute(statement)
-    problems = json.loads(stack.python("-m", "tests.acceptance.read_side"))["problems"]
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+    problems = list(Reading().problems([]))
     wanted = [text for texts in HARM.values() for text in texts]
     wanted.append("account a9 has 1 in the cache; stored is 20")
     assert [text for text in wanted if not any(text in problem for problem in problems)] == [], problems

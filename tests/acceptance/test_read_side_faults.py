@@ -19,14 +19,11 @@ from tests.acceptance.redelivering import Redelivery
 from tests.acceptance.stack import EVENTS, HINDERED, QUEUES, SLOW_REDIS_STREAMS, Stack
 from tests.acceptance.waiting import last_for, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 READING = "tests.acceptance.reading"
 """Nothing but the checkpoints keeps its rows from being there twice."""
 SHUFFLED = "shuffled"
-KILLS = 20
-KILLS_EACH = 5
-"""After more of them a supervisor takes its time before it starts the next worker."""
 WAITING_FOR_LOCKS = "SELECT * FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
@@ -39,23 +36,24 @@ def reading(stack: Stack) -> Stack:
 def check(stack: Stack, *options: str, published: bool = True) -> None:
     stack.check(published=published)
     figures = stack.check_read_side(*options)
-    assert figures["transfers completed"] >= 10, f"too little was tried: {figures}"
-    assert figures["transfers cancelled"] >= 10, f"too little was tried: {figures}"
+    assert figures["transfers completed"] >= 2, f"too little was tried: {figures}"
+    assert figures["transfers cancelled"] >= 3, f"too little was tried: {figures}"
     assert figures["followed by notes.Notes"] > figures["rows of Note"] > 0, f"no note was deleted, or all: {figures}"
 
 
-def test_event_workers_may_be_killed_twenty_times(reading: Stack, seed: int) -> None:
+def test_event_workers_may_be_killed_again_and_again(reading: Stack, seed: int) -> None:
     random_ = random.Random(seed)
-    reading.start_ready(1, role="command")
-    with reading.load(seed, varied=True, pause=0.1):  # what starts again and again needs the processor
-        for _ in range(KILLS // KILLS_EACH):
-            events = reading.start(3, role="event", transport=SLOW_REDIS_STREAMS)
-            for _ in range(KILLS_EACH):
-                kill_one(events, random_)
-            events.signal_group(signal.SIGKILL)
-        reading.start(2, role="event")
+    commands = reading.start_ready(role="command")
+    events = reading.start(2, role="event", transport=SLOW_REDIS_STREAMS)
+    with reading.load(seed, varied=True):
+        for _ in range(3):
+            kill_one(events, random_)
+        wait_until(events.following_event_workers, "an event worker that follows")
+        events.signal_group(signal.SIGKILL)
+        reading.start(role="event")
     reading.wait_followed()
     check(reading)
+    assert len(commands.workers()) == 1, "no command worker was started anew"
 
 
 def kill_one(events: Processors, random_: random.Random) -> None:
@@ -68,8 +66,8 @@ def kill_one(events: Processors, random_: random.Random) -> None:
 
 def test_every_event_may_come_twice_and_in_any_order(reading: Stack, seed: int) -> None:
     reading.transport.create_topic(SHUFFLED, QUEUES)
-    reading.start_ready(1, role="command")
-    reading.start(2, role="event", EVENT_TOPIC=SHUFFLED)
+    reading.start_ready(role="command")
+    reading.start(role="event", EVENT_TOPIC=SHUFFLED)
     with Redelivery(reading.transport, EVENTS, SHUFFLED, seed) as redelivery:
         with reading.load(seed, varied=True):
             pass
@@ -80,8 +78,8 @@ def test_every_event_may_come_twice_and_in_any_order(reading: Stack, seed: int) 
 
 
 def test_two_workers_may_follow_one_queue_at_once(reading: Stack, seed: int) -> None:
-    reading.start_ready(1, role="command")
-    reading.start(2, role="event")
+    reading.start_ready(role="command")
+    reading.start(role="event")
     with reading.beside("-m", "tests.acceptance.intruder") as output:
         wanted = [f"{name} handled " for name in reading.subscribers]
         wait_until(lambda: all(text in output.read_text() for text in wanted), "the intruder is under way")
@@ -92,8 +90,8 @@ def test_two_workers_may_follow_one_queue_at_once(reading: Stack, seed: int) -> 
 
 
 def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> None:
-    stack.start_ready(1, role="command")
-    events = stack.start(1, role="event")
+    stack.start_ready(role="command")
+    events = stack.start(role="event")
     note = new_id()
     stack.client.send([CreateNote(aggregate_root_id=note, title="note")])
     stack.wait_followed()
@@ -119,31 +117,37 @@ def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> No
 
 
 def test_postgres_may_restart_and_crash_while_events_are_followed(reading: Stack, seed: int) -> None:
-    random_ = random.Random(seed)
-    processors = reading.start_ready(1, role="command")
-    events = reading.start(2, role="event")
-    with reading.load(seed, varied=True, pause=0.05):
-        for fall in (reading.postgres.stop, reading.postgres.kill):
-            wait_until(lambda: len(events.following_event_workers()) == 2, "two event workers that follow")
-            last_for(random_.uniform(0.1, 0.5))
+    processors = reading.start_ready(role="command")
+    events = reading.start(role="event", SWEEP_INTERVAL=0.2)
+    with reading.load(seed, varied=True) as load:
+        for times, fall in enumerate([reading.postgres.stop, reading.postgres.kill], 1):
+            wait_until(events.following_event_workers, "an event worker that follows")
             fall()
+            events.wait_for(r"(Balances|Movements) cannot (go on|be asked)", times=times)
             reading.postgres.start()
-    assert (len(processors.workers()), len(events.event_workers())) == (1, 2), "no worker died of it"
+            load.wait_for_rounds(20)
+    assert (len(processors.workers()), len(events.event_workers())) == (1, 1), "no worker died of it"
     reading.wait_followed()
     check(reading)
     assert not reading.query("SELECT * FROM enode_django_parkedevent"), "a database that is away is nobody's fault"
+    reading.postgres.stop()
+    events.signal(signal.SIGTERM)
+    events.wait_end()
+    events.wait_gone()
+    assert "out of time" not in events.log
+    assert "Traceback" not in events.log
 
 
 def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> None:
-    commands = stack.start_ready(1, role="command")
-    events = stack.start(1, role="event", apps=HINDERED, SWEEP_INTERVAL=0.2)
+    commands = stack.start_ready(role="command")
+    events = stack.start(role="event", apps=HINDERED, SWEEP_INTERVAL=0.2)
     with stack.load(seed, varied=True) as load:
         wait_until(events.following_event_workers, "an event worker that follows")
         (worker,) = events.following_event_workers().values()
         os.kill(worker, signal.SIGSTOP)
-        load.wait_for_rounds(300)
+        load.wait_for_rounds(80)
     wait_until(stack.is_quiet, "all commands are finished and committed")
-    stack.delete_end(EVENTS, 0.01)
+    stack.delete_end(EVENTS, 0.05)
     os.kill(worker, signal.SIGCONT)
     stack.wait_swept()
     stack.wait_followed()
@@ -158,7 +162,7 @@ def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> Non
     assert {None, 1, 2} <= {record.version for record in lost}, "a refusal, a first version and another are lost"
     assert ("bank.ReserveWithdrawal", None) in {(record.command_type, record.version) for record in lost}
     assert len(lost) >= sum(seen.values()) / 100
-    stack.start(1, role="event", SWEEP_INTERVAL=0.2)
+    stack.start(role="event", SWEEP_INTERVAL=0.2)
     stack.wait_swept()
     stack.wait_followed()
     check(stack, published=False)
@@ -168,7 +172,7 @@ def send_reservations_and_stop(stack: Stack, commands: Processors, events: Proce
     """The process manager has told accounts to reserve, none has done so yet, and nobody follows any more."""
     hold, held = stack.directory / "holding-bank.transfers", stack.directory / "held-bank.transfers"
     hold.touch()
-    stack.client.send([transfer_from(new_id()) for _ in range(10)])
+    stack.client.send([transfer_from(new_id()) for _ in range(5)])
     wait_until(held.exists, "the process manager is in the middle of it")
     (worker,) = commands.living_workers().values()
     os.kill(worker, signal.SIGSTOP)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from sample_project.embedded import Postgres, ServerUnavailable
-from tests.acceptance.stack import Stack
+from tests.acceptance.stack import EVENTS, Stack
 from tests.acceptance.waiting import wait_until
 from tests.equeue.redis_servers import RedisWithSentinels, is_master
 from tests.services import services_required
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 LOST = "was sent and has no end"
 """So says the checker of a command that its sender did not wait for: all it knows is that the queue had it."""
@@ -42,24 +42,22 @@ def stack(faulty_postgres: Postgres, servers: RedisWithSentinels, processors_dir
 def test_failover_of_the_queue_contradicts_no_answer_and_the_read_side_heals(
     stack: Stack, servers: RedisWithSentinels, seed: int
 ) -> None:
-    commands = stack.start_ready(1, role="command")
-    events = stack.start(1, role="event", SWEEP_INTERVAL=0.2)
-    with stack.load(seed, rounds=250, varied=True, pause=0.03) as load:
+    commands = stack.start_ready(role="command")
+    events = stack.start(role="event", SWEEP_INTERVAL=0.2)
+    with stack.load(seed, rounds=120, varied=True, pause=0.05) as load:
         wait_until(events.following_event_workers, "an event worker that follows")
-        load.wait_for_rounds(50)
+        load.wait_for_rounds(20)
         replica = servers.cut_off_replica()
-        before = stack.transport.end_offsets("events")
-        load.wait_for_rounds(60)
-        written = sum(stack.transport.end_offsets("events").values()) - sum(before.values())
+        before = sum(stack.transport.end_offsets(EVENTS).values())
+        wait_until(lambda: sum(stack.transport.end_offsets(EVENTS).values()) >= before + 20, "enough to be lost")
         servers.master.kill()
         wait_until(lambda: is_master(replica), "the replica has taken over")
-        load.wait_for_rounds(100)
-    assert written >= 20, "too little was lost"
+        load.wait_for_rounds(20)
     assert (len(commands.workers()), len(events.event_workers())) == (1, 1), "no worker died of it"
-    wait_until(stack.is_quiet, "all commands that are left are finished and committed", 90)
+    wait_until(stack.is_quiet, "all commands that are left are finished and committed")
     stack.wait_swept()
     stack.wait_followed()
     found = stack.violations(published=False)
     assert [problem for problem in found if LOST not in problem] == []
-    print(f"{written} entries of events and {len(found)} commands that nobody waited for were lost")
-    assert stack.check_read_side("--lost")["transfers completed"] >= 10
+    print(f"{len(found)} commands that nobody waited for were lost")
+    assert stack.check_read_side("--lost")["transfers completed"] >= 2

@@ -4,21 +4,27 @@ import signal
 from decimal import Decimal
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from enode_django import CommandStatus
+from enode_django.conf import BROKER
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
+from sample_project.embedded import Broker
 from tests.acceptance.newer.commands import PayInterest
-from tests.acceptance.stack import BrokerStack, Stack
+from tests.acceptance.processors import Processors
+from tests.acceptance.stack import Stack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 
-def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it(stack: Stack, seed: int) -> None:
+def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it_or_is_failed_and_kept(
+    stack: Stack, seed: int
+) -> None:
     account = new_id()
-    old = stack.start_ready(apps="", UNKNOWN_TYPE_DELAYS=[0.2, 0.4, 60.0])
+    old = stack.start_ready(apps="", UNKNOWN_TYPE_DELAYS=[0.2, 0.4, 600.0])
     stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
-    interest = PayInterest(aggregate_root_id=account, amount=Decimal(3))
+    interest, later = (PayInterest(aggregate_root_id=account, amount=Decimal(3)) for _ in range(2))
     with stack.load(seed):
         stack.client.send([interest, Deposit(aggregate_root_id=account, amount=Decimal(4))])
         old.wait_for("no Command is named 'newer.PayInterest'.*; trying again in", times=2)
@@ -27,64 +33,45 @@ def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it(stack: Sta
         assert old.wait_end() == 0
         new.wait_ready()
         answer = stack.client.execute(interest)
-    assert answer is not None
-    assert (answer.status, answer.version) == (CommandStatus.SUCCESS, 2)
-    stack.check()
-    assert stack.dead_letters() == []
+        assert answer is not None
+        assert (answer.status, answer.version) == (CommandStatus.SUCCESS, 2)
+        assert stack.dead_letters() == []
 
-
-def test_a_command_that_nobody_ever_knows_is_failed_and_kept(stack: Stack, seed: int) -> None:
-    account = new_id()
-    stack.start_ready(UNKNOWN_TYPE_DELAYS=[0.1, 0.2])
-    stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
-    with stack.load(seed):
-        answer = stack.client.execute(PayInterest(aggregate_root_id=account, amount=Decimal(3)))
+        new.signal(signal.SIGTERM)
+        assert new.wait_end() == 0
+        stack.start_ready(apps="", UNKNOWN_TYPE_DELAYS=[0.1, 0.2])
+        answer = stack.client.execute(later)
         after = stack.client.execute(Deposit(aggregate_root_id=account, amount=Decimal(4)))
     assert answer is not None
     assert (answer.status, answer.error_type) == (CommandStatus.FAILED, "UnknownMessageType")
     assert after is not None
-    assert (after.status, after.version) == (CommandStatus.SUCCESS, 2)
+    assert (after.status, after.version) == (CommandStatus.SUCCESS, 4)
     stack.check()
     assert [letter[1][0] for letter in stack.dead_letters()] == ["UnknownMessageType"]
 
 
-def test_without_redis_it_says_so_and_does_not_start(stack: Stack) -> None:
+def test_without_what_it_needs_it_says_so_and_does_not_start(stack: Stack) -> None:
+    with Broker() as broker:
+        broker.stop()
+        nobody = {"BACKEND": BROKER, "LOCATION": broker.url, "OPTIONS": {}}
+        assert_refused(stack.start(QUEUE=nobody), "start it with manage.py runbroker")
     stack.redis.stop()
-    processors = stack.start()
-    assert processors.wait_end() == 1
-    assert "cannot be used now" in processors.log
-    assert "ENODE['QUEUE']" in processors.log
-    assert "Traceback" not in processors.log
-    assert not processors.workers()
-
-
-def test_without_the_broker_it_says_what_runs_it_and_does_not_start(broker_stack: BrokerStack) -> None:
-    broker_stack.broker.stop()
-    processors = broker_stack.start()
-    assert processors.wait_end() == 1
-    assert "start it with manage.py runbroker" in processors.log
-    assert "Traceback" not in processors.log
-    assert not processors.workers()
-
-
-def test_without_postgres_it_says_so_and_does_not_start(stack: Stack) -> None:
+    assert_refused(stack.start(), "cannot be used now", "ENODE['QUEUE']")
+    stack.redis.start()
     stack.postgres.stop()
-    processors = stack.start()
+    assert_refused(stack.start(), "the event database 'default' cannot be asked")
+    stack.postgres.start()
+    stack.execute("DROP TABLE enode_django_eventstream")
+    assert_refused(stack.start(), "has no table 'enode_django_eventstream'; run manage.py migrate")
+
+
+def assert_refused(processors: Processors, *reasons: str) -> None:
     assert processors.wait_end() == 1
-    assert "the event database 'default' cannot be asked" in processors.log
+    assert all(reason in processors.log for reason in reasons), processors.log
     assert "Traceback" not in processors.log
     assert not processors.workers()
 
 
-def test_without_its_table_it_says_so_and_does_not_start(stack: Stack) -> None:
-    stack.execute("DROP TABLE enode_django_eventstream")
-    processors = stack.start()
-    assert processors.wait_end() == 1
-    assert "has no table 'enode_django_eventstream'; run manage.py migrate" in processors.log
-    assert not processors.workers()
-
-
-def test_no_worker_process_at_all_is_refused(stack: Stack) -> None:
-    processors = stack.start(0)
-    assert processors.wait_end() == 1
-    assert "--processes must be at least 1, got 0" in processors.log
+def test_no_worker_process_at_all_is_refused() -> None:
+    with pytest.raises(CommandError, match="--processes must be at least 1, got 0"):
+        call_command("runprocessors", processes=0)

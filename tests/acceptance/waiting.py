@@ -3,10 +3,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-POLL = 0.02
+POLL = 0.05
+PATIENCE = 120.0
+"""Seconds for whatever takes one or two on an idle machine."""
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
     """Blocks until the condition holds; fails the test, saying what it waited for, when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

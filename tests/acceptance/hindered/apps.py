@@ -9,8 +9,7 @@ class HinderedConfig(AppConfig):
 
     def ready(self) -> None:
         from enode_django.eventing.registry import subscribers
-        from tests.acceptance.hindered.hindrances import hinder, hinder_snapshots
+        from tests.acceptance.hindered.hindrances import hinder
 
         for subscriber in subscribers.all():
             hinder(subscriber)
-        hinder_snapshots()

@@ -1,6 +1,6 @@
-"""Files in ``ACCEPTANCE_DIRECTORY``: with ``failing``, handlers raise for one aggregate in a thousand; with
+"""Files in ``ACCEPTANCE_DIRECTORY``: with ``failing``, handlers raise for aggregates whose ids end in `UNLUCKY`; with
 ``holding-<subscriber>``, that subscriber's handlers wait until it is gone, and add the id of their process to
-``held-<subscriber>``, a line each time. As the subscriber ``snapshots`` counts whoever makes one of what was read.
+``held-<subscriber>``, a line each time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from enode_django.eventing.snapshot_making import SnapshotMaker
 from enode_django.eventing.subscribers import Followed, Handler, Subscriber
 
 UNLUCKY = "007"
@@ -28,10 +27,6 @@ def hinder(subscriber: Subscriber) -> None:
         return [_hindered(handler, subscriber.name) for handler in handlers_of(cls)]
 
     subscriber.handlers_of = hindered  # type: ignore[method-assign]
-
-
-def hinder_snapshots() -> None:
-    SnapshotMaker.make_from = _hindered(SnapshotMaker.make_from, "snapshots")  # type: ignore[method-assign]
 
 
 def _hindered(handler: Handler, name: str) -> Handler:

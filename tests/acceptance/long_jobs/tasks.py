@@ -8,5 +8,5 @@ from enode_django.tasks import JobTask, run_job
 
 
 @shared_task(bind=True, base=JobTask, name="tests.long_job")
-def long_job(self: JobTask, name: str, engine: str = "python") -> dict[str, Any]:
-    return run_job(self, "long", name, engine=engine)
+def long_job(self: JobTask, name: str) -> dict[str, Any]:
+    return run_job(self, "long", name)

@@ -20,6 +20,7 @@ class Balances(ModelProjection[Balance]):
 
 class Movements(Projection):
     models = (Movement,)
+    aggregate_field = "account"
 
     @handles(Deposited, Withdrawn)
     def moved(self, event: Deposited | Withdrawn) -> None:

@@ -1,1 +1,0 @@
-"""An app whose projections do what a rebuild must find out."""
