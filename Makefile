@@ -11,7 +11,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 JAVA_MAJOR := sed -n 's/.* version "\([0-9]*\).*/\1/p'
 
-PARALLEL := --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
+PARALLEL := --numprocesses=auto --dist=loadscope --no-loadscope-reorder
 
 .PHONY: demo test pytest lint format bench chaos mutants docs screenshots java chromium pins clean
 

@@ -10,6 +10,8 @@ import os
 from pathlib import PurePath
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = ("tests/spark", "tests/browser")
 APART = ("tests/acceptance",)
@@ -17,28 +19,39 @@ LONGEST_FIRST = (*TOGETHER, *APART, "tests/docs", "sample_project", "tests/integ
 """What is long must not begin at the end, when the other processes have nothing left to do."""
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Return two processes a core: the tests wait for much of their time."""
     return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
 
 
+class Scheduling(LoadScopeScheduling):
+    """Hands out `group_of`, in the order of the tests, to whoever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the order of the files within each directory: it is random."""
-    for item in items:
-        if (group := group_of(item.nodeid)) is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: rank(item.nodeid))
 
 
-def group_of(nodeid: str) -> str | None:
-    """Return the name of the tests that stay in one process with this one; None if it goes alone.
+def group_of(nodeid: str) -> str:
+    """Return the name of the tests that stay in one process with this one.
 
     >>> group_of("tests/spark/test_sink.py::test_it"), group_of("tests/unit/test_ids.py::test_it")
     ('tests/spark', 'tests/unit/test_ids.py')
     """
     file = nodeid.split("::")[0]
     if _directory(file, APART) is not None:
-        return None
+        return nodeid
     return _directory(file, TOGETHER) or file
 
 
