@@ -25,7 +25,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
 
 
-class Scheduling(LoadScopeScheduling):
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Hands out `group_of`, in the order of the tests, to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
