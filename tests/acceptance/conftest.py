@@ -25,6 +25,7 @@ WITH_TABLES = (
     "django.contrib.admin",
     "django.contrib.messages",
     "django.contrib.sessions",
+    "django_celery_beat",
     "tests.acceptance.meters",
     "tests.acceptance.reading",
 )
