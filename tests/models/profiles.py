@@ -1,0 +1,30 @@
+"""How long the models run."""
+
+from __future__ import annotations
+
+import unittest
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine
+
+LONG = "long"
+LONGER = 60
+"""How many times as many runs the long profile makes."""
+
+
+def as_test(machine: type[RuleBasedStateMachine], *, runs: int, steps: int = 40) -> type[unittest.TestCase]:
+    """The machine as a test case of so many runs, each of at most so many steps."""
+    is_long = settings.get_current_profile_name() == LONG
+    case = machine.TestCase
+    case.settings = settings(
+        max_examples=runs * LONGER if is_long else runs,
+        stateful_step_count=steps,
+        deadline=None,
+        phases=set(Phase) - {Phase.explain},
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    if is_long:
+        case.pytestmark = [pytest.mark.timeout(0)]  # type: ignore[attr-defined]
+    return case
