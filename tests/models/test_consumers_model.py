@@ -1,5 +1,5 @@
-"""Consumers of one group come, fall silent, leave and die, and queues are added and hidden: no message is lost, no queue
-has two owners, and once all is quiet every queue has one and each consumer its share."""
+"""Consumers of one group come, fall silent, leave and die, and queues are added and hidden: no message is lost, no
+queue has two owners, and once all is quiet every queue has one and each consumer its share."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgpack
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from enode_django.equeue.coordination import Coordinator
 from enode_django.equeue.messages import Commit
