@@ -1,0 +1,333 @@
+"""The write side against histories: what a worker stores and answers is what a function of each history says.
+
+Workers crash and are followed by others, lose their leases and go on without knowing; others store rows in between; the
+store is away, with and without having done what it was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from enode_django.commanding.loading import events_of
+from enode_django.commanding.results import CommandResult, CommandStatus, decode_result, stored_result
+from enode_django.domain.messages import Command
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing.messages import decode_published
+from enode_django.eventstore.base import StreamRecord
+from enode_django.serialization.codec import encode_command
+from tests.models.profiles import as_test
+from tests.models.stepped_worker import LEASE, SteppedWorker, UnsteadyStore
+from tests.races.counting import Add, AddSoftly, AddWithin, ApplyThenRaise, Create, FailUnless, SetTotal
+from tests.races.harness import Worker as Rival
+from tests.races.whole_worker import COMMANDS, GROUP
+
+ROOTS = ("x", "y")
+SMALL = st.integers(-2, 3)
+SIZES = st.integers(1, 5)
+SUCCESS, NOTHING_CHANGED, FAILED = CommandStatus
+Make = Callable[[str, str], Command]
+"""A command of an id to an aggregate."""
+
+
+def _making(command_type: type[Command], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Make]:
+    return st.fixed_dictionaries(fields).map(
+        lambda values: lambda id, root: command_type(id=id, aggregate_root_id=root, **values)
+    )
+
+
+KINDS = st.one_of(
+    _making(Add, amount=SMALL),
+    _making(AddWithin, amount=SMALL, limit=SMALL),
+    _making(AddSoftly, amount=SMALL, limit=SMALL),
+    _making(SetTotal, total=SMALL),
+    _making(FailUnless, total=SMALL),
+    _making(ApplyThenRaise, refuse=st.booleans()),
+    _making(Create),
+)
+
+
+class Decision(NamedTuple):
+    """What a command comes to: its status, the name of its error, and the total after it."""
+
+    status: CommandStatus
+    error: str
+    total: int | None
+
+
+def decide(command: Command, total: int | None) -> Decision:
+    """``total``: None of an aggregate that does not exist."""
+    if isinstance(command, Create):
+        return Decision(SUCCESS, "", 0) if total is None else Decision(FAILED, "AggregateAlreadyExists", total)
+    if total is None:
+        return Decision(FAILED, "AggregateNotFound", None)
+    match command:
+        case Add():
+            return Decision(SUCCESS, "", total + command.amount)
+        case AddWithin() | AddSoftly():
+            if total + command.amount > command.limit:
+                error = "races.TooMuch" if isinstance(command, AddWithin) else "races.NotNow"
+                return Decision(FAILED, error, total)
+            return Decision(SUCCESS, "", total + command.amount)
+        case SetTotal():
+            return Decision(NOTHING_CHANGED if command.total == total else SUCCESS, "", command.total)
+        case FailUnless():
+            if command.total != total:
+                return Decision(FAILED, "LookupError", total)
+            return Decision(SUCCESS, "", total + 1)
+        case ApplyThenRaise():
+            return Decision(FAILED, "races.TooMuch" if command.refuse else "RuntimeError", total)
+    raise AssertionError(f"no model of {command!r}")
+
+
+class Sent(NamedTuple):
+    """``since``: how many streams the aggregate had when it was sent."""
+
+    command: Command
+    place: int
+    since: int
+
+
+class RecoveryMachine(RuleBasedStateMachine):
+    @initialize(cached=st.sampled_from([0, 1, 10]))
+    def begin(self, cached: int) -> None:
+        self.now = 1_000.0
+        self.cached = cached
+        self.store = UnsteadyStore()
+        self.transport = MemoryTransport(clock=self._clock)
+        for topic in (COMMANDS, "events"):
+            self.transport.create_topic(topic, 1)
+        self.inbox = self.transport.open_inbox()
+        self.sent: dict[tuple[str, str], Sent] = {}
+        self.queue: list[tuple[str, str]] = []
+        self.totals: dict[str, list[int | None]] = {root: [None] for root in ROOTS}
+        self.stored_by: dict[str, list[str]] = {root: [] for root in ROOTS}
+        self.answers: dict[tuple[str, str], CommandResult] = {}
+        self.published: dict[str, list[int]] = {root: [] for root in ROOTS}
+        self._events_seen = 0
+        self._numbers, self._owners = count(), count()
+        self._plant(Create(aggregate_root_id="x", id="made"))
+        self.zombie: SteppedWorker | None = None
+        self.worker = self._started()
+        assert self.worker.acquire()
+
+    def _clock(self) -> float:
+        return self.now
+
+    def _started(self) -> SteppedWorker:
+        owner = f"worker-{next(self._owners)}"
+        return SteppedWorker(self.transport, self.store, owner, clock=self._clock, max_aggregates=self.cached)
+
+    def _plant(self, command: Command) -> None:
+        """Somebody else changes what is stored, not through this queue."""
+        with self.store.reached():
+            Rival(self.store).run(command)
+
+    # -- commands -------------------------------------------------------------------------------------------------
+
+    @rule(kinds=st.lists(KINDS, min_size=1, max_size=4), root=st.sampled_from([*ROOTS, "x"]))
+    def send(self, kinds: list[Make], root: str) -> None:
+        for make in kinds:
+            command = make(f"{next(self._numbers)}", root)
+            self.sent[command.id, root] = Sent(command, len(self.queue), len(self.stored_by[root]))
+            self._send(command)
+
+    def _send(self, command: Command) -> None:
+        self.queue.append((command.id, command.aggregate_root_id))
+        self.transport.send(COMMANDS, {0: [encode_command(command, b"", self.inbox.address)]})
+
+    @precondition(lambda self: self.sent)
+    @rule(place=st.integers(0, 20))
+    def send_again(self, place: int) -> None:
+        self._send([*self.sent.values()][-1 - place % len(self.sent)].command)
+
+    @rule(root=st.sampled_from(ROOTS), amount=SMALL)
+    def plant(self, root: str, amount: int) -> None:
+        self._plant(Add(aggregate_root_id=root, id=f"planted-{next(self._numbers)}", amount=amount))
+
+    # -- the worker's steps ---------------------------------------------------------------------------------------
+
+    @property
+    def _someone(self) -> SteppedWorker:
+        return self.worker if not self._is_zombies_turn or self.zombie is None else self.zombie
+
+    _is_zombies_turn = False
+
+    @rule(limit=SIZES)
+    def pull(self, limit: int) -> None:
+        self._someone.pull(limit)
+
+    @rule()
+    def handle(self) -> None:
+        self._someone.handle()
+
+    @rule(count=SIZES)
+    def commit(self, count: int) -> None:
+        self._someone.commit(count)
+
+    @rule()
+    def deliver(self) -> None:
+        self._someone.deliver()
+
+    @rule(count=SIZES)
+    def publish(self, count: int) -> None:
+        self._someone.publish(count)
+
+    @rule()
+    def keep(self) -> None:
+        self._someone.keep()
+
+    @precondition(lambda self: self.zombie is not None)
+    @rule()
+    def turn(self) -> None:
+        """The one that lost the queue, or its successor, takes the next steps."""
+        self._is_zombies_turn = not self._is_zombies_turn
+
+    # -- what goes wrong ------------------------------------------------------------------------------------------
+
+    @rule(takes_effect=st.booleans(), meanwhile=st.sampled_from(["nothing", "plant", "lease"]))
+    def store_fails(self, takes_effect: bool, meanwhile: str) -> None:
+        """At its next call, whosever that is."""
+        happens: dict[str, Callable[[], object]] = {
+            "nothing": lambda: None,
+            "plant": lambda: self.plant("x", 1),
+            "lease": self._let_lease_end,
+        }
+        self.store.faults.append((takes_effect, happens[meanwhile]))
+
+    @rule()
+    def crash(self) -> None:
+        gone = self.worker.owner
+        self.transport.bury(GROUP, COMMANDS, gone)
+        self.worker = self._started()
+        assert self.worker.acquire()
+
+    def _let_lease_end(self) -> None:
+        self.now += LEASE
+
+    @rule(succeeded=st.booleans())
+    def outlive_lease(self, succeeded: bool) -> None:
+        """Without having heard of it; then another one takes the queue, or the same one again."""
+        self._let_lease_end()
+        if succeeded:
+            self.zombie, self.worker = self.worker, self._started()
+            assert self.worker.acquire()
+        else:
+            self._take_again()
+
+    def _take_again(self) -> None:
+        for window in self.worker.consumer.open_windows:
+            window.close()
+        assert self.worker.acquire()
+
+    @rule()
+    def settle(self) -> None:
+        """Nothing more goes wrong, and everything is worked off."""
+        self.store.faults.clear()
+        if self.zombie is not None:
+            self._settle_zombie(self.zombie)
+        if not self.worker.consumer.open_windows or self.worker.consumer.open_windows[0].deadline <= self.now:
+            self._take_again()
+        self.worker.settle()
+        self.worker.consumer.commit()
+        self._observe()
+        assert self.worker.in_flight == 0
+        assert dict(self.worker.committer.awaiting) == {}
+        assert self.worker.publisher.waiting == 0
+        assert self.transport.committed(GROUP, COMMANDS) == {0: len(self.queue)}
+        assert self.answers.keys() == self.sent.keys(), "whoever asked got an answer"
+
+    def _settle_zombie(self, zombie: SteppedWorker) -> None:
+        zombie.settle()
+        zombie.keep()
+        assert zombie.in_flight == 0
+        assert not zombie.consumer.open_windows
+        self.zombie, self._is_zombies_turn = None, False
+
+    # -- what is always so ----------------------------------------------------------------------------------------
+
+    @invariant()
+    def all_that_is_seen_is_right(self) -> None:
+        self._observe()
+
+    def _observe(self) -> None:
+        with self.store.reached():
+            for root in ROOTS:
+                self._check_history(root)
+            for body in self.inbox.receive(0):
+                self._check_answer(decode_result(body))
+            self._check_published()
+            self._check_committed()
+
+    def _check_history(self, root: str) -> None:
+        """What was stored stays; what is new follows from it."""
+        stored_by = self.stored_by[root]
+        records = list(self.store.load(root))
+        assert [record.command_id for record in records[: len(stored_by)]] == stored_by
+        for record in records[len(stored_by) :]:
+            assert record.version == len(stored_by) + 1
+            assert record.command_id not in stored_by
+            self._check_stream(root, record)
+        ours = [self.sent[id, root].place for id in stored_by if (id, root) in self.sent]
+        assert ours == sorted(ours), "in the order of the queue"
+
+    def _check_stream(self, root: str, record: StreamRecord) -> None:
+        totals = self.totals[root]
+        (event,) = events_of(record)
+        total = int(event.to_plain().get("total", 0))
+        if (record.command_id, root) in self.sent:
+            command = self.sent[record.command_id, root].command
+            assert decide(command, totals[-1]) == (SUCCESS, "", total)
+        totals.append(total)
+        self.stored_by[root].append(record.command_id)
+
+    def _check_answer(self, answer: CommandResult) -> None:
+        key = (answer.command_id, answer.aggregate_root_id)
+        assert self.answers.setdefault(key, answer) == answer, "two answers to one command differ"
+        stored = self.store.find([key]).get(key)
+        if stored is not None:
+            assert stored_result(stored) == answer
+        assert (answer.status is SUCCESS) is (stored is not None and stored.version is not None)
+        if answer.status is not SUCCESS:
+            self._check_refusal(answer)
+
+    def _check_refusal(self, answer: CommandResult) -> None:
+        """It was right at some time since the command was sent."""
+        command, _, since = self.sent[answer.command_id, answer.aggregate_root_id]
+        totals = self.totals[answer.aggregate_root_id][since:]
+        if answer.error_fields:
+            totals = [total for total in totals if decide(command, total).total == answer.error_fields["total"]]
+        assert any(decide(command, total)[:2] == (answer.status, answer.error_type) for total in totals) or (
+            isinstance(command, ApplyThenRaise) and answer.error_type in ("races.TooMuch", "AggregateNotFound")
+        )
+
+    def _check_published(self) -> None:
+        batches = self.transport.pull("events", {0: self._events_seen}, limit=1_000, wait=0)
+        for body in (body for batch in batches for body in batch.bodies):
+            self._events_seen += 1
+            record = decode_published(body).record
+            assert self.store.find([record.command_key])[record.command_key] == record
+            seen = self.published[record.aggregate_root_id]
+            if record.version is not None and record.version not in seen:
+                assert not seen or record.version > seen[-1], "in the order of versions"
+                seen.append(record.version)
+
+    def _check_committed(self) -> None:
+        """The offset has moved past nothing that a crash could lose."""
+        kept = {
+            (answer.command_id, answer.aggregate_root_id)
+            for answer in map(decode_result, self.transport.receipts(GROUP, COMMANDS, 0))
+        }
+        past = self.queue[: self.transport.committed(GROUP, COMMANDS)[0]]
+        stored = self.store.find(set(past))
+        assert set(past) <= stored.keys() | kept
+        for key in stored:
+            version = stored[key].version
+            assert version is None or version in self.published[key[1]], "published before the offset moved"
+
+
+TestRecovery = as_test(RecoveryMachine, runs=60, steps=50)
