@@ -11,6 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine
 LONG = "long"
 LONGER = 60
 """How many times as many runs the long profile makes."""
+SHRINKS = 600
+"""Seconds within which a run that failed is made short and told: hypothesis gives up after half of that."""
 
 
 def as_test(machine: type[RuleBasedStateMachine], *, runs: int, steps: int = 40) -> type[unittest.TestCase]:
@@ -25,6 +27,5 @@ def as_test(machine: type[RuleBasedStateMachine], *, runs: int, steps: int = 40)
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )
-    if is_long:
-        case.pytestmark = [pytest.mark.timeout(0)]  # type: ignore[attr-defined]
+    case.pytestmark = [pytest.mark.timeout(0 if is_long else SHRINKS)]  # type: ignore[attr-defined]
     return case
