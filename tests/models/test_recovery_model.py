@@ -209,14 +209,14 @@ class RecoveryMachine(RuleBasedStateMachine):
     def _let_lease_end(self) -> None:
         self.now += LEASE
 
-    @rule(succeeded=st.booleans())
-    def outlive_lease(self, succeeded: bool) -> None:
-        """Without having heard of it; then another one takes the queue, or the same one again."""
+    @rule(then=st.sampled_from(["nothing", "taken again", "taken by another"]))
+    def outlive_lease(self, then: str) -> None:
+        """Without having heard of it; what is under way goes on."""
         self._let_lease_end()
-        if succeeded:
+        if then == "taken by another":
             self.zombie, self.worker = self.worker, self._started()
             assert self.worker.acquire()
-        else:
+        elif then == "taken again":
             self._take_again()
 
     def _take_again(self) -> None:

@@ -121,39 +121,3 @@ def test_any_commands_in_any_order_of_steps(
         assert_history_is_whole(store, id)
     answered = {(one.envelope.id, one.envelope.aggregate_root_id) for one in workers[0].finished}
     assert answered == set(unique)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    sent=st.lists(commands(["x"]), min_size=1, max_size=8),
-    order=st.lists(
-        st.tuples(st.booleans(), st.sampled_from([*STEPS, "lose", "acquire"]), st.integers(1, 4)), max_size=40
-    ),
-)
-def test_leases_lost_at_any_step_lose_no_command(sent: list[Command], order: list[tuple[bool, str, int]]) -> None:
-    """Each new lease delivers everything again, as a queue whose offset never moved does."""
-    store = MemoryEventStore()
-    Worker(store).run(Create(aggregate_root_id="x", id="made"))
-    unique = list({command.id: command for command in sent}.values())
-    workers = [Worker(store) for _ in range(2)]
-    for worker in workers:
-        worker.send(*unique)
-    for first, name, size in [*order, (True, "lose", 1), (True, "acquire", 1)]:
-        worker = workers[0 if first else 1]
-        if name == "lose":
-            worker.window.close()
-        elif name == "acquire":
-            if worker.window.closed:
-                worker.acquire()
-                worker.send(*unique)
-        else:
-            step(worker, name, size)
-    for worker in workers:
-        worker.settle()
-        assert worker.in_flight == 0
-        assert dict(worker.committer.awaiting) == {}
-    assert_history_is_whole(store, "x")
-    answered = {one.envelope.id for one in workers[0].finished if one.envelope.window is workers[0].window}
-    assert answered == {command.id for command in unique}
-    successes = {one.envelope.id for worker in workers for one in worker.finished if one.record and one.record.version}
-    assert successes <= {record.command_id for record in store.load("x")}
