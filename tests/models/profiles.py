@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine
 
 LONG = "long"
-LONGER = 60
+LONGER = 40
 """How many times as many runs the long profile makes."""
 SHRINKS = 600
 """Seconds within which a run that failed is made short and told: hypothesis gives up after half of that."""
