@@ -48,11 +48,11 @@ class Owned(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What was seen when the log ended at ``position``, and the highest epoch that had been granted."""
+    """What was seen when the log ended at ``position``, and the highest epoch that is written there."""
 
     position: int
     seen: list[Any]
-    highest: int
+    written: int
 
 
 class CheckpointMachine(RuleBasedStateMachine):
@@ -62,7 +62,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         self.home = TemporaryDirectory(dir=MEMORY)
         self.directory = Path(self.home.name)
         self.chunk_size = chunk_size
-        self.flushed = self.highest = self.run = 0
+        self.flushed = self.highest = self.written = self.run = 0
         self.has_been_full = False
         self.moments: list[Moment] = []
         self.owned: dict[Key, Owned] = {}
@@ -111,7 +111,7 @@ class CheckpointMachine(RuleBasedStateMachine):
 
     def _note(self) -> None:
         """To be called after each change."""
-        self.moments.append(Moment(self.store.position, deepcopy(self._seen()), self.highest))
+        self.moments.append(Moment(self.store.position, deepcopy(self._seen()), self.written))
 
     # -- topics and messages --------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         with suppress(QueueHeld):
             epoch = self.state.acquire(group, topic, queue, member, lease, 0).epoch
             assert epoch > self.highest, "no epoch is given twice, whatever a crash has torn away"
-            self.highest = epoch
+            self.highest = self.written = epoch
             self.owned[group, topic, queue] = Owned(member, epoch, self.run)
         self._note()
 
@@ -291,8 +291,9 @@ class CheckpointMachine(RuleBasedStateMachine):
         if self.store.position == left[-1].position:  # not between the records of one call
             assert _promised(self._seen(), is_lost) == _promised(left[-1].seen, is_lost)
         self.moments = left
+        self.written = left[-1].written
         if is_lost:  # nobody was told of a grant before it was flushed
-            self.highest = left[-1].highest
+            self.highest = self.written
         self._note()
 
     def _is_there(self, group: str, topic: str, queue: int) -> bool:

@@ -61,6 +61,11 @@ class MailboxMachine(RuleBasedStateMachine):
         self.box.close()
         self.closed = True
 
+    @precondition(lambda self: self.normal)
+    @rule(limit=st.integers(3, 6))
+    def take_while_urgent_comes(self, limit: int) -> None:
+        self.take(limit, ["urgent", "urgent"])
+
     @rule(limit=st.integers(1, 6), posts=st.lists(POSTS, max_size=4))
     def take(self, limit: int, posts: list[str]) -> None:
         calls = {"normal": lambda: self.post(2), "urgent": self._urgent_meanwhile, "close": self._close_meanwhile}

@@ -51,6 +51,15 @@ KINDS = st.one_of(
 )
 
 
+SIZED = ("pull", "commit", "publish")
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["pull", "handle", "handle", "commit", "commit", "deliver", "publish", "keep"]), SIZES),
+    min_size=1,
+    max_size=6,
+)
+"""What a worker does next, and with how many."""
+
+
 class Decision(NamedTuple):
     """What a command comes to: its status, the name of its error, and the total after it."""
 
@@ -129,12 +138,15 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     # -- commands -------------------------------------------------------------------------------------------------
 
-    @rule(kinds=st.lists(KINDS, min_size=1, max_size=4), root=st.sampled_from([*ROOTS, "x"]))
-    def send(self, kinds: list[Make], root: str) -> None:
+    @rule(kinds=st.lists(KINDS, min_size=1, max_size=4), root=st.sampled_from([*ROOTS, "x"]), handle=st.booleans())
+    def send(self, kinds: list[Make], root: str, handle: bool) -> None:
         for make in kinds:
             command = make(f"{next(self._numbers)}", root)
             self.sent[command.id, root] = Sent(command, len(self.queue), len(self.stored_by[root]))
             self._send(command)
+        if handle:
+            self.worker.pull(100)
+            self.worker.handle()
 
     def _send(self, command: Command) -> None:
         self.queue.append((command.id, command.aggregate_root_id))
@@ -151,41 +163,16 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     # -- the worker's steps ---------------------------------------------------------------------------------------
 
-    @property
-    def _someone(self) -> SteppedWorker:
-        return self.worker if not self._is_zombies_turn or self.zombie is None else self.zombie
+    @rule(steps=STEPS, by_zombie=st.booleans())
+    def work(self, steps: list[tuple[str, int]], by_zombie: bool) -> None:
+        """Also the one that has lost the queue, and does not know it."""
+        worker = self.zombie if by_zombie and self.zombie is not None else self.worker
+        for name, size in steps:
+            getattr(worker, name)(*[size] * (name in SIZED))
 
-    _is_zombies_turn = False
-
-    @rule(limit=SIZES)
-    def pull(self, limit: int) -> None:
-        self._someone.pull(limit)
-
-    @rule()
-    def handle(self) -> None:
-        self._someone.handle()
-
-    @rule(count=SIZES)
-    def commit(self, count: int) -> None:
-        self._someone.commit(count)
-
-    @rule()
-    def deliver(self) -> None:
-        self._someone.deliver()
-
-    @rule(count=SIZES)
-    def publish(self, count: int) -> None:
-        self._someone.publish(count)
-
-    @rule()
-    def keep(self) -> None:
-        self._someone.keep()
-
-    @precondition(lambda self: self.zombie is not None)
-    @rule()
-    def turn(self) -> None:
-        """The one that lost the queue, or its successor, takes the next steps."""
-        self._is_zombies_turn = not self._is_zombies_turn
+    @rule(steps=STEPS)
+    def work_on(self, steps: list[tuple[str, int]]) -> None:
+        self.work(steps, by_zombie=False)
 
     # -- what goes wrong ------------------------------------------------------------------------------------------
 
@@ -199,25 +186,22 @@ class RecoveryMachine(RuleBasedStateMachine):
         }
         self.store.faults.append((takes_effect, happens[meanwhile]))
 
-    @rule()
-    def crash(self) -> None:
-        gone = self.worker.owner
-        self.transport.bury(GROUP, COMMANDS, gone)
-        self.worker = self._started()
-        assert self.worker.acquire()
+    @rule(how=st.sampled_from(["crash", "silence", "taken again", "taken by another"]))
+    def lose_queue(self, how: str) -> None:
+        """By a crash; or the lease ends, of which the worker does not hear: what is under way goes on."""
+        if how == "crash":
+            self.transport.bury(GROUP, COMMANDS, self.worker.owner)
+        else:
+            self._let_lease_end()
+        if how == "taken again":
+            self._take_again()
+        elif how != "silence":
+            self.zombie = self.worker if how == "taken by another" else self.zombie
+            self.worker = self._started()
+            assert self.worker.acquire()
 
     def _let_lease_end(self) -> None:
         self.now += LEASE
-
-    @rule(then=st.sampled_from(["nothing", "taken again", "taken by another"]))
-    def outlive_lease(self, then: str) -> None:
-        """Without having heard of it; what is under way goes on."""
-        self._let_lease_end()
-        if then == "taken by another":
-            self.zombie, self.worker = self.worker, self._started()
-            assert self.worker.acquire()
-        elif then == "taken again":
-            self._take_again()
 
     def _take_again(self) -> None:
         for window in self.worker.consumer.open_windows:
@@ -246,7 +230,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         zombie.keep()
         assert zombie.in_flight == 0
         assert not zombie.consumer.open_windows
-        self.zombie, self._is_zombies_turn = None, False
+        self.zombie = None
 
     # -- what is always so ----------------------------------------------------------------------------------------
 
