@@ -105,16 +105,17 @@ class ConsumersMachine(RuleBasedStateMachine):
             member.beat()
 
     @precondition(lambda self: self.members)
-    @rule(place=PLACES, limit=st.integers(1, 4), finish=st.integers(0, 3))
-    def work(self, place: int, limit: int, finish: int) -> None:
+    @rule(place=PLACES, limit=st.integers(1, 4), finish=st.integers(0, 3), oldest=st.booleans())
+    def work(self, place: int, limit: int, finish: int, oldest: bool) -> None:
         member = self._member(place)
         member.pull(limit)
-        self._finish(member, finish)
+        self._finish(member, finish, oldest=oldest)
+        member.consumer.commit()
 
-    def _finish(self, member: Member, count: int) -> None:
-        """Those that came last first. What a lost lease pulled may be handled, too: nobody notices at once."""
+    def _finish(self, member: Member, count: int, *, oldest: bool = False) -> None:
+        """What a lost lease pulled may be handled, too: nobody notices at once."""
         for _ in range(min(count, len(member.pulled))):
-            window, offset = member.pulled.pop()
+            window, offset = member.pulled.pop(0 if oldest else -1)
             window.finish(offset)
             self.handled.add((window.queue, offset))
 
@@ -193,4 +194,4 @@ class ConsumersMachine(RuleBasedStateMachine):
             assert window.epoch < epoch or owner == name, "an epoch has one owner"
 
 
-TestConsumers = as_test(ConsumersMachine, runs=60, steps=50)
+TestConsumers = as_test(ConsumersMachine, runs=100, steps=50)

@@ -127,4 +127,4 @@ class WindowMachine(RuleBasedStateMachine):
         assert self.coordinator.receipts(GROUP, TOPIC, 0) == [b"%d" % offset for offset in self.stored]
 
 
-TestWindow = as_test(WindowMachine, runs=100)
+TestWindow = as_test(WindowMachine, runs=150)
