@@ -187,6 +187,18 @@ class CheckpointMachine(RuleBasedStateMachine):
             self.owned[group, topic, queue] = Owned(member, epoch, self.run)
         self._note()
 
+    @rule(group=GROUPS, queue=QUEUES, member=MEMBERS, receipt=st.booleans(), release=st.booleans())
+    def consume(self, group: str, queue: int, member: str, receipt: bool, release: bool) -> None:
+        """What a member does all the time."""
+        queue = self._queue("t", queue)
+        self.send("t", queue, b"p" * 16, 2)
+        self.acquire(group, "t", queue, member, 60.0)
+        place = [*self.owned].index((group, "t", queue)) if (group, "t", queue) in self.owned else 0
+        if self.owned:
+            self.commit(place, 1, receipt)
+        if self.owned and release:
+            self.renew_or_release(place, release=True)
+
     def _owned(self, place: int) -> tuple[Key, Owned]:
         return [*self.owned.items()][place % len(self.owned)]
 
@@ -285,6 +297,13 @@ class CheckpointMachine(RuleBasedStateMachine):
         self.run = self.state.run
         self._check_survived(is_lost)
         self.owned = {key: owned for key, owned in self.owned.items() if self._is_there(*key)}
+
+    @rule(is_flushed=st.booleans())
+    def end_suddenly(self, is_flushed: bool) -> None:
+        """The process ends, the machine does not."""
+        if is_flushed:
+            self.flush()
+        self.crash(("nothing", b""), 0, "")
 
     def _check_survived(self, is_lost: bool) -> None:
         left = [moment for moment in self.moments if moment.position <= self.store.position]

@@ -16,6 +16,8 @@ from tests.models.profiles import as_test
 GROUP, TOPIC, LEASE = "g", "orders", 10.0
 PLACES = st.integers(0, 11)
 MOST_MEMBERS, MOST_QUEUES = 4, 7
+UNQUIET = 12
+"""Steps before things calm down."""
 BEAT, BEATS = 3.0, 10
 """Seconds between two beats of a consumer that is well, and how many of them outlast a session and a lease."""
 
@@ -53,6 +55,7 @@ class ConsumersMachine(RuleBasedStateMachine):
         self.handled: set[tuple[int, int]] = set()
         self.hidden: set[int] = set()
         self.granted: dict[int, tuple[int, str]] = {}
+        self.steps = 0
         self._names = count()
 
     @property
@@ -74,9 +77,10 @@ class ConsumersMachine(RuleBasedStateMachine):
         first = self.transport.end_offsets(TOPIC)[queue]
         self.transport.send(TOPIC, {queue: [b"%d" % offset for offset in range(first, first + messages)]})
 
+    @precondition(lambda self: self._queues < MOST_QUEUES)
     @rule()
     def add_queue(self) -> None:
-        self.transport.add_queues(TOPIC, min(self._queues + 1, MOST_QUEUES), unordered=True)
+        self.transport.add_queues(TOPIC, self._queues + 1, unordered=True)
 
     @rule(queue=PLACES, visible=st.booleans())
     def show(self, queue: int, visible: bool) -> None:
@@ -107,7 +111,10 @@ class ConsumersMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(place=PLACES, limit=st.integers(1, 4), finish=st.integers(0, 3), oldest=st.booleans())
     def work(self, place: int, limit: int, finish: int, oldest: bool) -> None:
+        """There is always something to do."""
         member = self._member(place)
+        for queue in member.consumer.owned:
+            self.send(queue, 2)
         member.pull(limit)
         self._finish(member, finish, oldest=oldest)
         member.consumer.commit()
@@ -149,9 +156,11 @@ class ConsumersMachine(RuleBasedStateMachine):
         """Whoever has seen it die says so."""
         self.transport.bury(GROUP, TOPIC, self.dead.pop(place % len(self.dead)))
 
+    @precondition(lambda self: self.steps >= UNQUIET)
     @rule()
     def be_quiet(self) -> None:
         """Everybody does what it has to for a while, and nothing else happens."""
+        self.steps = 0
         for _ in range(BEATS):
             self.now += BEAT
             for member in self.members:
@@ -179,6 +188,7 @@ class ConsumersMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_committed_was_handled(self) -> None:
+        self.steps += 1
         for queue, offset in self.transport.committed(GROUP, TOPIC).items():
             assert {(queue, at) for at in range(offset)} <= self.handled
 

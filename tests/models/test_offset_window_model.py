@@ -32,7 +32,11 @@ class WindowMachine(RuleBasedStateMachine):
         self.stored: list[int] = []
         self.acquire()
 
+    @precondition(lambda self: self.steps >= 8)
     @rule()
+    def acquire_anew(self) -> None:
+        self.acquire()
+
     def acquire(self) -> None:
         """Whoever had the queue is gone, with all that it did not commit."""
         stale = self.window
@@ -43,6 +47,7 @@ class WindowMachine(RuleBasedStateMachine):
         lease = self.coordinator.acquire(GROUP, TOPIC, 0, OWNER, 60.0, bounds=(0, 99), now=0.0)
         assert lease.committed == self.committed
         self.window = OffsetWindow(TOPIC, 0, epoch=lease.epoch, committed=lease.committed, deadline=60.0)
+        self.steps = 0
         self.unfinished: set[int] = set()
         self.added: list[int] = []
         self.kept: set[int] = set()
@@ -111,8 +116,16 @@ class WindowMachine(RuleBasedStateMachine):
     def _committable(self) -> int:
         return min(self.unfinished, default=self.next)
 
+    @rule(messages=st.integers(1, 4), answered=st.integers(0, 4))
+    def work(self, messages: int, answered: int) -> None:
+        """Some messages come, and the first of all are finished, each with a receipt."""
+        self.add([0] * messages, contiguous=True)
+        for _ in range(min(answered, len(self.unfinished))):
+            self.remember(0, finish=True)
+
     @invariant()
     def the_window_is_what_is_unfinished(self) -> None:
+        self.steps += 1
         assert self.window.committable == self._committable
         assert self.window.unfinished == len(self.unfinished)
         assert self.window.next_offset == self.next

@@ -51,6 +51,8 @@ KINDS = st.one_of(
 )
 
 
+UNQUIET = 12
+"""Steps before everything is worked off."""
 SIZED = ("pull", "commit", "publish")
 STEPS = st.lists(
     st.tuples(st.sampled_from(["pull", "handle", "handle", "commit", "commit", "deliver", "publish", "keep"]), SIZES),
@@ -117,7 +119,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.stored_by: dict[str, list[str]] = {root: [] for root in ROOTS}
         self.answers: dict[tuple[str, str], CommandResult] = {}
         self.published: dict[str, list[int]] = {root: [] for root in ROOTS}
-        self._events_seen = 0
+        self._events_seen = self.steps = 0
         self._numbers, self._owners = count(), count()
         self._plant(Create(aggregate_root_id="x", id="made"))
         self.zombie: SteppedWorker | None = None
@@ -214,9 +216,11 @@ class RecoveryMachine(RuleBasedStateMachine):
             window.close()
         assert self.worker.acquire()
 
+    @precondition(lambda self: self.steps >= UNQUIET)
     @rule()
     def settle(self) -> None:
         """Nothing more goes wrong, and everything is worked off."""
+        self.steps = 0
         self.store.faults.clear()
         if self.zombie is not None:
             self._settle_zombie(self.zombie)
@@ -242,6 +246,7 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     @invariant()
     def all_that_is_seen_is_right(self) -> None:
+        self.steps += 1
         self._observe()
 
     def _observe(self) -> None:
