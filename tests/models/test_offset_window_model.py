@@ -22,7 +22,7 @@ PLACES = st.sampled_from([0, 0, 0, 1, 2, 5])
 
 
 class WindowMachine(RuleBasedStateMachine):
-    @initialize(keep=st.integers(1, 4))
+    @initialize(keep=st.sampled_from([1, 3, 9]))
     def begin(self, keep: int) -> None:
         self.coordinator = Coordinator()
         self.coordinator.create_topic(TOPIC, 1)
