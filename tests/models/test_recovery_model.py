@@ -26,7 +26,8 @@ from tests.races.counting import Add, AddSoftly, AddWithin, ApplyThenRaise, Crea
 from tests.races.harness import Worker as Rival
 from tests.races.whole_worker import COMMANDS, GROUP
 
-ROOTS = ("x", "y")
+ROOTS = ("x", "y", "z")
+"""The last one does not exist at first."""
 SMALL = st.integers(-2, 3)
 SIZES = st.sampled_from([1, 1, 2, 5])
 SUCCESS, NOTHING_CHANGED, FAILED = CommandStatus
@@ -51,8 +52,8 @@ KINDS = st.one_of(
 )
 
 
-UNQUIET = 12
-"""Steps before everything is worked off."""
+UNQUIET, CALM = 8, 5
+"""Steps before everything is worked off, and between two losses of the queue."""
 SIZED = ("pull", "commit", "publish")
 STEPS = st.lists(
     st.tuples(st.sampled_from(["pull", "handle", "handle", "commit", "commit", "deliver", "publish", "keep"]), SIZES),
@@ -119,9 +120,10 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.stored_by: dict[str, list[str]] = {root: [] for root in ROOTS}
         self.answers: dict[tuple[str, str], CommandResult] = {}
         self.published: dict[str, list[int]] = {root: [] for root in ROOTS}
-        self._events_seen = self.steps = 0
+        self._events_seen = self.steps = self.calm = 0
         self._numbers, self._owners = count(), count()
-        self._plant(Create(aggregate_root_id="x", id="made"))
+        for root in ROOTS[:-1]:
+            self._plant(Create(aggregate_root_id=root, id="made"))
         self.zombie: SteppedWorker | None = None
         self.worker = self._started()
         assert self.worker.acquire()
@@ -142,8 +144,8 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     @rule(
         kinds=st.lists(KINDS, min_size=1, max_size=4),
-        root=st.sampled_from([*ROOTS, "x"]),
-        then=st.sampled_from(["wait", "handle", "plant"]),
+        root=st.sampled_from([*ROOTS, "x", "x"]),
+        then=st.sampled_from(["wait", "handle", "plant", "plant"]),
     )
     def send(self, kinds: list[Make], root: str, then: str) -> None:
         for make in kinds:
@@ -152,7 +154,8 @@ class RecoveryMachine(RuleBasedStateMachine):
             self._send(command)
         if then != "wait":
             self.worker.pull(100)
-            self.worker.handle()
+            while self.worker.commands:
+                self.worker.handle()
         if then == "plant":
             self.plant(root, 1)
 
@@ -194,9 +197,11 @@ class RecoveryMachine(RuleBasedStateMachine):
         }
         self.store.faults.append((takes_effect, happens[meanwhile]))
 
+    @precondition(lambda self: self.calm >= CALM)
     @rule(how=st.sampled_from(["crash", "silence", "taken again", "taken by another"]))
     def lose_queue(self, how: str) -> None:
         """By a crash; or the lease ends, of which the worker does not hear: what is under way goes on."""
+        self.calm = 0
         if how == "crash":
             self.transport.bury(GROUP, COMMANDS, self.worker.owner)
         else:
@@ -247,6 +252,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     @invariant()
     def all_that_is_seen_is_right(self) -> None:
         self.steps += 1
+        self.calm += 1
         self._observe()
 
     def _observe(self) -> None:
@@ -316,8 +322,14 @@ class RecoveryMachine(RuleBasedStateMachine):
             assert self.store.find([record.command_key])[record.command_key] == record
             seen = self.published[record.aggregate_root_id]
             if record.version is not None and record.version not in seen:
-                assert not seen or record.version > seen[-1], "in the order of versions"
+                for version in seen:
+                    assert version < record.version or self._came_sooner(record, version), "in order"
                 seen.append(record.version)
+
+    def _came_sooner(self, record: StreamRecord, version: int) -> bool:
+        """What was decided anew follows the versions of commands behind it, and the queue is published in its order."""
+        root = record.aggregate_root_id
+        return self.sent[self.stored_by[root][version - 1], root].place < self.sent[record.command_id, root].place
 
     def _check_committed(self) -> None:
         """The offset has moved past nothing that a crash could lose."""
