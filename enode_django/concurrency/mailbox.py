@@ -46,22 +46,24 @@ class Mailbox(Generic[Item]):
         """
         if self._closed:
             return None
-        taken = self._take_urgent()
+        urgent = self._take_urgent()
+        taken: list[Item] = []
         weight = 0
         while weight < limit:
             try:
-                item = self._items.get_nowait() if taken else self._items.get(timeout=timeout)
+                item = self._items.get_nowait() if urgent or taken else self._items.get(timeout=timeout)
             except queue.Empty:
                 break
             if item is None:
                 self._closed = True
                 break
             if isinstance(item, _Wake):
-                taken = [*self._take_urgent(), *taken]
+                urgent += self._take_urgent()
             else:
                 taken.append(item)
                 weight += self._weight(item)
         self.consume_offset += weight
+        taken = urgent + taken
         return taken if taken or not self._closed else None
 
     def _take_urgent(self) -> list[Item]:

@@ -234,9 +234,9 @@ class Coordinator:
         self._epoch += 1
         claim.owner, claim.until, claim.epoch = owner, now + lease, self._epoch
         if claim.offset is None:
-            claim.offset = _start(start, bounds)
+            claim.move_to(_start(start, bounds))
         deaths = {offset: len(members) for offset, members in claim.deaths.items()}
-        return Lease(claim.epoch, claim.offset, bounds[1], claim.previous, deaths)
+        return Lease(claim.epoch, claim.committed, bounds[1], claim.previous, deaths)
 
     def go_on_with(self, epoch: int) -> None:
         """Let the next lease have this epoch, as it had before."""

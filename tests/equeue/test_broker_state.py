@@ -1,16 +1,11 @@
-"""What the broker knows survives a crash: the same calls, with and without one between them, leave the same."""
+"""What the broker knows survives a crash, one thing at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.state import BrokerState
@@ -19,10 +14,6 @@ from enode_django.equeue.coordination import EPOCHS_PER_RUN
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.records import encode_records
 from enode_django.exceptions import QueueError, QueueFull
-
-GROUPS, TOPICS, MEMBERS = (st.sampled_from(names) for names in (["g", "h"], ["t", "u"], ["one", "two", "three"]))
-QUEUES = st.integers(0, 3)
-SECONDS = st.sampled_from([1.0, 60.0])
 
 
 class Clock:
@@ -38,96 +29,12 @@ class Opened:
         self.store = MessageStore(directory, chunk_size=1 << 20, preload=0)
         self.state = BrokerState(self.store, patience=10.0, clock=clock)
         self.state.open()
-        self.epochs: dict[tuple[str, str, int], int] = {}
-
-    def known(self) -> list[Any]:
-        """All but times, which a restart sets anew, and what ended with them."""
-        topics, _ = self.state.coordinator.plain()
-        for topic in topics:
-            for group in topic[-1].values():
-                group[1] = sorted(group[1])
-                group[3] = [[queue, owner, *rest] for queue, owner, _, _, _, *rest in group[3]]
-        return [topics, self.state.sends.plain()]
-
-    def do(self, name: str, *arguments: Any) -> None:
-        with suppress(QueueError):
-            getattr(self if hasattr(self, name) else self.state, name)(*arguments)
-
-    def acquire(self, group: str, topic: str, queue: int, *rest: Any) -> None:
-        self.epochs[group, topic, queue] = self.state.acquire(group, topic, queue, *rest).epoch
-
-    def commit(self, group: str, topic: str, queue: int, offset: int) -> None:
-        epoch = self.epochs.get((group, topic, queue), 1)
-        self.state.commit(group, topic, {queue: Commit(epoch, offset, [Receipt(offset - 1, b"r")], 3)})
-
-    def release(self, group: str, topic: str, queue: int, owner: str) -> None:
-        self.state.release(group, topic, owner, {queue: self.epochs.get((group, topic, queue), 1)})
-
-    def renew(self, group: str, topic: str, queue: int, owner: str) -> None:
-        self.state.renew(group, topic, owner, {queue: self.epochs.get((group, topic, queue), 1)}, 60.0)
 
     def send(self, topic: str, queue: int, sequence: int) -> None:
         self.state.coordinator.topic(topic, (queue,))
         body = NewBatch(queue, 2, encode_records([b"a", b"b"]))
         firsts = self.store.append(topic, [body], producer=bytes(15) + b"p", sequence=sequence)
         self.state.sends.add(topic, bytes(15) + b"p", sequence, firsts, 5.0)
-
-
-CALLS = st.one_of(
-    st.tuples(st.just("create_topic"), TOPICS, st.integers(1, 3)),
-    st.tuples(st.just("add_queues"), TOPICS, st.integers(1, 4), st.booleans()),
-    st.tuples(st.just("show"), TOPICS, QUEUES, *[st.none() | st.booleans()] * 2, st.booleans()),
-    st.tuples(st.just("send"), TOPICS, QUEUES, st.integers(0, 9)),
-    st.tuples(st.just("join"), GROUPS, TOPICS, MEMBERS, SECONDS),
-    st.tuples(st.just("leave"), GROUPS, TOPICS, MEMBERS),
-    st.tuples(st.just("bury"), GROUPS, TOPICS, MEMBERS, st.lists(st.tuples(QUEUES, QUEUES), max_size=2)),
-    st.tuples(st.just("acquire"), GROUPS, TOPICS, QUEUES, MEMBERS, SECONDS, st.integers(-1, 9)),
-    st.tuples(st.just("renew"), GROUPS, TOPICS, QUEUES, MEMBERS),
-    st.tuples(st.just("release"), GROUPS, TOPICS, QUEUES, MEMBERS),
-    st.tuples(st.just("commit"), GROUPS, TOPICS, QUEUES, st.integers(1, 9)),
-    st.tuples(st.just("set_offset"), GROUPS, TOPICS, QUEUES, QUEUES),
-    st.tuples(st.just("retire_group"), GROUPS, TOPICS),
-    st.tuples(st.just("delete_group"), GROUPS, TOPICS),
-    st.tuples(st.just("pass"), st.sampled_from([0.5, 30.0])),
-    st.tuples(st.just("checkpoint")),
-    st.tuples(st.just("crash")),
-)
-FIRST = [("create_topic", "t", 3), ("create_topic", "u", 2)]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(CALLS, max_size=40))
-def test_a_crash_forgets_nothing_but_leases(calls: list[tuple[Any, ...]]) -> None:
-    clock = Clock()
-    with TemporaryDirectory() as directory:
-        opened = Opened(Path(directory), clock)
-        for name, *arguments in [*FIRST, *calls]:
-            if name == "pass":
-                clock.now += arguments[0]
-            elif name == "crash":
-                opened.store.abandon()
-                opened = Opened(Path(directory), clock)
-            else:
-                opened.do(name, *arguments)
-        before, run = opened.known(), opened.state.run
-        opened.store.abandon()
-        again = Opened(Path(directory), clock)
-        ends = {topic[0]: again.state.bounds(topic[0]) for topic in before[0]}
-        for name, *_, groups in before[0]:
-            for group in groups.values():
-                for claim in group[3]:
-                    if claim[2] is not None:
-                        claim[2] = min(claim[2], ends[name][claim[0]][1])
-        known = again.known()
-        assert [without_times(sends) for sends in known[1]] == [without_times(sends) for sends in before[1]]
-        assert known[0] == before[0]
-        assert again.state.run == run + 1
-        again.store.abandon()
-
-
-def without_times(sends: Any) -> Any:
-    topic, producer, _, answers = sends
-    return topic, producer, sorted(answers, key=repr)
 
 
 @pytest.fixture

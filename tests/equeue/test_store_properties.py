@@ -1,4 +1,4 @@
-"""The store against a list, over any series of sends, checkpoints, crashes and clean stops."""
+"""Disks that lose what was flushed, and files that hold anything at all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from enode_django.equeue.broker import index
 from enode_django.equeue.broker.batches import ALIGNMENT, NewBatch
-from enode_django.equeue.broker.recovery import find_entries
-from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import encode_records
-from tests.equeue.storing import Heard, bodies, messages, opened, send
+from tests.equeue.storing import bodies, messages, opened, send
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where a directory costs nothing to flush."""
@@ -24,21 +22,10 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 QUEUES = [("orders", 0), ("orders", 1), ("events", 0)]
 
 SENDS = st.tuples(
-    st.just("send"),
     st.sampled_from(["orders", "events"]),
     st.lists(
         st.tuples(st.integers(0, 1), st.lists(st.binary(max_size=60), min_size=1, max_size=4)), min_size=1, max_size=4
     ),
-)
-STEPS = st.lists(
-    st.one_of(
-        SENDS,
-        SENDS,
-        SENDS,
-        st.tuples(st.just("control"), st.binary(max_size=30)),
-        st.tuples(st.sampled_from(["flush", "checkpoint", "crash", "stop", "read"])),
-    ),
-    max_size=40,
 )
 
 
@@ -48,78 +35,6 @@ def _short_segments() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index, "SEGMENT_ENTRIES", 3)
         yield
-
-
-class Model:
-    """What has to be in the store: per queue its messages, and the control records since the last checkpoint."""
-
-    def __init__(self) -> None:
-        self.queues: dict[tuple[str, int], list[bytes]] = {}
-        self.controls: list[bytes] = []
-        self.since: list[bytes] = []
-        self.sends: list[tuple[int, dict[int, int]]] = []
-        self.state = b""
-
-    def send(self, store: MessageStore, topic: str, parts: list[tuple[int, list[bytes]]]) -> None:
-        batches = [NewBatch(queue, len(records), encode_records(records)) for queue, records in parts]
-        expected: dict[int, int] = {}
-        for queue, records in parts:
-            held = self.queues.setdefault((topic, queue), [])
-            expected.setdefault(queue, len(held))
-            held.extend(records)
-        assert store.append(topic, batches, producer=b"p" * 16, sequence=len(self.sends)) == expected
-        self.sends.append((len(self.sends), expected))
-
-    def check(self, store: MessageStore) -> None:
-        for topic, queue in [*QUEUES, ("events", 1)]:
-            held = self.queues.get((topic, queue), [])
-            assert store.bounds(topic, queue) == (0, len(held))
-            assert messages(store, topic, queue) == list(enumerate(held))
-            found = store._queues.get(topic, queue)
-            in_log = list(find_entries(store._log, topic, queue, 0, store.position))
-            assert (list(found.at_offset(0)) if found is not None else []) == in_log
-        assert not store.damaged
-
-    def check_opened(self, heard: Heard, first_send: int) -> None:
-        assert heard.controls == self.since
-        assert [(sent.sequence, sent.offsets) for sent in heard.sends] == self.sends[first_send:]
-        assert heard.opened is not None
-        assert heard.states == ([self.state] if self.state else [])
-
-
-@settings(max_examples=30, deadline=None, phases=set(Phase) - {Phase.explain})
-@given(STEPS, st.sampled_from([256, 1024, 100_000]), st.sampled_from([0, 3, 1000]), st.sampled_from([0, 600, None]))
-def test_store_holds_what_a_list_would(steps: list[Any], chunk_size: int, ring: int, high: int | None) -> None:
-    options = {"chunk_size": chunk_size, "ring_batches": ring, "low_watermark": 0, "high_watermark": high}
-    with TemporaryDirectory(dir=MEMORY) as name:
-        directory, model, known = Path(name), Model(), 0
-        store, _ = opened(directory, **options)
-        for step in steps:
-            match step:
-                case ("send", topic, parts):
-                    model.send(store, topic, parts)
-                case ("control", record):
-                    store.append_control(record)
-                    model.since.append(record)
-                case ("flush",):
-                    assert store.flush() == store.position
-                case ("read",):
-                    model.check(store)
-                case ("crash",):
-                    store.abandon()
-                    store, heard = opened(directory, **options)
-                    model.check_opened(heard, known)
-                case (kind,):
-                    model.state, model.since, known = b"state %d" % len(model.sends), [], len(model.sends)
-                    if kind == "stop":
-                        store.close(model.state)
-                        store, heard = opened(directory, **options)
-                        model.check_opened(heard, known)
-                        assert heard.opened == (0, 0, False, False)
-                    else:
-                        store.checkpoint(model.state)
-        model.check(store)
-        store.abandon()
 
 
 def test_an_index_file_that_was_read_and_then_grew_is_read_again(tmp_path: Path) -> None:
@@ -147,11 +62,11 @@ def test_whatever_a_crash_leaves_of_the_end_a_prefix_of_whole_sends_is_there(
     sends: list[Any], checkpoint_after: int, chunk_size: int, damage: str, data: st.DataObject
 ) -> None:
     with TemporaryDirectory(dir=MEMORY) as name:
-        directory, model = Path(name), Model()
+        directory = Path(name)
         store, _ = opened(directory, chunk_size=chunk_size)
         ends, safe = [], 0
-        for number, (_, topic, parts) in enumerate(sends):
-            model.send(store, topic, parts)
+        for number, (topic, parts) in enumerate(sends):
+            store.append(topic, [NewBatch(queue, len(records), encode_records(records)) for queue, records in parts])
             filling = -(len(topic) + len(encode_records(parts[-1][1]))) % ALIGNMENT
             ends.append(store.position - (0 if damage == "cut" else filling))  # bytes that may be anything, but there
             if number == checkpoint_after:
@@ -165,7 +80,7 @@ def test_whatever_a_crash_leaves_of_the_end_a_prefix_of_whole_sends_is_there(
         store, _ = opened(directory, chunk_size=chunk_size)
         left = sum(1 for at in ends if at <= changed)
         expected: dict[tuple[str, int], list[bytes]] = {}
-        for _, topic, parts in sends[:left]:
+        for topic, parts in sends[:left]:
             for queue, records in parts:
                 expected.setdefault((topic, queue), []).extend(records)
         for topic, queue in [*QUEUES, ("events", 1)]:

@@ -96,10 +96,13 @@ def _header_between(chunk: Chunk, first: int, last: int) -> Header | None:
 
 
 def _has_hole(log: MessageLog, first: int, last: int) -> bool:
-    """Whether a page that ends between two positions ends with zeros, or is missing."""
+    """Whether a page that ends between two positions ends with zeros, or is missing. The last page of a file ends where
+    the file does."""
     chunk = log.chunk_at(first)
     if chunk is None or chunk.end < last:
         return True
     begin, end = first - chunk.start, last - chunk.start
-    ends = range((begin // _PAGE + 1) * _PAGE, end + 1, _PAGE)
+    ends = [*range((begin // _PAGE + 1) * _PAGE, end + 1, _PAGE)]
+    if chunk.end == last:
+        ends.append(end)
     return any(not any(chunk.read(chunk.start + page - ALIGNMENT, ALIGNMENT)) for page in ends)

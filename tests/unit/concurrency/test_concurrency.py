@@ -59,6 +59,21 @@ def test_urgent_items_are_taken_before_what_waits_in_the_order_they_were_posted(
     assert box.take(1, timeout=0.01) == []
 
 
+def test_urgent_item_that_comes_while_others_are_taken_stays_behind_the_earlier_one() -> None:
+    weighed: list[str] = []
+
+    def weigh(item: str) -> int:
+        weighed.append(item)
+        if weighed == ["posted", "posted"]:  # weighed by `post`, and now by `take`
+            box.post_urgent("second")
+        return 1
+
+    box: Mailbox[str] = Mailbox("box", weigh)
+    box.post_urgent("first")
+    box.post("posted")
+    assert box.take(2) == ["first", "second", "posted"]
+
+
 def test_urgent_item_wakes_the_taker_of_an_empty_mailbox() -> None:
     box: Mailbox[int] = Mailbox("box")
     taken: list[int] = []

@@ -67,3 +67,11 @@ def test_an_owner_that_leaves_after_a_restart_keeps_nobody_waiting() -> None:
     coordinator.restarted(1, now=100.0, patience=10.0, bounds=BOUNDS)
     coordinator.leave("g", "orders", "one", now=101.0)
     assert coordinator.acquire("g", "orders", 0, "two", 10.0, bounds=(0, 10), now=101.0).previous_owner == "one"
+
+
+def test_deaths_before_the_offset_that_a_group_begins_at_are_not_told() -> None:
+    coordinator = Coordinator()
+    coordinator.create_topic("orders", 1)
+    coordinator.bury("g", "orders", "one", [(0, 3), (0, 5)], now=0.0)
+    lease = coordinator.acquire("g", "orders", 0, "two", 10.0, start=5, bounds=(0, 10), now=0.0)
+    assert (lease.committed, lease.deaths) == (5, {5: 1})

@@ -1,0 +1,31 @@
+"""How long the models run."""
+
+from __future__ import annotations
+
+import unittest
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine
+
+LONG = "long"
+LONGER = 40
+"""How many times as many runs the long profile makes."""
+SHRINKS = 600
+"""Seconds within which a run that failed is made short and told: hypothesis gives up after half of that."""
+
+
+def as_test(machine: type[RuleBasedStateMachine], *, runs: int, steps: int = 40) -> type[unittest.TestCase]:
+    """The machine as a test case of so many runs, each of at most so many steps."""
+    is_long = settings.get_current_profile_name() == LONG
+    case = machine.TestCase
+    case.settings = settings(
+        max_examples=runs * LONGER if is_long else runs,
+        stateful_step_count=steps,
+        deadline=None,
+        phases=set(Phase) - {Phase.explain},
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    case.pytestmark = [pytest.mark.timeout(0 if is_long else SHRINKS)]  # type: ignore[attr-defined]
+    return case
