@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = ("tests/spark", "tests/browser")
 APART = ("tests/acceptance",)
-LONGEST_FIRST = (*TOGETHER, *APART, "tests/docs", "sample_project", "tests/integration")
+LONGEST_FIRST = (*TOGETHER, *APART, "tests/chaos", "tests/docs", "sample_project", "tests/integration")
 """What is long must not begin at the end, when the other processes have nothing left to do."""
 
 
