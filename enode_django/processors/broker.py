@@ -60,7 +60,7 @@ class BrokerProcess:
 
     @property
     def ends(self) -> list[int]:
-        """What can be read from when it dies; nothing while it is dead."""
+        """The file descriptors to wait on: one becomes readable when the broker dies. Empty while it is dead."""
         return [self._process.sentinel] if self._process.is_alive() else []
 
     def look(self) -> None:

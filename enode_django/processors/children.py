@@ -1,4 +1,4 @@
-"""How the supervisor's child processes are started: see `Children`.
+"""The supervisor's child processes, and two ways to start them: see `Children`.
 
 Where the project must not be forked, children are started through `multiprocessing`. On Linux they are forked from its
 server process, which has imported libraries and nothing else: no settings and no application. Elsewhere, and where the
@@ -59,8 +59,8 @@ class ChildProcess(Protocol):
 
 
 class Job(NamedTuple):
-    """What a child does: ``run(connection, notes, *arguments)``. ``run`` is a function of a module; arguments are
-    numbers and texts.
+    """A call in a child process: ``run(connection, notes, *arguments)``. ``run`` is a function of a module; arguments
+    are numbers and texts.
 
     ``notes`` says how many 64-bit integers of shared memory the child writes and its supervisor reads. The modules
     named by ``imports`` are imported before the fork if the child is forked from a process that has the project loaded.

@@ -96,8 +96,8 @@ def _header_between(chunk: Chunk, first: int, last: int) -> Header | None:
 
 
 def _has_hole(log: MessageLog, first: int, last: int) -> bool:
-    """Whether a page that ends between two positions ends with zeros, or is missing. The last page of a file ends where
-    the file does."""
+    """Return True if a page that ends between the two positions ends with zeros, or is missing. The last page of a file
+    ends where the file does."""
     chunk = log.chunk_at(first)
     if chunk is None or chunk.end < last:
         return True

@@ -39,11 +39,12 @@ MOST_PRODUCERS = 1_000
 
 @runtime_checkable
 class WakesPulls(Protocol):
-    """What a `Transport` may do beside. From another one pulls are short, as their thread has to see what changes."""
+    """An optional part of a `Transport`: its pulls can be ended early. Pulls from a transport without it are short,
+    since the pulling thread has to look by itself whether its queues have changed."""
 
     def wake(self, thread: int) -> None:
-        """Let the pull in which the thread of this identifier waits return at once, with no messages. Where it waits in
-        none, the next one that would wait does not. Called by any other thread; does not block."""
+        """End the pull in which the thread with this identifier waits: it returns no messages. If it waits in none,
+        its next pull does not wait. Called by any other thread; does not block."""
 
 
 class Inbox(Protocol):

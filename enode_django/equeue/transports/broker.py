@@ -167,7 +167,7 @@ class BrokerTransport:
         return pulled
 
     def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Any:
-        """What `wake` breaks off has found nothing. The connection that it used is lost, and so is what comes on it."""
+        """Return nothing if `wake` ends the pull. It closes the connection, and with it what was on its way."""
         if not wait:
             return self._call("pull", topic, offsets, limit, wait)
         try:
