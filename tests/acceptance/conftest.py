@@ -3,8 +3,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +12,7 @@ import pytest
 
 from enode_django.eventing.registry import subscribers
 from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable
+from tests import warm
 from tests.acceptance.processors import PROJECT, guarded_directory
 from tests.acceptance.shards import ShardedStack
 from tests.acceptance.stack import SUBSCRIBERS, TEMPLATE, BrokerStack, Stack
@@ -47,10 +46,10 @@ def _with_template(server: Postgres) -> Postgres:
     """It gets a migrated database, as which every other one begins."""
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {TEMPLATE}".encode())
-    command = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
     settings = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.settings", "ACCEPTANCE_APPS": " ".join(WITH_TABLES)}
     environment = {**os.environ, **settings, "DATABASE_URL": server.url_of(TEMPLATE)}
-    subprocess.run(command, cwd=PROJECT, env=environment, check=True, timeout=PATIENCE)
+    done = warm.run(["manage.py", "migrate", "--verbosity=0"], cwd=PROJECT, env=environment, seconds=PATIENCE)
+    assert done.returncode == 0, done.stderr
     return server
 
 

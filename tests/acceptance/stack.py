@@ -32,6 +32,7 @@ from enode_django.exceptions import UnknownTopic
 from enode_django.runtime import use_bus
 from enode_django.serialization.plain import unpack
 from sample_project.embedded import Broker, Postgres, Redis
+from tests import warm
 from tests.acceptance.invariants import Facts, variety, violations
 from tests.acceptance.journal import Journal
 from tests.acceptance.load import Client, Load
@@ -133,8 +134,7 @@ class Stack:
     def python(self, *arguments: str, apps: str | None = None, **enode: Any) -> str:
         """Run Python with the settings of the processors; returns what it prints. A failure fails the test."""
         environment = {**os.environ, **self._environment(apps, REDIS_STREAMS, enode)}
-        command = [sys.executable, *arguments]
-        done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        done = warm.run(arguments, cwd=PROJECT, env=environment, seconds=PATIENCE)
         assert done.returncode == 0, f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout
 
