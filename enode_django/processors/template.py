@@ -153,10 +153,12 @@ class TemplateChildren:
         return Started(process, ours, notes)
 
     def close(self) -> None:
-        end(self._living)
-        self._others.close()
-        self._socket.close()
-        self._template.join()
+        try:
+            end(self._living)
+            self._others.close()
+        finally:  # else the template would never end, and the interpreter waits for it
+            self._socket.close()
+            self._template.join()
 
 
 def _is_alive(process: ChildProcess) -> bool:
@@ -164,11 +166,13 @@ def _is_alive(process: ChildProcess) -> bool:
 
 
 class ForkedChild:
-    """A child of the template, which tells through a pipe of its process id and of its end."""
+    """A child of the template, which tells through a pipe of its process id and of its end. Safe for threads: with
+    ``--reload`` the supervisor's thread watches it while the main thread waits for its end."""
 
     def __init__(self, status: Connection) -> None:
         """Raises `EOFError` when the template cannot fork it."""
         self._status = status
+        self._reading = threading.Lock()
         self.pid = self._read()
         self._exitcode: int | None = None
 
@@ -190,11 +194,14 @@ class ForkedChild:
         return self.exitcode is None
 
     def join(self, timeout: float | None = None) -> None:
-        if self._exitcode is None and self._status.poll(timeout):
-            try:
-                self._exitcode = self._read()
-            except (EOFError, OSError):
-                self._exitcode = UNKNOWN_STATUS
+        if self._exitcode is not None or not self._status.poll(timeout):
+            return
+        with self._reading:
+            if self._exitcode is None:  # else another thread has read it since
+                try:
+                    self._exitcode = self._read()
+                except (EOFError, OSError):
+                    self._exitcode = UNKNOWN_STATUS
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)

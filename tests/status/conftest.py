@@ -19,12 +19,17 @@ Configure = Callable[..., Mapping[str, Any]]
 
 @pytest.fixture
 def configure(redis_url: str) -> Iterator[Configure]:
-    """Changes ``ENODE`` for the test, with topics of its own."""
+    """Changes ``ENODE`` for the test, with a queue of its own: what other tests have left in theirs is a backlog."""
     with ExitStack() as stack:
 
         def change(**given: Any) -> Mapping[str, Any]:
             name = uuid.uuid4().hex
-            own = {"COMMAND_TOPIC": f"commands-{name}", "EVENT_TOPIC": f"events-{name}", "QUEUES_PER_TOPIC": 2}
+            own: dict[str, Any] = {
+                "COMMAND_TOPIC": f"commands-{name}",
+                "EVENT_TOPIC": f"events-{name}",
+                "QUEUES_PER_TOPIC": 2,
+            }
+            own["QUEUE"] = {**settings.ENODE["QUEUE"], "OPTIONS": {"prefix": name}}
             changed = {**settings.ENODE, **own, **given}
             stack.enter_context(override_settings(ENODE=changed))
             return changed

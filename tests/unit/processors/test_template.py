@@ -8,8 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from enode_django.conf import Conf
 from enode_django.processors import template
 from enode_django.processors.children import STOP_SIGNALS, UNKNOWN_STATUS, ContextChildren, Job, Started
-from enode_django.processors.template import TemplateChildren, make_children, why_not
+from enode_django.processors.template import ForkedChild, TemplateChildren, make_children, why_not
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 
@@ -75,6 +76,48 @@ def others() -> NoOthers:
 def children(others: NoOthers) -> Iterator[TemplateChildren]:
     with closing(TemplateChildren(others)) as children:
         yield children
+
+
+class Rendezvous(Connection):
+    """Lets two threads that wait for the same message see that it is there before either reads it."""
+
+    both = threading.Barrier(2)
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        found = super().poll(timeout)
+        if timeout is None:
+            self.both.wait(SOON)
+        return found
+
+
+def test_two_threads_may_wait_for_the_end_of_a_child() -> None:
+    """With ``--reload`` the supervisor's thread and the one that ends the process do."""
+    ours, theirs = Pipe(duplex=False)
+    theirs.send_bytes(template._NUMBER.pack(4711))
+    child = ForkedChild(Rendezvous(os.dup(ours.fileno()), writable=False))
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(child.join) for _ in range(2)]
+        theirs.send_bytes(template._NUMBER.pack(3))
+        theirs.close()  # else who finds nothing to read any more would wait for ever
+        for one in waiting:
+            one.result(SOON)
+    assert (child.pid, child.exitcode) == (4711, 3)
+    ours.close()
+
+
+def test_the_template_ends_though_a_child_cannot_be_waited_for(children: TemplateChildren) -> None:
+    class Broken(ForkedChild):
+        def __init__(self) -> None:
+            pass
+
+        def is_alive(self) -> bool:
+            raise InterruptedError
+
+    children._living.append(Broken())
+    with pytest.raises(InterruptedError):
+        children.close()
+    assert not children._template.is_alive()
+    children._living.clear()
 
 
 def test_a_child_answers_notes_and_tells_its_status(children: TemplateChildren) -> None:
