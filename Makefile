@@ -44,7 +44,7 @@ bench: $(INSTALLED)
 chaos: $(INSTALLED)
 	@$(BIN)/python -m chaos $(ARGS)
 
-# How many small changes of the code the tests notice, an hour: make mutants ARGS="--sample 50".
+# How many small changes of the code the tests notice: make mutants ARGS="--sample 50".
 mutants: $(INSTALLED)
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
