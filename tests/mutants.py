@@ -29,7 +29,7 @@ TESTS = tuple(
 )
 """Those that are quick; acceptance tests start processes, in which no line is seen."""
 MOST_TESTS = 250
-SECONDS = 300.0
+SECONDS = 900.0
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--durations=0")
 SWAPPED: Mapping[type[ast.AST], type[ast.AST]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
@@ -165,7 +165,7 @@ class Tests:
         source = path.read_text()
         path.write_text(mutant.source)
         try:
-            return _fails([*PYTEST, "-x", "--timeout=60", "--reuse-db", *names], self._root)
+            return _fails([*PYTEST, "-x", "--timeout=120", "--reuse-db", *names], self._root)
         finally:
             path.write_text(source)
 
