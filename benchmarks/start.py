@@ -24,6 +24,7 @@ from enode_django.ids import new_id
 from enode_django.runtime import use_bus
 from sample_project.bank.domain import OpenAccount
 from sample_project.embedded import Broker
+from sample_project.settings import database_from_url
 
 SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.transfers")
 LEAN = "benchmarks.lean_settings"
@@ -33,10 +34,11 @@ SETTLING, IDLE = 10.0, 20.0
 PROJECT_SETTINGS = """
 import os
 from plain.settings import *
-from sample_project.settings import database_from_url
-DATABASES = {"default": database_from_url(os.environ["DATABASE_URL"])}
+DATABASES = {{"default": {database!r}}}
 INSTALLED_APPS += os.environ.get("MORE_APPS", "").split()
 """
+"""They import nothing of the sample, which would bring Celery along, with the app and without."""
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
@@ -97,8 +99,8 @@ def _processor_time(processes: list[psutil.Process]) -> float:
 
 def _checks(services: Services, rounds: int) -> list[Figure]:
     """In a project as ``startproject`` makes it, on PostgreSQL: with and without the app, in turn."""
-    with services.database() as url, _project() as directory:
-        pairs = [(_check(directory, url, "enode_django"), _check(directory, url, "")) for _ in range(rounds + 1)][1:]
+    with services.database() as url, _project(url) as directory:
+        pairs = [(_check(directory, "enode_django"), _check(directory, "")) for _ in range(rounds + 1)][1:]
     return [
         median("check with the app", [ours for ours, _ in pairs], "s", "processor time"),
         median("check without the app", [plain for _, plain in pairs], "s", "processor time"),
@@ -107,17 +109,19 @@ def _checks(services: Services, rounds: int) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def _project() -> Iterator[Path]:
+def _project(url: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="enode-bench-") as name:
         directory = Path(name)
         subprocess.run([sys.executable, "-m", "django", "startproject", "plain", directory], check=True)
-        (directory / "measured_settings.py").write_text(PROJECT_SETTINGS)
+        (directory / "measured_settings.py").write_text(PROJECT_SETTINGS.format(database=database_from_url(url)))
         yield directory
 
 
-def _check(directory: Path, url: str, apps: str) -> float:
+def _check(directory: Path, apps: str) -> float:
+    """Seconds of processor time, with the app compiled, as it is where it was installed."""
     paths = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "DATABASE_URL": url, "MORE_APPS": apps}
+    environment = {**os.environ, "PYTHONPATH": paths, "MORE_APPS": apps}
+    environment.pop(NO_BYTECODE, None)
     command = [sys.executable, "manage.py", "check", "--settings", "measured_settings"]
     before = _of_children()
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)

@@ -12,13 +12,11 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 
 from enode_django import conf as settings
-from enode_django.broker_settings import broker_options
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import DomainEvent
 from enode_django.exceptions import ConfigurationError, DefinitionError
-from enode_django.runtime import make_states
 from enode_django.serialization.registry import Kind, types
 
 
@@ -129,7 +127,9 @@ def _states() -> Iterator[CheckMessage]:
     if current.states_location is not None:
         texts["LOCATION"] = current.states_location
     wrong = [f"its {key} is {value!r}, no text" for key, value in texts.items() if not isinstance(value, str)]
-    if not wrong:
+    if not wrong and current.states_location is not None:
+        from enode_django.runtime import make_states  # it wires everything, which a check without a location is spared
+
         try:
             make_states()
         except ConfigurationError as error:
@@ -158,6 +158,10 @@ def _wrong_spark(key: str, value: object, wanted: str) -> Error:
 
 
 def _broker() -> Iterator[CheckMessage]:
+    if not settings.conf().BROKER:
+        return
+    from enode_django.broker_settings import broker_options  # only the projects that have a broker need it
+
     try:
         broker_options(settings.conf())
     except ConfigurationError as error:

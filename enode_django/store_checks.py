@@ -11,9 +11,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, models, rout
 
 from enode_django import conf as settings
 from enode_django.databases import execute
-from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
-from enode_django.eventstore.statements import SHARD
 from enode_django.exceptions import ConfigurationError, ShardMismatch, StoreUnavailable
 from enode_django.models import EventStream
 
@@ -70,17 +68,25 @@ def check_shards(
     """Of the ``databases`` that Django was asked to look at; what has no tables yet, or is away, says nothing."""
     try:
         aliases = settings.conf().event_databases
-        if not {*(databases or ())} & {*aliases} or not all(map(_has_claims, aliases)):
-            return []
-        ShardMap(aliases).compare()
-    except ShardMismatch as error:
-        return [Error(str(error), id="enode_django.E022")]
+        return _mismatch(aliases) if {*(databases or ())} & {*aliases} else []
     except (ConfigurationError, StoreUnavailable, DatabaseError):
         return []
+
+
+def _mismatch(aliases: Sequence[str]) -> list[CheckMessage]:
+    from enode_django.eventstore.shard_map import ShardMap  # only `check --database` comes here
+
+    try:
+        if all(map(_has_claims, aliases)):
+            ShardMap(aliases).compare()
+    except ShardMismatch as error:
+        return [Error(str(error), id="enode_django.E022")]
     return []
 
 
 def _has_claims(alias: str) -> bool:
+    from enode_django.eventstore.statements import SHARD  # as above
+
     return connections[alias].vendor == "postgresql" and SHARD in connections[alias].introspection.table_names()
 
 

@@ -15,8 +15,6 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, TypeNameError
-from enode_django.rebuilding.shadow import declared_models
-from enode_django.rebuilding.target import Target
 
 
 def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -101,6 +99,8 @@ def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:
 def _fields_for_rebuilds(subscriber: Subscriber) -> Iterator[CheckMessage]:
     if not isinstance(subscriber, ModelProjection | Projection):
         return
+    from enode_django.rebuilding.shadow import declared_models  # only projects with projections need it
+
     known = {field.name for model in declared_models(subscriber) for field in model._meta.concrete_fields}
     named = [("volatile", name) for name in subscriber.volatile]
     if isinstance(subscriber, Projection) and subscriber.aggregate_field:
@@ -147,6 +147,8 @@ def check_rebuilds(
 
 
 def _other_code(projection: ModelProjection[Any] | Projection) -> Iterator[CheckMessage]:
+    from enode_django.rebuilding.target import Target  # only `check --database` needs it
+
     try:
         with transaction.atomic(using=projection.database):
             changed = Target.of(projection.name).is_of_other_code()

@@ -1,4 +1,8 @@
-"""Pages of the admin: the event store, subscribers and what they have parked, batch jobs and rebuilds, the queue."""
+"""Pages of the admin: the event store, subscribers and what they have parked, batch jobs and rebuilds, the queue.
+
+Django imports the admin classes in every process, for `manage.py check` and `migrate`, too. So they import what only
+their pages need when a page is asked for: the runtime, histories, rebuilds and the queue are none of it before.
+"""
 
 from django.apps import apps
 

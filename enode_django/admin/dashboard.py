@@ -18,11 +18,10 @@ from enode_django.admin.showing import ReadOnly
 from enode_django.conf import conf
 from enode_django.databases import execute
 from enode_django.models import ProcessorReport
-from enode_django.series import Report, Steps, charts, reported_until
-from enode_django.status import gather
-from enode_django.status.processors import MISSED
 
 if TYPE_CHECKING:
+    from enode_django.series import Report
+
     DashboardBase = admin.ModelAdmin[ProcessorReport]
 else:  # generic for the type checker only
     DashboardBase = admin.ModelAdmin
@@ -98,6 +97,8 @@ class DashboardAdmin(ReadOnly, DashboardBase):
 
     def status_view(self, request: HttpRequest) -> JsonResponse:
         self._check_permission(request)
+        from enode_django.status import gather  # see the package
+
         return JsonResponse(gather().as_map())
 
     def _check_permission(self, request: HttpRequest) -> None:
@@ -121,6 +122,9 @@ def step_width() -> float:
 def figures(since: float) -> dict[str, Any]:
     """``until``: the end of the last step; ``ends``: of each step, in seconds since 1970; ``charts``: by name, the
     lines by name, each with a value or None for each step; ``reporting``: whether anything was reported at all."""
+    from enode_django.series import Steps, charts, reported_until  # see the package
+    from enode_django.status.processors import MISSED
+
     width, now = step_width(), _now()
     patience, since = MISSED * width, min(since, now)
     begin = max(now - WINDOW, since - patience)
@@ -141,6 +145,8 @@ def _now() -> float:
 
 
 def _reports(after: float) -> Iterator[Report]:
+    from enode_django.series import Report  # see the package
+
     reports = ProcessorReport.objects.using(_database()).filter(reported_at__gt=datetime.fromtimestamp(after, UTC))
     rows = reports.values_list("supervisor", "started_at", "reported_at", "ended", "figures")
     for supervisor, started_at, at, ended, counted in rows:

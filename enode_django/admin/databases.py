@@ -13,7 +13,6 @@ from django.http import Http404, HttpRequest
 
 from enode_django.admin.showing import ReadOnly
 from enode_django.eventing.subscribers import checkpoint_database
-from enode_django.runtime import running_subscribers
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -27,6 +26,8 @@ PARAMETER = "database"
 
 def databases() -> list[str]:
     """The usual one first, then those that subscribers have beside it."""
+    from enode_django.runtime import running_subscribers  # see the package
+
     own = sorted(subscriber.database for subscriber in running_subscribers())
     return list(dict.fromkeys([checkpoint_database(), *own]))
 

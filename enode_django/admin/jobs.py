@@ -15,7 +15,6 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from enode_django.admin.job_operations import STARTS, JobOperation
 from enode_django.admin.operating import operate
 from enode_django.admin.showing import STYLES, ReadOnly, WithError, as_json, preformatted, without_hidden
 from enode_django.exceptions import EnodeError
@@ -25,6 +24,8 @@ from enode_django.models import Job, JobState
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
+
+    from enode_django.admin.job_operations import JobOperation
 
     JobBase = admin.ModelAdmin[Job]
 else:  # generic for the type checker only
@@ -117,6 +118,8 @@ class JobAdmin(ReadOnly, WithError, JobBase):
         return preformatted(as_json(job.figures))
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        from enode_django.admin.job_operations import STARTS  # see the package
+
         starts = [(kind, form.title) for kind, form in STARTS.items()] if self.has_start_permission(request) else []
         newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
         context = {**(extra_context or {}), "starts": starts, "newest": newest}
@@ -135,6 +138,8 @@ class JobAdmin(ReadOnly, WithError, JobBase):
     # -- what is done ---------------------------------------------------------------------------------------------
 
     def start(self, request: HttpRequest, kind: str) -> HttpResponse:
+        from enode_django.admin.job_operations import STARTS  # see the package
+
         if not self.has_start_permission(request):
             raise PermissionDenied
         if kind not in STARTS:

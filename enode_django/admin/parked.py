@@ -14,17 +14,15 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
-from enode_django.admin.new_commands import cause_of, new_command
 from enode_django.admin.showing import STYLES, WithError, without_hidden
-from enode_django.eventing.follower import Follower
-from enode_django.eventing.parking import Parked
-from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.exceptions import EnodeError
 from enode_django.models import ParkedEvent
-from enode_django.runtime import follower_of
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
+
+    from enode_django.eventing.follower import Follower
+    from enode_django.eventing.parking import Parked
 
     ParkedBase = admin.ModelAdmin[ParkedEvent]
     ParkedEvents = QuerySet[ParkedEvent]
@@ -81,6 +79,8 @@ class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
         return format_html('<a href="{}">Send a new command</a>', url)
 
     def new_command(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        from enode_django.admin.new_commands import cause_of, new_command  # see the package
+
         if not self.has_settle_permission(request):
             raise PermissionDenied
         parked = self.get_object(request, unquote(object_id))
@@ -99,15 +99,21 @@ class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
 
     @admin.action(description="Retry, and catch up", permissions=["settle"])
     def retry(self, request: HttpRequest, chosen: ParkedEvents) -> None:
+        from enode_django.eventing.unparking import retry_parked  # see the package
+
         self._settle(request, chosen, retry_parked)
 
     @admin.action(description="Skip what it is parked at, and go on", permissions=["settle"])
     def skip(self, request: HttpRequest, chosen: ParkedEvents) -> None:
+        from enode_django.eventing.unparking import skip_parked  # see the package
+
         self._settle(request, chosen, skip_parked)
 
     def _settle(
         self, request: HttpRequest, chosen: ParkedEvents, settle: Callable[[Follower, str], Parked | None]
     ) -> None:
+        from enode_django.runtime import follower_of  # see the package
+
         rows = {(parked.subscriber, parked.aggregate_root_id): parked for parked in chosen}
         for (name, id), parked in rows.items():
             try:

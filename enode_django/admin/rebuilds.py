@@ -13,7 +13,6 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
-from enode_django.admin.job_operations import UndoRebuild
 from enode_django.admin.jobs import start
 from enode_django.admin.showing import STYLES, as_json, preformatted
 from enode_django.models import Rebuild
@@ -79,6 +78,8 @@ class RebuildAdmin(ByDatabase, RebuildBase):
         return preformatted(as_json(rebuild.positions))
 
     def undo(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        from enode_django.admin.job_operations import UndoRebuild  # see the package
+
         if not self.has_undo_permission(request):
             raise PermissionDenied
         rebuild = self.get_object(request, unquote(object_id))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
+from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString
 
 STYLES = {"all": ("enode_django/operate.css",)}
@@ -35,6 +36,17 @@ class ReadOnly:
         """By what filters are offered for, and nothing else: addresses could find out what a page does not show."""
         offered = getattr(self, "list_filter", ())
         return lookup.partition("__")[0] in offered and "\0" not in str(value)
+
+
+def on_demand(path: str) -> Callable[..., HttpResponse]:
+    """Return a view for an admin class that calls the function at ``path`` with the admin and what the view is given.
+    The function is imported by the first call."""
+
+    def view(admin: Any, *arguments: Any, **named: Any) -> HttpResponse:
+        response: HttpResponse = import_string(path)(admin, *arguments, **named)
+        return response
+
+    return view
 
 
 def as_json(value: Any) -> str:

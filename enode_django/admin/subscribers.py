@@ -15,18 +15,13 @@ from django.urls import URLPattern, path, reverse
 
 from enode_django.admin.databases import within
 from enode_django.admin.showing import ReadOnly
-from enode_django.eventing import checkpoints
-from enode_django.eventing.event_handlers import EventHandlerGroup
-from enode_django.eventing.process_managers import ProcessManager
-from enode_django.eventing.projections import ModelProjection, Projection
-from enode_django.eventing.subscribers import Subscriber as Following
-from enode_django.eventing.subscribers import checkpoint_database
 from enode_django.exceptions import EnodeError
 from enode_django.models import Subscriber, Subscription
-from enode_django.runtime import running_subscribers
-from enode_django.status.lags import Lag, ask_lags
 
 if TYPE_CHECKING:
+    from enode_django.eventing.subscribers import Subscriber as Following
+    from enode_django.status.lags import Lag
+
     SubscriberBase = admin.ModelAdmin[Subscriber]
 else:  # generic for the type checker only
     SubscriberBase = admin.ModelAdmin
@@ -69,6 +64,11 @@ def _may_see_parked(request: HttpRequest) -> bool:
 
 
 def _found(*, may_see_parked: bool) -> dict[str, Any]:
+    from enode_django.eventing import checkpoints  # see the package
+    from enode_django.eventing.subscribers import checkpoint_database
+    from enode_django.runtime import running_subscribers
+    from enode_django.status.lags import ask_lags
+
     lags, problems = ask_lags()
     running = {subscriber.name: subscriber for subscriber in running_subscribers()}
     return {
@@ -88,6 +88,10 @@ def _row(subscriber: Following, lag: Lag, may_see_parked: bool) -> Row:
 
 
 def _kind(subscriber: Following) -> str:
+    from enode_django.eventing.event_handlers import EventHandlerGroup  # see the package
+    from enode_django.eventing.process_managers import ProcessManager
+    from enode_django.eventing.projections import ModelProjection, Projection
+
     if isinstance(subscriber, ModelProjection | Projection):
         return "projection"
     if isinstance(subscriber, ProcessManager):

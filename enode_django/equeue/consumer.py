@@ -21,8 +21,11 @@ NOTHING_TO_PULL = 0.05
 """Seconds that `QueueConsumer.pull` takes when there is no queue to pull from."""
 LOOK_AGAIN = 0.2
 """Seconds of one pull of a thread that has to look by itself whether its queues have changed."""
-IDLE_PULL = 1.0
-"""Seconds of one pull of a thread that is woken when they do."""
+WORKING_PULL = 1.0
+"""Seconds of one pull of a thread that is woken when they do, while something that it has pulled is unfinished: a queue
+whose window is full is left out until the next pull."""
+IDLE_PULL = 5.0
+"""Seconds of one pull of such a thread when nothing is unfinished."""
 
 
 class PulledMessages(NamedTuple):
@@ -124,7 +127,9 @@ class QueueConsumer:
         """Seconds that the next pull may wait for messages: few if it has to be looked soon whether a queue can be
         taken or given back, and if nothing wakes the pulling thread when its queues change."""
         is_settled = not self._draining and self._assigned == self._windows.keys()
-        return IDLE_PULL if is_settled and self._wakes is not None else LOOK_AGAIN
+        if not is_settled or self._wakes is None:
+            return LOOK_AGAIN
+        return WORKING_PULL if any(window.held for window in self._all_windows()) else IDLE_PULL
 
     @property
     def owned(self) -> frozenset[int]:

@@ -24,6 +24,7 @@ class Histogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
+        self._names = [*(f"{bound:g}" for bound in bounds), INFINITE]
         self._counts = [0] * (len(bounds) + 1)
         self._sum: float = 0
 
@@ -33,5 +34,4 @@ class Histogram:
 
     def as_map(self) -> dict[str, Any]:
         """``buckets``: how many values are not above each bound. Bounds are texts, as JSON wants its keys."""
-        names = [*(f"{bound:g}" for bound in self._bounds), INFINITE]
-        return {"buckets": dict(zip(names, accumulate(self._counts), strict=True)), "sum": self._sum}
+        return {"buckets": dict(zip(self._names, accumulate(self._counts), strict=True)), "sum": self._sum}

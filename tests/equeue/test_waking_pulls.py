@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from enode_django.equeue.consumer import IDLE_PULL, LOOK_AGAIN, QueueConsumer
+from enode_django.equeue.consumer import IDLE_PULL, LOOK_AGAIN, WORKING_PULL, QueueConsumer
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.transports.base import WakesPulls
 from enode_django.equeue.transports.broker import BrokerTransport
@@ -99,6 +99,20 @@ def test_a_member_that_is_given_other_queues_or_leaves_is_woken(transport: Broke
     assert woken.acquire(timeout=SOON)
     consumer.leave()
     assert woken.acquire(timeout=SOON)
+
+
+def test_while_something_is_unfinished_pulls_are_shorter(transport: BrokerTransport) -> None:
+    """A queue whose window is full is left out of the pull that is under way, and must not be for long."""
+    consumer = QueueConsumer(transport, group="g", topic=TOPIC, owner="a", lease=NEVER)
+    consumer.join()
+    consumer.acquire_missing()
+    transport.send(TOPIC, {0: [b"one", b"two"]})
+    (pulled,) = consumer.pull(2, SOON)
+    assert consumer.pull_wait == WORKING_PULL
+    pulled.window.finish(pulled.offsets[0])
+    assert consumer.pull_wait == WORKING_PULL
+    pulled.window.finish(pulled.offsets[1])
+    assert consumer.pull_wait == IDLE_PULL
 
 
 def test_from_a_queue_that_wakes_nobody_pulls_are_short() -> None:

@@ -1,0 +1,130 @@
+"""The pages of the event browser. `EventStreamAdmin` imports them when one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+
+from enode_django.admin import aggregate_page, links, stream_list
+from enode_django.admin.aggregate_page import Aggregate, Choice
+from enode_django.admin.stream_contents import contents_of
+from enode_django.exceptions import StoreUnavailable
+from enode_django.history import tables
+from enode_django.runtime import make_store
+
+if TYPE_CHECKING:
+    from enode_django.admin.streams import EventStreamAdmin
+
+View = Callable[..., HttpResponse]
+
+
+def only_looks(view: View) -> View:
+    """For who may view event streams, and by no method that could be meant to change something. A database that is away
+    is said to be away."""
+
+    @wraps(view)
+    def guarded(admin: EventStreamAdmin, request: HttpRequest, *arguments: Any, **options: Any) -> HttpResponse:
+        if request.method not in ("GET", "HEAD") or not admin.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            return view(admin, request, *arguments, **options)
+        except (StoreUnavailable, OperationalError, InterfaceError) as error:
+            shards = tables.aliases() if len(tables.aliases()) > 1 else ()
+            return admin.render(
+                request, "unavailable", "Unavailable", {"error": str(error), "shards": shards}, status=503
+            )
+
+    return guarded
+
+
+@only_looks
+def changelist(
+    admin: EventStreamAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None = None
+) -> HttpResponse:
+    form = stream_list.Filters(request.GET)
+    context: dict[str, Any] = {
+        "form": form,
+        "is_sharded": len(form.aliases) > 1,
+        "types": stream_list.known_types(),
+    }
+    if form.is_valid():
+        if form.cleaned_data["q"]:
+            context["hits"] = stream_list.search(make_store(), form.cleaned_data["q"])
+        else:
+            context["total"] = stream_list.size_in_words(form.alias)
+            listing = stream_list.listing(form)
+            context |= {"listing": listing, "older": _link(request, "before", listing.older)}
+            context["newer"] = _link(request, "after", listing.newer)
+    return admin.render(request, "stream_list", "Event streams", context)
+
+
+@only_looks
+def stream(
+    admin: EventStreamAdmin,
+    request: HttpRequest,
+    object_id: str,
+    form_url: str = "",
+    extra_context: Mapping[str, Any] | None = None,
+) -> HttpResponse:
+    """Of a stream: sequences are those of a shard."""
+    form = stream_list.Filters({"shard": request.GET.get("shard", ""), "before": unquote(object_id)})
+    if not form.is_valid() or not form.cleaned_data["before"]:
+        raise Http404
+    rows = tables.streams(form.alias) if admin.may_read(request) else stream_list.envelopes(form.alias)
+    stream = rows.filter(sequence=form.cleaned_data["before"]).first()
+    if stream is None:
+        raise Http404
+    context: dict[str, Any] = {"stream": stream, "alias": form.alias, "is_sharded": len(form.aliases) > 1}
+    if admin.may_read(request):
+        contents = contents_of(bytes(stream.events), bytes(stream.metadata))
+        context |= {"contents": contents, "cause_url": links.cause_url(contents.metadata.get("causation_id"))}
+    return admin.render(request, "stream", f"Event stream {stream.sequence}", context)
+
+
+@only_looks
+def aggregate(admin: EventStreamAdmin, request: HttpRequest, quoted_id: str) -> HttpResponse:
+    choice = Choice(request.GET)
+    choice.is_valid()
+    aggregate = _aggregate(quoted_id)
+    context = aggregate_page.page_of(aggregate, choice, with_contents=admin.may_read(request))
+    return admin.render(request, "aggregate", f"Aggregate {aggregate.id}", {**context, "choice": choice})
+
+
+@only_looks
+def state(admin: EventStreamAdmin, request: HttpRequest, quoted_id: str) -> HttpResponse:
+    """``{"version", "lines": [[path, text], …]}``, or ``{"version", "error"}``."""
+    if not admin.may_read(request):
+        raise PermissionDenied
+    choice = Choice(request.GET)
+    if not choice.is_valid() or not choice.cleaned_data["version"]:
+        return JsonResponse({"error": "version must be a number from 1 on"}, status=400)
+    aggregate = _aggregate(quoted_id)
+    state = aggregate_page.shown_state(aggregate.id, choice.cleaned_data["version"])
+    if state.trouble:
+        return JsonResponse({"version": state.version, "error": state.trouble}, status=422)
+    return JsonResponse({"version": state.version, "lines": [line[:2] for line in state.lines]})
+
+
+def _aggregate(quoted_id: str) -> Aggregate:
+    try:
+        id = links.id_of(quoted_id)
+    except ValueError as error:
+        raise Http404 from error
+    return Aggregate(make_store(), id)
+
+
+def _link(request: HttpRequest, name: str, place: int | None) -> str:
+    """The same page beyond that place, empty if there is none."""
+    if place is None:
+        return ""
+    query = request.GET.copy()
+    for key in ("before", "after"):
+        query.pop(key, None)
+    query[name] = str(place)
+    return f"?{query.urlencode()}"

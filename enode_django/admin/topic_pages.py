@@ -1,0 +1,261 @@
+"""The pages of the queue. `TopicAdmin` imports them when one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import wraps
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from enode_django.admin.new_commands import cause_in, new_command
+from enode_django.admin.operating import operate
+from enode_django.admin.queue_operations import MOST_OFFSET, OPERATIONS
+from enode_django.admin.readable import readable
+from enode_django.admin.showing import type_of_error
+from enode_django.equeue import administration, dead_letters
+from enode_django.equeue.dead_letters import DeadLetter
+from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.broker import BrokerTransport
+from enode_django.exceptions import EnodeError, UnknownTopic
+from enode_django.models import Topic
+from enode_django.runtime import make_transport
+
+if TYPE_CHECKING:
+    from enode_django.admin.topics import TopicAdmin
+
+LETTERS = 100
+MESSAGES = 50
+STRANGE = "put there by somebody else"
+LIST = "admin:enode_django_topic_changelist"
+PAGE = "admin:enode_django_topic_change"
+
+View = Callable[..., HttpResponse]
+
+
+def _with_queue(view: View) -> View:
+    """Give a view the transport, for users who may view topics. What the queue answers with an error becomes a page."""
+
+    @wraps(view)
+    def seen(admin: TopicAdmin, request: HttpRequest, *arguments: Any, **named: Any) -> HttpResponse:
+        if not admin.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            with closing(make_transport()) as transport:
+                # Rendered here: what a page asks for may be asked while it is written.
+                response = view(admin, request, transport, *arguments, **named)
+                return response.render() if isinstance(response, TemplateResponse) else response
+        except UnknownTopic as error:
+            raise Http404(str(error)) from error
+        except (EnodeError, ImportError) as error:
+            return admin.page(request, "problem", "The queue", status=503, problem=str(error))
+
+    return seen
+
+
+@_with_queue
+def topics_page(
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, extra_context: Any = None
+) -> HttpResponse:
+    rows = [_Row(info, transport) for info in administration.list_topics(transport)]
+    return admin.page(request, "topics", "Topics and queues", rows=rows, queue=_described(transport))
+
+
+@_with_queue
+def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str) -> HttpResponse:
+    topic = unquote(object_id)
+    (info,) = administration.list_topics(transport, [topic])
+    return admin.page(
+        request,
+        "topic",
+        topic,
+        topic=topic,
+        crumbs=_crumbs(),
+        queues=sorted(info.queues.items()),
+        groups=administration.list_groups(transport, [topic]),
+        producers=administration.list_producers(transport, [topic]),
+        has_letters=_is_of_letters(topic),
+    )
+
+
+@_with_queue
+def operation_page(
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, name: str
+) -> HttpResponse:
+    if not admin.has_change_permission(request):
+        raise PermissionDenied
+    topic = unquote(object_id)
+    if name not in OPERATIONS:
+        raise Http404(f"there is no operation {name!r}")
+    transport.queue_count(topic)
+    back = reverse("admin:enode_django_topic_letters" if name in ("requeue", "discard") else PAGE, args=[object_id])
+    return operate(
+        admin,
+        request,
+        lambda data: OPERATIONS[name](transport, topic, data, initial=request.GET.dict()),
+        log=lambda _, done: admin.log_change(request, Topic(name=topic), done),
+        back=lambda _: back,
+        crumbs=_crumbs(topic),
+    )
+
+
+@_with_queue
+def letters_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str) -> HttpResponse:
+    topic = unquote(object_id)
+    transport.queue_count(topic)
+    if not _is_of_letters(topic):
+        raise Http404(f"topic {topic!r} holds no dead letters")
+    found = dead_letters.dead_letters(transport, topic.removeprefix(dead_letter_topic("")))
+    letters = [_Letter(letter) for letter in islice(found, LETTERS + 1)]
+    return admin.page(
+        request,
+        "letters",
+        f"Dead letters of {topic.removeprefix(dead_letter_topic(''))}",
+        topic=topic,
+        crumbs=_crumbs(topic),
+        letters=letters[:LETTERS],
+        more=len(letters) > LETTERS,
+    )
+
+
+@_with_queue
+def messages_page(
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str
+) -> HttpResponse:
+    admin.check_may_read(request)
+    topic, number = unquote(object_id), _natural(queue)
+    given = request.GET.get("offset", "")
+    offset = _natural(given) if given else None
+    peeked = _peeked(transport, topic, number, offset, MESSAGES)
+    return admin.page(
+        request,
+        "messages",
+        f"Queue {number}",
+        topic=topic,
+        queue=number,
+        crumbs=_crumbs(topic),
+        messages_found=[(one.offset, len(one.body), readable(one.body)) for one in peeked],
+        earlier=max(0, peeked[0].offset - MESSAGES) if peeked and peeked[0].offset else None,
+        later=peeked[-1].offset + 1 if peeked else None,
+    )
+
+
+@_with_queue
+def message_page(
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
+) -> HttpResponse:
+    admin.check_may_read(request)
+    topic = unquote(object_id)
+    found = _message(transport, topic, queue, offset)
+    return admin.page(
+        request,
+        "message",
+        f"Offset {found.offset}",
+        topic=topic,
+        queue=queue,
+        offset=found.offset,
+        size=len(found.body),
+        content=readable(found.body),
+        has_letters=_is_of_letters(topic),
+        holds_command=cause_in(found.body) is not None,
+        crumbs=_crumbs(topic),
+    )
+
+
+@_with_queue
+def command_page(
+    admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
+) -> HttpResponse:
+    """A new command like the one in a message."""
+    admin.check_may_read(request)
+    if not admin.has_change_permission(request):
+        raise PermissionDenied
+    topic = unquote(object_id)
+    cause = cause_in(_message(transport, topic, queue, offset).body)
+    if cause is None:
+        raise Http404("the message holds no command")
+    back = reverse("admin:enode_django_topic_message", args=[object_id, queue, offset])
+    crumbs = [*_crumbs(topic), (back, f"Offset {offset}")]
+    return new_command(admin, request, Topic(name=topic), cause, back=back, crumbs=crumbs)
+
+
+class _Row:
+    """A topic in the list."""
+
+    def __init__(self, info: administration.TopicInfo, transport: Transport) -> None:
+        groups = administration.list_groups(transport, [info.topic])
+        self.producers = len(transport.producers(info.topic))
+        self.topic = info.topic
+        self.url = reverse(PAGE, args=[quote(info.topic)])
+        self.queues = len(info.queues)
+        self.hidden = sum(not (state.to_producers and state.to_consumers) for state in info.queues.values())
+        self.messages = info.messages
+        self.groups = [(group.group, len(group.members), group.backlog) for group in groups]
+
+
+class _Letter:
+    """A dead letter without its body. ``error`` may quote that, ``error_type`` does not."""
+
+    def __init__(self, letter: DeadLetter) -> None:
+        failed = letter.failed
+        self.offset = letter.offset
+        self.message = failed.message if failed else None
+        self.error = failed.error if failed else STRANGE
+        self.error_type = type_of_error(failed.error) if failed else STRANGE
+        self.failed_at = _moment(failed.failed_at) if failed else None
+        self.size = len(letter.body)
+
+
+def _described(transport: Transport) -> Mapping[str, Any]:
+    shown: dict[str, Any] = {"driver": type(transport).__name__}
+    if isinstance(transport, BrokerTransport):  # other locations may hold a password
+        figures = administration.broker_figures(transport)
+        shown["location"] = transport.location
+        shown["figures"] = [(name.replace("_", " "), value) for name, value in figures.items()]
+    return shown
+
+
+def _crumbs(topic: str = "") -> list[tuple[str, str]]:
+    above = [(reverse(LIST), "Topics and queues")]
+    return [*above, (reverse(PAGE, args=[quote(topic)]), topic)] if topic else above
+
+
+def _is_of_letters(topic: str) -> bool:
+    return topic.startswith(dead_letter_topic(""))
+
+
+def _natural(text: str) -> int:
+    if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MOST_OFFSET:
+        return int(text)
+    raise Http404(f"{text!r} is no number from 0 on")
+
+
+def _message(transport: Transport, topic: str, queue: str, offset: str) -> administration.PeekedMessage:
+    at = _natural(offset)
+    for found in _peeked(transport, topic, _natural(queue), at, 1):
+        if found.offset == at:
+            return found
+    raise Http404(f"queue {queue} of topic {topic!r} has no message at {at}")
+
+
+def _peeked(
+    transport: Transport, topic: str, queue: int, offset: int | None, limit: int
+) -> list[administration.PeekedMessage]:
+    if queue >= transport.queue_count(topic):
+        raise Http404(f"topic {topic!r} has no queue {queue}")
+    return administration.peek(transport, topic, queue, offset, limit)
+
+
+def _moment(seconds: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

@@ -1,0 +1,85 @@
+"""What `manage.py check` imports in a project that has installed the app and the admin, and uses nothing of it yet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+SETTINGS = """
+SECRET_KEY = "x"
+DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "x"}}
+ROOT_URLCONF = "shop_urls"
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "enode_django",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+"""
+URLS = """
+from django.contrib import admin
+from django.urls import path
+urlpatterns = [path("admin/", admin.site.urls)]
+"""
+CHECK = """
+import sys
+import django
+from django.core.management import call_command
+django.setup()
+call_command("check", fail_level="WARNING")
+print(*sys.modules)
+"""
+NEEDED = {
+    *("enode_django.checks", "enode_django.store_checks", "enode_django.subscriber_checks", "enode_django.api.checks"),
+    *("enode_django.admin.dashboard", "enode_django.admin.streams", "enode_django.admin.topics"),
+}
+NEEDLESS = [
+    *("celery", "redis", "rest_framework", "drf_spectacular", "prometheus_client", "opentelemetry", "pyspark"),
+    *("pandas", "psycopg_pool", "msgpack", "mmh3"),
+    *("enode_django.runtime", "enode_django.client", "enode_django.status", "enode_django.series"),
+    *("enode_django.history", "enode_django.jobs", "enode_django.job_kinds", "enode_django.forms"),
+    *("enode_django.rebuilding", "enode_django.snapshots", "enode_django.commanding", "enode_django.processors"),
+    *("enode_django.eventstore.base", "enode_django.eventstore.shard_map", "enode_django.eventing.follower"),
+    *("enode_django.equeue", "enode_django.broker_settings", "enode_django.serialization.codec", "enode_django.spark"),
+    *("enode_django.admin.stream_pages", "enode_django.admin.topic_pages", "enode_django.admin.job_operations"),
+    *("enode_django.admin.new_commands", "enode_django.deploy_checks", "enode_django.testing"),
+]
+
+
+def test_a_check_imports_only_what_it_looks_at(tmp_path: Path) -> None:
+    (tmp_path / "shop_settings.py").write_text(SETTINGS)
+    (tmp_path / "shop_urls.py").write_text(URLS)
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROJECT), "DJANGO_SETTINGS_MODULE": "shop_settings"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert sorted(NEEDED - imported) == []
+    assert sorted(imported.intersection(NEEDLESS)) == []
