@@ -206,8 +206,8 @@ def _give_up(command: Command, wait: Wait, sending: Future[SendResult], timeout:
 def _unanswered(what: str, sending: Future[SendResult], timeout: float) -> str:
     if sending.cancel():
         return (
-            f"{what} was not sent within {timeout:g} s, since {MOST_THREADS} other sends wait for the queue; execute it "
-            "again, and see that the queue is running"
+            f"{what} was not sent within {timeout:g} s, since {MOST_THREADS} other sends wait for the queue; execute "
+            "it again, and see that the queue is running"
         )
     if not sending.done():
         return (

@@ -28,7 +28,7 @@ def assert_given_up_early(server: Broker | Redis, make: Callable[[], Transport],
     server.pause()
     try:
         began = time.monotonic()
-        with pytest.raises(CommandTimeout, match="the queue has not confirmed it within 0.5 s"):
+        with pytest.raises(CommandTimeout, match=r"the queue has not confirmed it within 0\.5 s"):
             bus.execute(Add(aggregate_root_id="x"), 0.5)
         assert time.monotonic() - began < TRANSPORTS_OWN
     finally:
