@@ -59,9 +59,9 @@ def execute_command(
     that of `send_command`.
 
     A command that failed or changed nothing has nothing to be handled. Raises `CommandTimeout` after ``timeout``
-    seconds (``EXECUTE_TIMEOUT`` of the settings): the command goes on. Raises `ExecuteInsideHandler` in a handler,
-    which could wait for itself, as `WaitInsideTransaction` does; `UnknownSubscriber`; and `InvalidField` for a timeout
-    that is no number above 0.
+    seconds (``EXECUTE_TIMEOUT`` of the settings), those of connecting and sending included: the command goes on.
+    Raises `ExecuteInsideHandler` in a handler, which could wait for itself, as `WaitInsideTransaction` does;
+    `UnknownSubscriber`; and `InvalidField` for a timeout that is no number above 0.
     """
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)

@@ -57,7 +57,8 @@ EnodeError
 ├── QueueError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
 │   │   ├── QueueFull                it has no room for the moment (disk, memory, a watermark): nothing was stored
-│   │   └── StorageFailed            its disk did not keep what was written: the broker ends, and has to be started anew
+│   │   ├── StorageFailed            its disk did not keep what was written: the broker ends, and has to be started anew
+│   │   └── ForeignEntries           somebody else has written into a queue: ``manage.py equeue mend`` deletes it
 │   ├── UnknownTopic
 │   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; it says what was stored
 │   ├── QueueBacklog                 keys cannot move while messages are unfinished
@@ -334,6 +335,10 @@ class TransportUnavailable(QueueError, ConnectionError):
 
 
 class QueueFull(TransportUnavailable):
+    pass
+
+
+class ForeignEntries(TransportUnavailable):
     pass
 
 

@@ -143,7 +143,6 @@ class RestartSupervisor(_HostFault):
 
 class KillForkServer(_HostFault):
     name = "kill-fork-server"
-    default = False
 
     def begin(self) -> str:
         pid = self._supervisor.fork_server()

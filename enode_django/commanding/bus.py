@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -12,6 +16,7 @@ from enode_django.commanding import flow
 from enode_django.commanding.addresses import reply_address
 from enode_django.commanding.replies import Replies
 from enode_django.commanding.results import CommandResult
+from enode_django.commanding.sending_threads import MOST_THREADS, SendingThreads
 from enode_django.commanding.waiting import Followers, Wait
 from enode_django.concurrency.backoff import delays
 from enode_django.domain.messages import Command
@@ -50,7 +55,8 @@ class CommandBus(Protocol):
         expected_version: int | None = None,
     ) -> CommandResult:
         """Blocks until the command's outcome is durable, and handled by the ``followers`` of its events (None: by
-        nobody); raises `CommandTimeout` after so many seconds of waiting, and what ``followers`` raises."""
+        nobody); raises `CommandTimeout` after so many seconds, those of connecting and sending included, and what
+        ``followers`` raises."""
 
     async def aexecute(
         self,
@@ -77,6 +83,7 @@ class QueueCommandBus:
         self._producer = producer
         self._topic = topic
         self._replies = Replies(transport)
+        self._threads = SendingThreads()
         self._tracing = current_tracing()
 
     def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
@@ -89,31 +96,37 @@ class QueueCommandBus:
         self._send([(command, encode_metadata(metadata)) for command, metadata in commands], "")
 
     def _send(
-        self, commands: Sequence[tuple[Command, bytes]], reply_to: str, expected_version: int | None = None
+        self,
+        commands: Sequence[tuple[Command, bytes]],
+        reply_to: str,
+        expected_version: int | None = None,
+        deadline: float = math.inf,
     ) -> list[SendResult]:
         begun = time.perf_counter()
-        sent = self._store(
-            [
-                (command.aggregate_root_id, encode_command(command, metadata, reply_to, expected_version))
-                for command, metadata in commands
-            ]
-        )
+        messages = [
+            (command.aggregate_root_id, encode_command(command, metadata, reply_to, expected_version))
+            for command, metadata in commands
+        ]
+        sent = self._store(messages, deadline)
         if flow.is_told():
             flow.tell_sent(commands, sent, time.perf_counter() - begun)
         return sent
 
-    def _store(self, messages: Sequence[tuple[str, bytes]]) -> list[SendResult]:
+    def _store(self, messages: Sequence[tuple[str, bytes]], deadline: float) -> list[SendResult]:
+        """What is sent again after the deadline nobody would wait for."""
         for delay in islice(delays(), SEND_TRIES - 1):
             try:
                 return self._producer.send_batch(self._topic, messages)
             except TransportUnavailable:
+                if time.monotonic() + delay >= deadline:
+                    raise
                 time.sleep(delay)
         return self._producer.send_batch(self._topic, messages)
 
-    def _ask(self, command: Command, handling: bool, expected_version: int | None) -> SendResult:
+    def _ask(self, command: Command, handling: bool, expected_version: int | None, deadline: float) -> SendResult:
         reply_to = reply_address(self._replies.address, handling=handling)
         with self._tracing.sending(_named([command]), current_metadata()) as metadata:
-            return self._send([(command, encode_metadata(metadata))], reply_to, expected_version)[0]
+            return self._send([(command, encode_metadata(metadata))], reply_to, expected_version, deadline)[0]
 
     def execute(
         self,
@@ -122,15 +135,11 @@ class QueueCommandBus:
         followers: Followers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
-        wait = self._replies.expect(_key(command), followers)
-        try:
-            sent = self._ask(command, followers is not None, expected_version)
+        with self._asking(command, timeout, followers, expected_version) as (wait, sending):
             try:
                 return wait.future.result(timeout)
             except TimeoutError:
-                return _give_up(command, wait, sent, timeout)
-        finally:
-            self._replies.forget(_key(command), wait)
+                return _give_up(command, wait, sending, timeout)
 
     async def aexecute(
         self,
@@ -139,17 +148,32 @@ class QueueCommandBus:
         followers: Followers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
-        wait = self._replies.expect(_key(command), followers)
-        try:
-            sent = await asyncio.to_thread(self._ask, command, followers is not None, expected_version)
+        with self._asking(command, timeout, followers, expected_version) as (wait, sending):
             try:
                 return await asyncio.wait_for(asyncio.wrap_future(wait.future), timeout)
             except TimeoutError:
-                return _give_up(command, wait, sent, timeout)
+                return _give_up(command, wait, sending, timeout)
+
+    @contextmanager
+    def _asking(
+        self, command: Command, timeout: float, followers: Followers | None, expected_version: int | None
+    ) -> Iterator[tuple[Wait, Future[SendResult]]]:
+        """Send from another thread, and expect the answer until the block ends. A send that fails ends the wait, too.
+
+        The answer may come before the queue has confirmed the command; then it is as good as any.
+        """
+        deadline = time.monotonic() + timeout
+        wait = self._replies.expect(_key(command), followers)
+        try:
+            ask = partial(self._ask, command, followers is not None, expected_version, deadline)
+            sending = self._threads.start(ask)
+            sending.add_done_callback(wait.take_sent)
+            yield wait, sending
         finally:
             self._replies.forget(_key(command), wait)
 
     def close(self) -> None:
+        self._threads.close()
         self._replies.close()
         self._transport.close()
 
@@ -162,18 +186,14 @@ def _key(command: Command) -> CommandKey:
     return (command.id, command.aggregate_root_id)
 
 
-def _give_up(command: Command, wait: Wait, sent: SendResult, timeout: float) -> CommandResult:
+def _give_up(command: Command, wait: Wait, sending: Future[SendResult], timeout: float) -> CommandResult:
     """The result, if it came while the time ran out; else raises `CommandTimeout`."""
     executed, missing = wait.progress()
     if executed is not None and not missing:
         return executed
     what = f"{type(command).__qualname__} {command.id!r}"
     if executed is None:
-        raise CommandTimeout(
-            f"{what} was sent ({sent.topic}/{sent.queue}, offset {sent.offset}) but not answered within {timeout:g} s; "
-            "it may still be executed: ask again by executing it with the same id, and see that runprocessors is "
-            "running"
-        ) from None
+        raise CommandTimeout(_unanswered(what, sending, timeout)) from None
     raise CommandTimeout(
         f"{what} was executed as version {executed.version} of {command.aggregate_root_id!r}, but within {timeout:g} s "
         f"it was not handled by {', '.join(missing)}; it will be: ask again by executing it with the same id, and see "
@@ -181,3 +201,21 @@ def _give_up(command: Command, wait: Wait, sent: SendResult, timeout: float) -> 
         executed=executed,
         missing=missing,
     ) from None
+
+
+def _unanswered(what: str, sending: Future[SendResult], timeout: float) -> str:
+    if sending.cancel():
+        return (
+            f"{what} was not sent within {timeout:g} s, since {MOST_THREADS} other sends wait for the queue; execute "
+            "it again, and see that the queue is running"
+        )
+    if not sending.done():
+        return (
+            f"{what} was sent, but the queue has not confirmed it within {timeout:g} s; it may still be executed: ask "
+            "again by executing it with the same id, and see that the queue is running"
+        )
+    sent = sending.result()
+    return (
+        f"{what} was sent ({sent.topic}/{sent.queue}, offset {sent.offset}) but not answered within {timeout:g} s; "
+        "it may still be executed: ask again by executing it with the same id, and see that runprocessors is running"
+    )

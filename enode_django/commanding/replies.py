@@ -25,6 +25,7 @@ class Replies:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._opening = threading.Lock()  # not the other one: opening lasts, and who expects an answer does not wait
         self._lock = threading.Lock()
         self._inbox: Inbox | None = None
         self._thread: threading.Thread | None = None
@@ -34,7 +35,7 @@ class Replies:
     @property
     def address(self) -> str:
         """Where answers to this process go; raises `TransportUnavailable`."""
-        with self._lock:
+        with self._opening:
             if self._inbox is None:
                 self._inbox = self._transport.open_inbox()
             if self._thread is None or not self._thread.is_alive():
@@ -92,8 +93,7 @@ class Replies:
     def close(self) -> None:
         """Blocks shortly until the receiving thread has ended. An inbox that cannot be reached is left to expire."""
         self._closed = True
-        with self._lock:
-            inbox, thread = self._inbox, self._thread
+        inbox, thread = self._inbox, self._thread
         if inbox is None or thread is None:
             return
         try:

@@ -9,6 +9,7 @@ from concurrent.futures import Future, InvalidStateError
 from functools import partial
 
 from enode_django.commanding.results import CommandResult
+from enode_django.equeue.messages import SendResult
 from enode_django.eventing.notices import Notice
 
 logger = logging.getLogger("enode_django.commands")
@@ -28,6 +29,12 @@ class Wait:
         self._answer: CommandResult | None = None
         self._awaited: Sequence[str] = ()
         self._errors: dict[str, str] = {}
+
+    def take_sent(self, sending: Future[SendResult]) -> None:
+        """The command was sent, or could not be: then there is nothing to be waited for. Called by the thread that has
+        sent."""
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            self._settle(partial(self.future.set_exception, error))
 
     def take_answer(self, answer: CommandResult) -> None:
         if self._answer is not None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from enode_django.equeue.messages import GroupState, QueueState, Start
-from enode_django.equeue.transports.base import Transport, check_queues
+from enode_django.equeue.transports.base import Mends, Transport, check_queues
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import QueueError
 
@@ -128,6 +128,16 @@ def broker_figures(transport: Transport) -> Mapping[str, Any]:
     if not isinstance(transport, BrokerTransport):
         raise QueueError(f"the queue has no broker: its driver is {type(transport).__name__}")
     return transport.status()
+
+
+def mend(transport: Transport, topics: Sequence[str] = ()) -> Mapping[str, Mapping[int, int]]:
+    """Delete entries of somebody else from the queues of all topics, or of some; returns by topic how many there were
+    in each queue. Raises `QueueError` for a transport whose queues nobody else can write into."""
+    if not isinstance(transport, Mends):
+        raise QueueError(
+            f"nobody else can write into the queues of {type(transport).__name__}; there is nothing to mend"
+        )
+    return {topic: transport.mend(topic) for topic in topics or transport.topics()}
 
 
 def plan_offsets(

@@ -82,6 +82,11 @@ def broker(transport: Transport, options: Options) -> Iterator[Row]:
     return ({"figure": name.replace("_", " "), "value": value} for name, value in figures.items())
 
 
+def mend(transport: Transport, options: Options) -> Iterator[Row]:
+    for topic, deleted in administration.mend(transport, options["topics"]).items():
+        yield from ({"topic": topic, "queue": queue, "deleted": number} for queue, number in deleted.items() if number)
+
+
 def offsets(transport: Transport, options: Options) -> Iterator[Row]:
     infos = administration.list_groups(transport, options["topics"], group=options["group"])
     return (_share(share) for info in infos for share in info.shares)
@@ -179,6 +184,7 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "set-offset": set_offset,
     "hide": hide,
     "show": show,
+    "mend": mend,
     "peek": peek,
     "tail": tail,
     "dead-letters": list_dead_letters,

@@ -103,9 +103,14 @@ class ContextChildren:
         # A daemon is sent SIGTERM, which drains it, when its parent exits without the supervisor's doing (--reload).
         process = context.Process(target=job.run, args=(theirs, notes, *job.arguments), name=job.name, daemon=True)
         resource_tracker.ensure_running()  # else starting the process does it, and unblocks signals on the way
-        with stop_signals_blocked():
-            process.start()
-        theirs.close()
+        try:
+            with stop_signals_blocked():
+                process.start()
+        except BaseException:
+            ours.close()  # a child that lives though its start has failed ends with it
+            raise
+        finally:
+            theirs.close()
         self._living = [*filter(BaseProcess.is_alive, self._living), process]
         return Started(process, ours, notes)
 

@@ -141,11 +141,21 @@ class Crew:
     def start_missing(self) -> None:
         for number, (due, _) in self._restarts.items():
             if number not in self._workers and due <= time.monotonic():
-                name = worker_name(self._supervisor, self.role, number)
-                options = WorkerOptions(name, self.role, self._conf.GRACE, self._verbosity)
-                patience = Patience(self._conf.HANDLER_TIME_LIMIT)
-                worker = self._workers[number] = Worker(self._children, options, self._mailboxes, patience)
-                logger.info("started %s %s, process %s", self._title, worker.name, worker.process.pid)
+                self._start(number)
+
+    def _start(self, number: int) -> None:
+        """Start a worker. What a start raises is no reason to end the workers that live: it is tried again."""
+        name = worker_name(self._supervisor, self.role, number)
+        options = WorkerOptions(name, self.role, self._conf.GRACE, self._verbosity)
+        try:
+            worker = Worker(self._children, options, self._mailboxes, Patience(self._conf.HANDLER_TIME_LIMIT))
+        except Exception:  # the process that forks was killed, memory or process ids are used up, a module is broken
+            logger.exception("%s %s cannot be started; trying again", self._title, name)
+            tries = self._restarts[number][1]
+            self._restarts[number] = (time.monotonic() + _restart_delay(tries), tries + 1)
+            return
+        self._workers[number] = worker
+        logger.info("started %s %s, process %s", self._title, name, worker.process.pid)
 
     def look(self) -> None:
         """Hear what the workers say, bury the dead, kill what hangs."""
@@ -204,7 +214,7 @@ class Crew:
     def _next_start(self, number: int, worker: Worker) -> tuple[float, int]:
         now = time.monotonic()
         tries = 0 if now - worker.started > HEALTHY_AFTER else self._restarts[number][1]
-        return now + RESTART_DELAYS[min(tries, len(RESTART_DELAYS) - 1)], tries + 1
+        return now + _restart_delay(tries), tries + 1
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
@@ -228,6 +238,10 @@ class Crew:
     def kill(self) -> None:
         for worker in self.workers:
             worker.kill()
+
+
+def _restart_delay(tries: int) -> float:
+    return RESTART_DELAYS[min(tries, len(RESTART_DELAYS) - 1)]
 
 
 def is_failing(tries: int, lived: float) -> bool:

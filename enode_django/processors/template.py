@@ -144,11 +144,16 @@ class TemplateChildren:
         status, theirs_of_status = multiprocessing.Pipe(duplex=False)
         try:
             socket.send_fds(self._socket, [_packed(job)], [theirs.fileno(), memory, theirs_of_status.fileno()])
+            theirs_of_status.close()  # else the end of the template could not be seen
+            process = ForkedChild(status)
+        except BaseException:
+            ours.close()  # a child that lives though its start has failed ends with it
+            status.close()
+            raise
         finally:
             theirs.close()
             os.close(memory)
             theirs_of_status.close()
-        process = ForkedChild(status)
         self._living = [*filter(_is_alive, self._living), process]
         return Started(process, ours, notes)
 

@@ -47,6 +47,15 @@ class WakesPulls(Protocol):
         its next pull does not wait. Called by any other thread; does not block."""
 
 
+@runtime_checkable
+class Mends(Protocol):
+    """An optional part of a `Transport`, where others can write into its queues."""
+
+    def mend(self, topic: str) -> Mapping[int, int]:
+        """Delete what was written by somebody else and keeps a queue from being used; returns how many entries, for
+        each queue of the topic."""
+
+
 class Inbox(Protocol):
     """Where one process receives the answers to what it sent. ``address`` travels in the messages it sends."""
 

@@ -13,14 +13,31 @@ BYTES_PER_CALL = 1_000_000
 RECEIPTS_PER_CALL = 1_000
 
 
-def parse_entries(queue: int, entries: Sequence[tuple[bytes, Sequence[bytes]]]) -> PulledBatch:
-    """What XREAD tells of one stream, entries like ``(b"43-0", [b"b", body])``, as the messages of a queue."""
-    bodies = [entry[1][1] for entry in entries]
-    first = int(entries[0][0][:-2]) - 1
-    last = int(entries[-1][0][:-2]) - 1
-    if last - first + 1 == len(bodies):
-        return PulledBatch(queue, range(first, last + 1), bodies)
-    return PulledBatch(queue, [int(entry[0][:-2]) - 1 for entry in entries], bodies)
+Entries = Sequence[tuple[bytes, Sequence[bytes]]]
+"""What XREAD tells of one stream, like ``[(b"43-0", [b"b", body])]``."""
+
+_MOST_MESSAGES = 10**12
+"""No queue gets so many. What XADD numbers by itself, in milliseconds since 1970, is above."""
+
+
+def parse_entries(queue: int, entries: Entries) -> PulledBatch:
+    """The messages of a queue. Those that somebody else has written are left out."""
+    first, last = _offset(entries[0][0]), _offset(entries[-1][0])
+    if first is not None and last is not None and last - first + 1 == len(entries):
+        return PulledBatch(queue, range(first, last + 1), [entry[1][1] for entry in entries])
+    own = [(offset, entry[1][1]) for entry in entries if (offset := _offset(entry[0])) is not None]
+    return PulledBatch(queue, [offset for offset, _ in own], [body for _, body in own])
+
+
+def _offset(id: bytes) -> int | None:
+    """None for an entry that no script of ours has written.
+
+    >>> _offset(b"43-0"), _offset(b"43-1"), _offset(b"1700000000000-0")
+    (42, None, None)
+    """
+    number, _, place = id.partition(b"-")
+    offset = int(number) - 1
+    return offset if place == b"0" and offset < _MOST_MESSAGES else None
 
 
 def chunks(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

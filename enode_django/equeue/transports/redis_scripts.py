@@ -31,13 +31,22 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
+ABOVE = """
+local function is_above(log, last)
+  local newest = redis.call('XREVRANGE', log, '+', string.format('(%d-0', last), 'COUNT', 1)[1]
+  return newest ~= nil
+end
+"""
+
 # What is stored under a sequence is kept by chunk, so that a send that broke off between two chunks is completed. The
 # turns are a ring of the newest sequences.
 SEND = Script(
     NOW
+    + ABOVE
     + f"""
 -- KEYS: log, queue, times, sent. ARGV: route ('': any), sequence ('': none), chunk, bodies.
--- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route.
+-- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route, and -2
+-- when there are entries above its end, which no script of ours has written.
 local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time')
 local sequence, chunk = ARGV[2], ARGV[3]
 if sequence ~= '' then
@@ -46,7 +55,11 @@ if sequence ~= '' then
 end
 if ARGV[1] ~= '' and ARGV[1] ~= (queue[2] or '1') then return -1 end
 local first = tonumber(queue[1] or 0)
-for i = 4, #ARGV do
+local added = redis.pcall('XADD', KEYS[1], string.format('%d-0', first + 1), 'b', ARGV[4])
+if type(added) == 'table' and added.err then
+  return is_above(KEYS[1], first) and -2 or added
+end
+for i = 5, #ARGV do
   redis.call('XADD', KEYS[1], string.format('%d-0', first + i - 3), 'b', ARGV[i])
 end
 local last = string.format('%d', first + #ARGV - 3)
@@ -70,6 +83,21 @@ end
 return first
 """
 )
+
+MEND = Script("""
+-- KEYS: log, queue. ARGV: how many entries to delete at most.
+-- Returns how many were deleted of those above the queue's end, which no script of ours has written. When none is left,
+-- the stream goes on from its end.
+local last = string.format('%d-0', tonumber(redis.call('HGET', KEYS[2], 'end') or 0))
+local foreign = redis.call('XRANGE', KEYS[1], '(' .. last, '+', 'COUNT', ARGV[1])
+for _, entry in ipairs(foreign) do redis.call('XDEL', KEYS[1], entry[1]) end
+if #foreign < tonumber(ARGV[1]) and redis.call('EXISTS', KEYS[1]) == 1 then
+  local length = redis.call('XLEN', KEYS[1])
+  local set = redis.pcall('XSETID', KEYS[1], last, 'ENTRIESADDED', length, 'MAXDELETEDID', last)
+  if type(set) == 'table' and set.err then redis.call('XSETID', KEYS[1], last) end  -- before Redis 7
+end
+return #foreign
+""")
 
 FIRST = """
 local function first_offset(log, last)

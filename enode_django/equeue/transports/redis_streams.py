@@ -55,12 +55,15 @@ from enode_django.equeue.transports.redis_connection import Confirmation, RedisC
 from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
-from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, SEND, TRIM_TIMES
+from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, TRIM_TIMES
 from enode_django.equeue.transports.redis_topics import RedisTopics
 from enode_django.equeue.transports.redis_waiting import read_first
-from enode_django.exceptions import ConfigurationError, QueueHeld, StaleRoute
+from enode_django.exceptions import ConfigurationError, ForeignEntries, QueueHeld, StaleRoute
 
 TIMES_PER_CALL = 500
+MENDED_PER_CALL = 1_000
+HOLDS_FOREIGN = -2
+"""What `SEND` returns for a queue with entries of somebody else."""
 TRIM_SECONDS = 1.0
 """For one cut, except for the step that it takes in any case."""
 
@@ -182,6 +185,8 @@ class RedisStreamsTransport:
         first: dict[int, int] = {}
         answers = self._connection.run_all(calls, atomically=parted, confirmed=True)
         for queue, offset in zip(queues, answers, strict=True):
+            if offset == HOLDS_FOREIGN:
+                raise self._foreign(topic, [queue])
             first.setdefault(queue, offset)
         return first
 
@@ -195,7 +200,12 @@ class RedisStreamsTransport:
         logs = {self._keys.log(topic, queue): queue for queue in offsets}
         after = [f"{max(offset, 0)}-0" for offset in offsets.values()]
         read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together
-        return [parse_entries(logs[key.decode()], entries) for key, entries in read(list(logs), after, limit, wait)]
+        found = read(list(logs), after, limit, wait)
+        batches = [parse_entries(logs[key.decode()], entries) for key, entries in found]
+        pulled = [batch for batch in batches if batch.bodies]
+        if batches and not pulled:
+            raise self._foreign(topic, [batch.queue for batch in batches])
+        return pulled
 
     def _read_together(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
         for block in blocks(wait):
@@ -321,6 +331,26 @@ class RedisStreamsTransport:
 
     def _cut_before(self, topic: str, offsets: Mapping[int, int]) -> None:
         self._cut(topic, {queue: ("MINID", f"{offset + 1}-0") for queue, offset in offsets.items()})
+
+    def mend(self, topic: str) -> Mapping[int, int]:
+        """Delete what others have written above the ends of the queues; returns how much, for each queue."""
+        calls = {
+            queue: ScriptCall(MEND, (self._keys.log(topic, queue), self._keys.queue(topic, queue)), (MENDED_PER_CALL,))
+            for queue in range(self.queue_count(topic))
+        }
+        deleted = dict.fromkeys(calls, 0)
+        while calls:
+            numbers = dict(zip(calls, self._connection.run_all(list(calls.values())), strict=True))
+            deleted = {queue: number + numbers.get(queue, 0) for queue, number in deleted.items()}
+            calls = {queue: calls[queue] for queue, number in numbers.items() if number == MENDED_PER_CALL}
+        return deleted
+
+    def _foreign(self, topic: str, queues: Sequence[int]) -> ForeignEntries:
+        logs = ", ".join(self._keys.log(topic, queue) for queue in queues)
+        return ForeignEntries(
+            f"the streams {logs} of topic {topic!r} hold entries of somebody else (by XADD); stop whoever writes them, "
+            f"then delete them with manage.py equeue mend {topic}"
+        )
 
     # -- answers --------------------------------------------------------------------------------------------------
 

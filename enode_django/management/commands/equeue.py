@@ -26,6 +26,7 @@ NOTHING = {
     "producers": "nobody has sent anything lately",
     "groups": "no groups",
     "offsets": "the group has nothing in these topics",
+    "mend": "there is nothing of somebody else",
     "peek": "no messages there",
     "dead-letters": "no dead letters",
     "requeue": "nothing to send anew",
@@ -36,6 +37,7 @@ ASKS = {
     "set-offset": "group {group} goes on from {to} in {topic}; what it has handled may come again, or be left out",
     "delete-group": "group {group} is forgotten, with its offsets",
     "discard": "dead letters of group {group} are gone for good",
+    "mend": "what somebody else has written into the queues is deleted",
 }
 
 
@@ -111,6 +113,8 @@ def _add_topic_actions(actions: Any) -> None:
     sending = actions.add_parser("producers", help="show who has sent to a topic lately")
     sending.add_argument("topics", nargs="*", metavar="topic")
     actions.add_parser("broker", help="show figures of the broker")
+    mending = actions.add_parser("mend", help="delete what somebody else has written into queues on Redis")
+    mending.add_argument("topics", nargs="*", metavar="topic")
     creating = actions.add_parser("create", help="create a topic")
     creating.add_argument("topic")
     creating.add_argument("--queues", type=_above_0, default=conf().QUEUES_PER_TOPIC, help="how many")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,9 +14,11 @@ import pytest
 from enode_django.commanding.bus import QueueCommandBus
 from enode_django.commanding.replies import Replies
 from enode_django.commanding.results import CommandResult, CommandStatus, encode_result
+from enode_django.commanding.sending_threads import MOST_THREADS, SendingThreads
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
-from enode_django.exceptions import QueueError
+from enode_django.exceptions import CommandTimeout, QueueError
+from enode_django.serialization.codec import decode_command
 from tests.races.counting import Add
 
 SOON = 60.0
@@ -78,6 +82,107 @@ class Held(MemoryTransport):
         self.reached.set()
         self.let_go.wait(SOON)
         return super().send(topic, bodies, **options)
+
+
+class StandsStill(MemoryTransport):
+    """Stores what is sent, and does not say so; opens no inbox if that is what it is asked for."""
+
+    def __init__(self, *, opens: bool = True) -> None:
+        super().__init__()
+        self._opens = opens
+        self.stored, self.let_go = threading.Semaphore(0), threading.Event()
+
+    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]], **options: Any) -> Mapping[int, int]:
+        sent = super().send(topic, bodies, **options)
+        self.stored.release()
+        self.let_go.wait(SOON)
+        return sent
+
+    def open_inbox(self) -> MemoryInbox:
+        if not self._opens:
+            self.let_go.wait(SOON)
+        return super().open_inbox()
+
+
+@pytest.fixture
+def standing_still() -> Iterator[StandsStill]:
+    transport = StandsStill()
+    yield transport
+    transport.let_go.set()
+
+
+def test_timeout_bounds_sending_too(standing_still: StandsStill) -> None:
+    bus = QueueCommandBus(standing_still, Producer(standing_still, queues=1), "commands")
+    with pytest.raises(CommandTimeout, match=r"Add '.*' was sent, but the queue has not confirmed it within 0\.2 s"):
+        bus.execute(Add(aggregate_root_id="x"), 0.2)
+    with pytest.raises(CommandTimeout, match="not confirmed"):
+        asyncio.run(bus.aexecute(Add(aggregate_root_id="x"), 0.2))
+    assert not standing_still.let_go.is_set()
+    assert bus._replies._expected == {}
+    bus.close()
+
+
+def test_timeout_bounds_the_opening_of_the_inbox_and_who_waits_for_it() -> None:
+    transport = StandsStill(opens=False)
+    bus = QueueCommandBus(transport, Producer(transport, queues=1), "commands")
+    for _ in range(2):
+        with pytest.raises(CommandTimeout, match="not confirmed"):
+            bus.execute(Add(aggregate_root_id="x"), 0.2)
+    transport.let_go.set()
+    bus.close()
+
+
+def test_an_answer_counts_though_the_queue_has_not_confirmed_the_command(standing_still: StandsStill) -> None:
+    bus = QueueCommandBus(standing_still, Producer(standing_still, queues=1), "commands")
+    command = Add(aggregate_root_id="x")
+    with ThreadPoolExecutor(1) as callers:
+        result = callers.submit(bus.execute, command, SOON)
+        assert standing_still.stored.acquire(timeout=SOON)
+        standing_still.reply([(bus._replies.address, answer(command.id, "x"))])
+        assert result.result(SOON).status is CommandStatus.NOTHING_CHANGED
+    assert not standing_still.let_go.is_set()
+    bus.close()
+
+
+def test_what_waits_for_other_sends_is_not_sent_after_its_time(standing_still: StandsStill) -> None:
+    bus = QueueCommandBus(standing_still, Producer(standing_still, queues=1), "commands")
+    with ThreadPoolExecutor(MOST_THREADS) as callers:
+        others = [callers.submit(bus.execute, Add(aggregate_root_id="x"), SOON) for _ in range(MOST_THREADS)]
+        for _ in others:
+            assert standing_still.stored.acquire(timeout=SOON)
+        with pytest.raises(CommandTimeout, match=r"was not sent within 0\.2 s, since 64 other sends"):
+            bus.execute(Add(aggregate_root_id="late"), 0.2)
+        standing_still.let_go.set()
+        bodies = [body for batch in standing_still.pull("commands", {0: 0}, limit=1000) for body in batch.bodies]
+        sent = {decode_command(body).id for body in bodies}
+        for id in sent:
+            standing_still.reply([(bus._replies.address, answer(id, "x"))])
+        assert {other.result(SOON).command_id for other in others} == sent
+        assert standing_still.end_offsets("commands") == {0: MOST_THREADS}
+    bus.close()
+
+
+class Refuses(MemoryTransport):
+    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]], **options: Any) -> Mapping[int, int]:
+        raise QueueError("refused")
+
+
+def test_a_send_that_fails_ends_the_wait() -> None:
+    transport = Refuses()
+    bus = QueueCommandBus(transport, Producer(transport, queues=1), "commands")
+    with pytest.raises(QueueError, match="refused"):
+        bus.execute(Add(aggregate_root_id="x"), SOON)
+    bus.close()
+
+
+def test_a_forked_child_sends_by_threads_of_its_own() -> None:
+    threads = SendingThreads()
+    assert threads.start(os.getpid).result(SOON) == os.getpid()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if threads.start(os.getpid).result(SOON) == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    threads.close()
 
 
 def test_execution_cancelled_while_it_is_sent_leaves_nobody_waiting() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import permutations
 from typing import Any
 
@@ -128,7 +129,9 @@ def waited(*steps: str | Notice) -> Wait:
 
 
 def give_up(wait: Wait) -> CommandResult:
-    return bus_module._give_up(Add(aggregate_root_id="x", id="c"), wait, SendResult("commands", 3, 41), 0.5)
+    sent: Future[SendResult] = Future()
+    sent.set_result(SendResult("commands", 3, 41))
+    return bus_module._give_up(Add(aggregate_root_id="x", id="c"), wait, sent, 0.5)
 
 
 @pytest.mark.parametrize("steps", [(), (LEDGER,), BOTH])

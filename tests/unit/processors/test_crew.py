@@ -8,9 +8,10 @@ import pytest
 
 from enode_django.conf import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.processors.children import ContextChildren
+from enode_django.processors.children import ContextChildren, Job, Started
 from enode_django.processors.control import Beat, Role, send
-from enode_django.processors.crew import Crew, Plan, Worker
+from enode_django.processors.crew import FAILING_AFTER, RESTART_DELAYS, Crew, Plan, Worker
+from tests.acceptance.waiting import wait_until
 
 
 class EndsWhenAskedFor:
@@ -49,3 +50,49 @@ def test_the_last_word_of_a_worker_counts(turn: Callable[[Crew], object]) -> Non
     turn(crew)
     assert crew.workers == []
     assert crew.reports() == [{"finished": 7}]
+
+
+class FailingChildren:
+    """Starts a process that lives, but for the first times."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self._errors = [*errors]
+
+    def start(self, job: Job) -> Started:
+        if self._errors:
+            raise self._errors.pop(0)
+        ours, _ = multiprocessing.Pipe()
+        return Started(EndsWhenAskedFor(), ours, [])  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        pass
+
+
+def test_whatever_the_start_of_a_worker_raises_it_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    children = FailingChildren(EOFError(), BlockingIOError(11, "no process"), ImportError("broken"))
+    plan = Plan(Role.COMMAND, 2, "commands", 1, ["g"])
+    crew = Crew(Conf(), plan, MemoryTransport(), children=children, supervisor="s", verbosity=0)
+    crew.start_missing()
+    assert (len(crew.workers), crew.next_start) == (0, 0.0)
+    crew.start_missing()
+    assert len(crew.workers) == 1, "the third start has failed, the fourth has not"
+    assert 0.0 < crew.next_start <= RESTART_DELAYS[1]
+    wait_until(lambda: crew.next_start == 0.0, "the delay is over")
+    crew.start_missing()
+    assert len(crew.workers) == 2
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [
+        EOFError,
+        BlockingIOError,
+        ImportError,
+    ]
+
+
+def test_a_worker_that_can_never_be_started_counts_as_failing() -> None:
+    children = FailingChildren(*[EOFError() for _ in range(FAILING_AFTER)])
+    plan = Plan(Role.COMMAND, 1, "commands", 1, ["g"])
+    crew = Crew(Conf(), plan, MemoryTransport(), children=children, supervisor="s", verbosity=0)
+    for tries in range(FAILING_AFTER):
+        assert crew.failing == 0
+        crew._restarts[0] = (0.0, tries)
+        crew.start_missing()
+    assert crew.failing == 1

@@ -1,0 +1,105 @@
+"""Entries that somebody else has written into the streams of the queue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import redis
+
+from enode_django.equeue import administration
+from enode_django.equeue.messages import PulledBatch
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.transports.redis_streams import MENDED_PER_CALL, RedisStreamsTransport
+from enode_django.exceptions import ForeignEntries, QueueError
+
+
+def shown(batches: Sequence[PulledBatch]) -> dict[int, list[tuple[int, bytes]]]:
+    return {batch.queue: list(zip(batch.offsets, batch.bodies, strict=True)) for batch in batches}
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"foreign-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def client(redis_url: str, prefix: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+        client.delete(*client.scan_iter(f"{prefix}:*", count=1_000))
+
+
+@pytest.fixture
+def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[RedisStreamsTransport]:
+    transport = RedisStreamsTransport(redis_url, prefix=prefix)
+    transport.create_topic("topic", 2)
+    transport.send("topic", {0: [b"1", b"2"], 1: [b"other"]})
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def intrude(client: redis.Redis, prefix: str) -> Callable[[str], object]:
+    log = Keys(prefix).log("topic", 0)
+    return lambda id: client.xadd(log, {"x": "y", "z": "!"}, id=id)
+
+
+@pytest.mark.parametrize("id", ["*", "1700000000000-12", "2-1", "77-0"])
+def test_they_are_named_and_deleted(
+    transport: RedisStreamsTransport, intrude: Callable[[str], object], prefix: str, id: str
+) -> None:
+    intrude(id)
+    if id != "2-1":  # above the end, but below the next message
+        with pytest.raises(ForeignEntries, match=rf"{prefix}:\{{topic:0\}}:log .* manage.py equeue mend topic"):
+            transport.send("topic", {0: [b"3"]})
+        assert transport.end_offsets("topic") == {0: 2, 1: 1}
+    assert administration.mend(transport) == {"topic": {0: 1, 1: 0}}
+    assert transport.send("topic", {0: [b"3", b"4"], 1: [b"more"]}) == {0: 2, 1: 1}
+    assert shown(transport.pull("topic", {0: 0, 1: 0}, limit=10)) == {
+        0: [(0, b"1"), (1, b"2"), (2, b"3"), (3, b"4")],
+        1: [(0, b"other"), (1, b"more")],
+    }
+    assert administration.mend(transport, ["topic"]) == {"topic": {0: 0, 1: 0}}
+
+
+def test_nobody_is_given_one_and_whoever_finds_nothing_else_is_told(
+    transport: RedisStreamsTransport, intrude: Callable[[str], object]
+) -> None:
+    intrude("*")
+    assert shown(transport.pull("topic", {0: 0}, limit=10)) == {0: [(0, b"1"), (1, b"2")]}
+    assert shown(transport.pull("topic", {0: 2, 1: 0}, limit=10)) == {1: [(0, b"other")]}
+    with pytest.raises(ForeignEntries, match="hold entries of somebody else"):
+        transport.pull("topic", {0: 2, 1: 1}, limit=10, wait=5.0)
+
+
+def test_one_between_two_messages_is_passed_over(
+    transport: RedisStreamsTransport, intrude: Callable[[str], object]
+) -> None:
+    intrude("2-5")
+    transport.send("topic", {0: [b"3"]})
+    assert shown(transport.pull("topic", {0: 0}, limit=10)) == {0: [(0, b"1"), (1, b"2"), (2, b"3")]}
+
+
+def test_many_are_deleted(transport: RedisStreamsTransport, client: redis.Redis, prefix: str) -> None:
+    pipeline = client.pipeline()
+    for _ in range(MENDED_PER_CALL + 1):
+        pipeline.xadd(Keys(prefix).log("topic", 0), {"x": "y"})
+    pipeline.execute()
+    assert transport.mend("topic") == {0: MENDED_PER_CALL + 1, 1: 0}
+    assert transport.send("topic", {0: [b"3"]}) == {0: 2}
+
+
+def test_a_queue_without_messages_is_mended_too(transport: RedisStreamsTransport, client: redis.Redis) -> None:
+    transport.create_topic("empty", 1)
+    log = transport._keys.log("empty", 0)
+    client.xadd(log, {"x": "y"})
+    assert transport.mend("empty") == {0: 1}
+    assert transport.send("empty", {0: [b"1"]}) == {0: 0}
+
+
+def test_where_nobody_else_can_write_there_is_nothing_to_mend() -> None:
+    with pytest.raises(QueueError, match="nobody else can write into the queues of MemoryTransport"):
+        administration.mend(MemoryTransport())
