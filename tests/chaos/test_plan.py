@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
@@ -48,7 +49,10 @@ def test_a_plan_has_nothing_but_the_choices_and_is_over_in_time(
 
 @given(SEEDS, SECONDS, CHOICES)
 def test_no_target_has_two_faults_at_once(seed: int, seconds: float, choices: dict[str, Choice]) -> None:
-    plan = make_plan(seed, seconds, choices)
+    assert_targets_take_turns(make_plan(seed, seconds, choices))
+
+
+def assert_targets_take_turns(plan: Sequence[PlannedFault]) -> None:
     assert [fault.at for fault in plan] == sorted(fault.at for fault in plan)
     for one, other in combinations(plan, 2):
         assert one.target != other.target or one.end <= other.at
@@ -70,6 +74,30 @@ def test_a_wave_of_faults_is_followed_by_a_calm(seed: int, seconds: float) -> No
 @given(SEEDS)
 def test_long_plans_have_every_kind(seed: int) -> None:
     assert {fault.kind for fault in make_plan(seed, 300, EVERYTHING)} == EVERYTHING.keys()
+
+
+@given(SEEDS, st.floats(SHORTEST_WAVE + CALM, 600))
+def test_every_round_has_a_rebuild_about_halfway(seed: int, seconds: float) -> None:
+    nearest = min(
+        abs(fault.at - seconds / 2) for fault in make_plan(seed, seconds, EVERYTHING) if fault.kind == "rebuild"
+    )
+    assert nearest <= CALM
+
+
+@given(SEEDS, SECONDS, CHOICES, st.floats(0, SHORTEST_WAVE), st.floats(0, 30))
+def test_a_kind_for_halfway_is_there_once_for_certain(
+    seed: int, seconds: float, choices: dict[str, Choice], shortest: float, more: float
+) -> None:
+    plan = make_plan(seed, seconds, {**choices, "g": Choice(["one", "g"], shortest, shortest + more, halfway=True)})
+    kinds = [fault.kind for fault in plan]
+    assert ("g" in kinds) == (seconds >= SHORTEST_WAVE + CALM)
+    assert shortest <= min((fault.seconds for fault in plan if fault.kind == "g"), default=shortest)
+    assert_targets_take_turns(plan)
+
+
+def test_a_rebuild_that_is_switched_off_comes_at_no_time() -> None:
+    without = {name: choice for name, choice in EVERYTHING.items() if name != "rebuild"}
+    assert "rebuild" not in {fault.kind for seed in range(20) for fault in make_plan(seed, 75, without)}
 
 
 def test_another_seed_makes_another_plan() -> None:
