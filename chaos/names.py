@@ -17,6 +17,10 @@ HOSTS = ("first", "second")
 GUEST = "guest"
 """A supervisor that comes and goes."""
 CLIENTS, CELERY, DRIVER, BROKER = "clients", "celery", "driver", "broker"
+REDIS, CLUSTER = "redis", "redis-cluster"
+TRANSPORTS = (BROKER, REDIS, CLUSTER)
+NODES = ("node-1", "node-2", "node-3")
+"""The masters of a Redis Cluster."""
 ONLOOKER = "onlooker"
 """A consumer group that commits nothing, so that what was sent is kept to the end."""
 PREFIX = "chaos"
@@ -39,8 +43,13 @@ ENODE: Mapping[str, Any] = {
 
 
 class Setup(NamedTuple):
-    """What kind of world it is. ``transport`` is "broker" or "redis", ``faults`` are the kinds switched on."""
+    """What kind of world it is. ``transport`` is one of `TRANSPORTS`, ``faults`` are the kinds switched on."""
 
     transport: str
     shards: int
     faults: frozenset[str] = frozenset()
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The names of the proxies to the queue that faults may befall. In a cluster each leads to a node, for all."""
+        return NODES if self.transport == CLUSTER else (*HOSTS, CLIENTS)

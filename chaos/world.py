@@ -27,7 +27,6 @@ from chaos.names import (
     HOSTS,
     OBSERVERS,
     ONLOOKER,
-    PREFIX,
     QUEUES,
     Setup,
 )
@@ -182,17 +181,12 @@ class World:
     def describe(self, *, finished: bool) -> None:
         """Write ``run.json``."""
         services = self.services
-        queue = (
-            {"kind": "broker", "directory": str(services.broker.queue_directory)}
-            if services.uses_broker
-            else {"kind": "redis", "url": services.redis.url, "prefix": PREFIX}
-        )
         about = {
             "seed": self.seed,
             "transport": self.setup.transport,
             "read_database": services.read_database,
             "shards": services.shards,
-            "queue": queue,
+            "queue": services.queue_left,
             "command_topic": COMMANDS,
             "event_topic": EVENTS,
             "group": GROUP,

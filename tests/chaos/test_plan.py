@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.faults import ALL, KINDS, switched_on
-from chaos.names import Setup
+from chaos.names import TRANSPORTS, Setup
 from chaos.plan import CALM, LONGEST_WAVE, SHORTEST_WAVE, Choice, PlannedFault, make_plan
 
 SEEDS = st.integers(0, 2**32)
@@ -111,7 +111,7 @@ def test_a_plan_without_time_or_choices_is_empty() -> None:
     assert make_plan(1, 100, {"nowhere": Choice([])}) == []
 
 
-@pytest.mark.parametrize("transport", ["broker", "redis"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("shards", [1, 2])
 def test_every_kind_names_targets_that_its_world_has(transport: str, shards: int) -> None:
     known = {"postgres 0", "postgres 1"} if shards == 2 else {"postgres 0"}
