@@ -50,6 +50,11 @@ class Setup(NamedTuple):
     faults: frozenset[str] = frozenset()
 
     @property
+    def postgres(self) -> list[str]:
+        """The PostgreSQL servers as targets of faults."""
+        return [f"postgres {number}" for number in range(self.shards)]
+
+    @property
     def ways(self) -> tuple[str, ...]:
         """The names of the proxies to the queue that faults may befall. In a cluster each leads to a node, for all."""
         return NODES if self.transport == CLUSTER else (*HOSTS, CLIENTS)

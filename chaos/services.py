@@ -28,7 +28,7 @@ from chaos.names import (
 )
 from chaos.proxy import Proxy
 from chaos.redis_servers import RedisCluster, told_port
-from chaos.servers import DialledBroker, Standby, can_mount
+from chaos.servers import DialledBroker, SmallPostgres, Standby, can_mount
 from enode_django import conf
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
@@ -48,12 +48,14 @@ class Services:
 
     def __init__(self, setup: Setup, broker_environment: Mapping[str, str]) -> None:
         self.setup = setup
-        self.postgres = [Postgres({"fsync": "off"}) for _ in range(setup.shards)]
+        has_small_disks = "full-disk" in setup.faults and can_mount()
+        make_postgres = SmallPostgres if has_small_disks else Postgres
+        self.postgres: list[Postgres] = [make_postgres({"fsync": "off"}) for _ in range(setup.shards)]
         self.standbys: dict[int, Standby] = {}
         self.redis = Redis({"appendfsync": "always"})
         self.redis_replica: Redis | None = None
         self.cluster: RedisCluster | None = None
-        self.broker = DialledBroker(broker_environment, small="full-disk" in setup.faults and can_mount())
+        self.broker = DialledBroker(broker_environment, small=has_small_disks)
         self.ways: dict[str, Proxy] = {}
         self.transport: Transport
         """The driver's own."""
@@ -194,6 +196,10 @@ class Services:
         """Ask the read database."""
         with psycopg.connect(self.read_database, autocommit=True, connect_timeout=QUERY_SECONDS) as connection:
             return connection.execute(statement.encode()).fetchall()
+
+    def postgres_of(self, target: str) -> Postgres:
+        """Return the server in charge that a target of `Setup.postgres` names."""
+        return self.postgres[int(target.split()[1])]
 
     # -- who is in charge -----------------------------------------------------------------------------------------
 

@@ -16,22 +16,17 @@ PAUSED = 0.3
 """The share of dead nodes that only stand still."""
 
 
-def _postgres(setup: Setup) -> list[str]:
-    return [f"postgres {number}" for number in range(setup.shards)]
-
-
 class _ServerFault(Fault):
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [*_postgres(setup), REDIS, *([BROKER] if setup.transport == BROKER else [])]
+        return [*setup.postgres, REDIS, *([BROKER] if setup.transport == BROKER else [])]
 
     @property
     def _server(self) -> Server:
-        kind, _, number = self.planned.target.partition(" ")
-        if kind == "postgres":
-            return self.world.services.postgres[int(number)]
-        services = self.world.services
-        return services.broker if kind == BROKER else services.redis
+        services, target = self.world.services, self.planned.target
+        if target in (BROKER, REDIS):
+            return services.broker if target == BROKER else services.redis
+        return services.postgres_of(target)
 
 
 class KillServer(_ServerFault):
@@ -107,11 +102,11 @@ class DeadClusterNode(Fault):
 class _PostgresFault(Fault):
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return _postgres(setup)
+        return setup.postgres
 
     def _ask(self, statement: str) -> list[int]:
         """The first column. Raises `Skipped` if the server is away."""
-        server = self.world.services.postgres[int(self.planned.target.split()[1])]
+        server = self.world.services.postgres_of(self.planned.target)
         try:
             with psycopg.connect(server.url, autocommit=True, connect_timeout=2) as connection:
                 return [int(row[0]) for row in connection.execute(statement.encode())]
