@@ -16,7 +16,7 @@ HOSTS = ("first", "second")
 """The supervisors that are there all the time."""
 GUEST = "guest"
 """A supervisor that comes and goes."""
-CLIENTS, CELERY, DRIVER, BROKER = "clients", "celery", "driver", "broker"
+CLIENTS, CELERY, BEAT, DRIVER, BROKER = "clients", "celery", "beat", "driver", "broker"
 REDIS, CLUSTER = "redis", "redis-cluster"
 TRANSPORTS = (BROKER, REDIS, CLUSTER)
 NODES = ("node-1", "node-2", "node-3")
@@ -26,6 +26,8 @@ ONLOOKER = "onlooker"
 PREFIX = "chaos"
 """Of the keys in Redis."""
 CELERY_DATABASE = 5
+SNAPSHOTS_EVERY = 10.0
+"""Seconds between the snapshots that beat asks for."""
 
 ENODE: Mapping[str, Any] = {
     "QUEUES_PER_TOPIC": QUEUES,

@@ -12,6 +12,7 @@ import psycopg
 import redis
 
 from chaos.names import (
+    BEAT,
     BROKER,
     CELERY,
     CELERY_DATABASE,
@@ -122,7 +123,7 @@ class Services:
         return proxy.port
 
     def _start_proxies(self) -> None:
-        for name in () if self.cluster else (*HOSTS, GUEST, CLIENTS, CELERY, DRIVER):
+        for name in () if self.cluster else (*HOSTS, GUEST, CLIENTS, CELERY, BEAT, DRIVER):
             self.ways[name] = self._proxy(self.queue_server.port)
         self._to_redis = self._proxy(self.redis.port)
         if self.standbys:
