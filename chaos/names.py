@@ -26,7 +26,7 @@ ONLOOKER = "onlooker"
 PREFIX = "chaos"
 """Of the keys in Redis."""
 CELERY_DATABASE = 5
-SNAPSHOTS_EVERY = 10.0
+SNAPSHOTS_EVERY = 5.0
 """Seconds between the snapshots that beat asks for."""
 
 ENODE: Mapping[str, Any] = {
