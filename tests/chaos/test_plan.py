@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.faults import ALL, KINDS, switched_on
-from chaos.names import TRANSPORTS, Setup
+from chaos.names import BEAT, BROKER, CELERY, CLUSTER, HOSTS, NODES, REDIS, TRANSPORTS, Setup
 from chaos.plan import CALM, LONGEST_WAVE, SHORTEST_WAVE, Choice, PlannedFault, make_plan
 
 SEEDS = st.integers(0, 2**32)
@@ -121,6 +121,17 @@ def test_every_kind_names_targets_that_its_world_has(transport: str, shards: int
         assert {target for target in targets if target.startswith("postgres")} <= known
         assert transport == "broker" or not any("broker" in target for target in targets)
         assert 0 <= kind.shortest <= kind.longest or (kind.shortest, kind.longest) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["kill-group", "pause-group"])
+def test_celery_and_its_beat_are_targets(kind: str) -> None:
+    assert {*HOSTS, CELERY, BEAT} == {*KINDS[kind].targets(Setup(BROKER, 1))}
+
+
+def test_connections_to_a_cluster_are_those_to_its_nodes() -> None:
+    assert KINDS["cut-connections"].targets(Setup(CLUSTER, 1)) == [f"way {node}" for node in NODES]
+    assert KINDS["dead-cluster-node"].targets(Setup(CLUSTER, 1)) == [*NODES]
+    assert KINDS["dead-cluster-node"].targets(Setup(REDIS, 1)) == []
 
 
 def test_switches_add_and_take_away_kinds() -> None:
