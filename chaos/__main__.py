@@ -16,7 +16,8 @@ from types import FrameType
 
 from chaos.errors import ChaosError
 from chaos.faults import ALL, KINDS, switched_on
-from chaos.names import Setup
+from chaos.faults.servers import DeadClusterNode
+from chaos.names import BROKER, CLUSTER, REDIS, TRANSPORTS, Setup
 from chaos.processes import guarded_directory
 from chaos.rounds import Round, run_round
 from chaos.servers import can_mount, take_private_mounts
@@ -25,15 +26,21 @@ ROUND_MINUTES = 2.0
 BESIDE_FAULTS = 45.0
 """Seconds of a round that are not of the faults: starting, finishing, judging."""
 LEAST_SECONDS = 10.0
-WORLDS = [(transport, shards) for shards in (1, 2) for transport in ("broker", "redis")]
+WORLDS = [(transport, shards) for shards in (1, 2) for transport in TRANSPORTS]
+BOTH = "both"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=ROUND_MINUTES, help="in rounds of two minutes")
     parser.add_argument("--seed", type=int, help="decides worlds, load and faults; by default any, and printed")
-    parser.add_argument("--transport", choices=["broker", "redis", "both"], default="both")
-    parser.add_argument("--shards", choices=["1", "2", "both"], default="both")
+    parser.add_argument(
+        "--transport",
+        choices=[*TRANSPORTS, BOTH],
+        default=BOTH,
+        help=f"{BOTH}: {BROKER} and {REDIS}, and {CLUSTER} with {DeadClusterNode.name}",
+    )
+    parser.add_argument("--shards", choices=["1", "2", BOTH], default=BOTH)
     kinds = [*sorted(KINDS), ALL]
     off = ", ".join(sorted(name for name, kind in KINDS.items() if not kind.default)) or "none"
     parser.add_argument(
@@ -56,16 +63,30 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--directory", type=Path, help="keep what the checker reads in this directory")
     parser.add_argument("--plan", action="store_true", help="print the planned faults, and run nothing")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if vain := faults_without_target(options):
+        parser.error(f"nothing can be befallen by {', '.join(vain)} here; choose another --transport, or leave it out")
+    return options
+
+
+def faults_without_target(options: argparse.Namespace) -> list[str]:
+    """The kinds that are asked for by name, and that no world of the run has a target for."""
+    setups = [Setup(*world) for world in worlds_of(options)]
+    return [name for name in options.more if name != ALL and not any(map(KINDS[name].targets, setups))]
+
+
+def worlds_of(options: argparse.Namespace) -> list[tuple[str, int]]:
+    """The worlds that the run may choose from, as transport and shards."""
+    transports = {options.transport}
+    if options.transport == BOTH:
+        has_dead_nodes = DeadClusterNode.name in switched_on(options.more, options.less)
+        transports = {BROKER, REDIS, *([CLUSTER] if has_dead_nodes else [])}
+    return [world for world in WORLDS if world[0] in transports and options.shards in (str(world[1]), BOTH)]
 
 
 def rounds_of(options: argparse.Namespace) -> Iterator[Round]:
     """The first one has the run's own seed and the first world that is wanted; the others are dealt."""
-    worlds = [
-        (transport, shards)
-        for transport, shards in WORLDS
-        if options.transport in (transport, "both") and options.shards in (str(shards), "both")
-    ]
+    worlds = worlds_of(options)
     chance = random.Random(f"rounds {options.seed}")
     count = max(1, round(options.minutes / ROUND_MINUTES))
     seconds = max(LEAST_SECONDS, 60 * options.minutes / count - BESIDE_FAULTS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from chaos.names import NODES
 from chaos.world import World
 
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename ~ '^(enode_django|bank|notes)_'"
@@ -28,6 +29,8 @@ def keep_evidence(world: World) -> None:
     if services.uses_broker:
         shutil.copytree(services.broker.queue_directory, evidence / "queue")
         shutil.copy(services.broker.directory / "server.log", world.run / "logs" / "broker.log")
+    for name, node in zip(NODES, services.cluster.servers if services.cluster else (), strict=False):
+        shutil.copy(node.directory / "server.log", world.run / "logs" / f"{name}.log")
     for number, server in enumerate(services.postgres):
         shutil.copy(server.directory / "server.log", world.run / "logs" / f"postgres-{number}.log")
 

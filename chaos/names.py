@@ -16,12 +16,18 @@ HOSTS = ("first", "second")
 """The supervisors that are there all the time."""
 GUEST = "guest"
 """A supervisor that comes and goes."""
-CLIENTS, CELERY, DRIVER, BROKER = "clients", "celery", "driver", "broker"
+CLIENTS, CELERY, BEAT, DRIVER, BROKER = "clients", "celery", "beat", "driver", "broker"
+REDIS, CLUSTER = "redis", "redis-cluster"
+TRANSPORTS = (BROKER, REDIS, CLUSTER)
+NODES = ("node-1", "node-2", "node-3")
+"""The masters of a Redis Cluster."""
 ONLOOKER = "onlooker"
 """A consumer group that commits nothing, so that what was sent is kept to the end."""
 PREFIX = "chaos"
 """Of the keys in Redis."""
 CELERY_DATABASE = 5
+SNAPSHOTS_EVERY = 5.0
+"""Seconds between the snapshots that beat asks for."""
 
 ENODE: Mapping[str, Any] = {
     "QUEUES_PER_TOPIC": QUEUES,
@@ -39,8 +45,18 @@ ENODE: Mapping[str, Any] = {
 
 
 class Setup(NamedTuple):
-    """What kind of world it is. ``transport`` is "broker" or "redis", ``faults`` are the kinds switched on."""
+    """What kind of world it is. ``transport`` is one of `TRANSPORTS`, ``faults`` are the kinds switched on."""
 
     transport: str
     shards: int
     faults: frozenset[str] = frozenset()
+
+    @property
+    def postgres(self) -> list[str]:
+        """The PostgreSQL servers as targets of faults."""
+        return [f"postgres {number}" for number in range(self.shards)]
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The names of the proxies to the queue that faults may befall. In a cluster each leads to a node, for all."""
+        return NODES if self.transport == CLUSTER else (*HOSTS, CLIENTS)

@@ -14,12 +14,14 @@ SHORTEST_GAP, LONGEST_GAP = 0.2, 3.0
 
 
 class Choice(NamedTuple):
-    """A kind of fault as the plan sees it: what it may befall, how long it lasts, how often it is drawn."""
+    """A kind of fault as the plan sees it: what it may befall, how long it lasts, how often it is drawn. One that is
+    ``halfway`` also comes in the middle of every round."""
 
     targets: Sequence[str]
     shortest: float = 0.0
     longest: float = 0.0
     weight: float = 1.0
+    halfway: bool = False
 
 
 class PlannedFault(NamedTuple):
@@ -38,22 +40,36 @@ class PlannedFault(NamedTuple):
         return self.at + self.seconds
 
 
+class _Wave(NamedTuple):
+    begin: float
+    end: float
+    faults: list[PlannedFault]
+
+    def nearest(self, at: float, seconds: float = 0.0) -> float:
+        """When something that lasts ``seconds`` has to begin in this wave, to be nearest to a time."""
+        return max(self.begin, min(at, self.end - seconds))
+
+
 def make_plan(seed: int, seconds: float, choices: Mapping[str, Choice]) -> list[PlannedFault]:
     """Plan waves of faults with a calm after each; everything is over after ``seconds``.
 
     Within a wave faults overlap, but no target has two at once. Each kind comes once before any comes again, as far as
-    the time lasts. A kind without targets is left out.
+    the time lasts. A kind without targets is left out. The wave that is nearest to the middle has a fault of each kind
+    that is ``halfway``, as near to the middle as this wave is.
     """
     chance = random.Random(f"plan {seed}")
     usable = {name: choices[name] for name in sorted(choices) if choices[name].targets}
-    plan: list[PlannedFault] = []
+    waves: list[_Wave] = []
     deck: list[str] = []
     begin = 0.0
     while usable and begin + SHORTEST_WAVE + CALM <= seconds:
         end = min(begin + chance.uniform(SHORTEST_WAVE, LONGEST_WAVE), seconds - CALM)
-        plan += _wave(chance, usable, deck, begin, end)
+        waves.append(_Wave(begin, end, _wave(chance, usable, deck, begin, end)))
         begin = end + CALM
-    return plan
+    if waves:
+        middle = seconds / 2
+        _put_in(chance, usable, min(waves, key=lambda wave: abs(wave.nearest(middle) - middle)), middle)
+    return [fault for wave in waves for fault in wave.faults]
 
 
 def _wave(
@@ -74,6 +90,21 @@ def _wave(
             seconds = chance.uniform(choice.shortest, min(choice.longest, end - at))
             wave.append(PlannedFault(at, kind, chance.choice(free), seconds, chance.random(), chance.getrandbits(32)))
     return wave
+
+
+def _put_in(chance: random.Random, choices: Mapping[str, Choice], wave: _Wave, at: float) -> None:
+    """Let a wave have a fault of each kind that is ``halfway``. It takes the place of what its target had then."""
+    for kind, choice in choices.items():
+        if choice.halfway and choice.shortest <= wave.end - wave.begin:
+            begin = wave.nearest(at, choice.shortest)
+            seconds = max(choice.shortest, chance.uniform(choice.shortest, min(choice.longest, wave.end - begin)))
+            target = chance.choice(sorted(choice.targets))
+            fault = PlannedFault(begin, kind, target, seconds, chance.random(), chance.getrandbits(32))
+            wave.faults[:] = sorted([fault, *(one for one in wave.faults if not _collide(one, fault))])
+
+
+def _collide(one: PlannedFault, other: PlannedFault) -> bool:
+    return one.target == other.target and one.end >= other.at and other.end >= one.at
 
 
 def _shuffled(chance: random.Random, choices: Mapping[str, Choice]) -> list[str]:

@@ -24,9 +24,9 @@ _STARTED = re.compile(r"started (event )?worker (\S+), process (\d+)")
 
 
 @contextlib.contextmanager
-def guarded_directory() -> Iterator[Path]:
+def guarded_directory(prefix: str = "enode-chaos-") -> Iterator[Path]:
     """A directory for the block. It ends with this process, and so does whatever works in it, even after a kill -9."""
-    directory = Path(tempfile.mkdtemp(prefix="enode-chaos-")).resolve()
+    directory = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
     guard = subprocess.Popen([sys.executable, GUARD, str(os.getpid()), directory], cwd="/", start_new_session=True)
     try:
         yield directory

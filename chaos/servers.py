@@ -12,8 +12,8 @@ from pathlib import Path
 
 from sample_project.embedded import Broker, Postgres, ServerUnavailable
 
-ROOM = 128
-"""MiB of the small file system."""
+ROOM, POSTGRES_ROOM = 128, 512
+"""MiB of the small file systems."""
 BACKUP_SECONDS = 60.0
 PRIVATE = "CHAOS_PRIVATE_MOUNTS"
 """The environment variable of a driver that has mounts of its own, which end with its processes."""
@@ -34,6 +34,17 @@ def take_private_mounts(arguments: Sequence[str]) -> None:
         os.execvp("unshare", ["unshare", "--mount", sys.executable, "-m", "chaos", *arguments])
 
 
+def mount_small(directory: Path, options: str) -> None:
+    """Mount an empty file system there. Raises `ServerUnavailable` if others would see it."""
+    if not os.environ.get(PRIVATE):
+        raise ServerUnavailable("a small file system is mounted by a driver with private mounts only")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "enode-chaos", directory], check=True)
+
+
+def unmount(directory: Path) -> None:
+    subprocess.run(["umount", "--lazy", directory], check=False)
+
+
 class DialledBroker(Broker):
     """A broker that starts with variables of the environment, those of `chaos.dials` among them. ``small``: its
     messages lie in a file system of `ROOM`."""
@@ -52,10 +63,7 @@ class DialledBroker(Broker):
 
     def _prepare(self) -> None:
         if self._small:
-            if not os.environ.get(PRIVATE):
-                raise ServerUnavailable("a small file system is mounted by a driver with private mounts only")
-            options = f"size={ROOM}m"
-            subprocess.run(["mount", "-t", "tmpfs", "-o", options, "enode-chaos", self.directory], check=True)
+            mount_small(self.directory, f"size={ROOM}m")
         super()._prepare()
 
     def _command(self) -> Sequence[str | Path]:
@@ -65,7 +73,28 @@ class DialledBroker(Broker):
     def close(self) -> None:
         self.stop()
         if self._small and self._directory is not None:
-            subprocess.run(["umount", "--lazy", self._directory], check=False)
+            unmount(self._directory)
+        super().close()
+
+
+class SmallPostgres(Postgres):
+    """A server whose data and log lie in a file system of `POSTGRES_ROOM`, which is enough until somebody fills it."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__({"max_wal_size": "128MB", **settings})
+
+    def _prepare(self) -> None:
+        data = self.directory / "data"
+        data.mkdir()
+        account = self._account
+        owner = f",uid={account.pw_uid},gid={account.pw_gid}" if account else ""
+        mount_small(data, f"size={POSTGRES_ROOM}m,mode=700{owner}")
+        super()._prepare()
+
+    def close(self) -> None:
+        self.stop()
+        if self._directory is not None:
+            unmount(self._directory / "data")
         super().close()
 
 

@@ -11,9 +11,25 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import redis
 
-from chaos.names import BROKER, CELERY, CELERY_DATABASE, CLIENTS, DRIVER, GUEST, HOSTS, PREFIX, TIMEOUT, Setup
+from chaos.names import (
+    BEAT,
+    BROKER,
+    CELERY,
+    CELERY_DATABASE,
+    CLIENTS,
+    CLUSTER,
+    DRIVER,
+    GUEST,
+    HOSTS,
+    NODES,
+    PREFIX,
+    REDIS,
+    TIMEOUT,
+    Setup,
+)
 from chaos.proxy import Proxy
-from chaos.servers import DialledBroker, Standby, can_mount
+from chaos.redis_servers import RedisCluster, told_port
+from chaos.servers import DialledBroker, SmallPostgres, Standby, can_mount
 from enode_django import conf
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
@@ -27,16 +43,20 @@ class Services:
     """``with`` starts and ends all. ``postgres``, ``redis``: those in charge, whichever has taken over from which.
 
     ``ways`` are proxies to the queue, by the name of who uses it. To Redis as a cache and as Celery's broker leads
-    another one, and to PostgreSQL one for each server if it has a standby: a failover changes where proxies lead.
+    another one, and to PostgreSQL one for each server if it has a standby: a failover changes where proxies lead. To a
+    Redis Cluster leads one for each node, named by the node: its clients go where it tells them.
     """
 
     def __init__(self, setup: Setup, broker_environment: Mapping[str, str]) -> None:
         self.setup = setup
-        self.postgres = [Postgres({"fsync": "off"}) for _ in range(setup.shards)]
+        has_small_disks = "full-disk" in setup.faults and can_mount()
+        make_postgres = SmallPostgres if has_small_disks else Postgres
+        self.postgres: list[Postgres] = [make_postgres({"fsync": "off"}) for _ in range(setup.shards)]
         self.standbys: dict[int, Standby] = {}
         self.redis = Redis({"appendfsync": "always"})
         self.redis_replica: Redis | None = None
-        self.broker = DialledBroker(broker_environment, small="full-disk" in setup.faults and can_mount())
+        self.cluster: RedisCluster | None = None
+        self.broker = DialledBroker(broker_environment, small=has_small_disks)
         self.ways: dict[str, Proxy] = {}
         self.transport: Transport
         """The driver's own."""
@@ -74,7 +94,10 @@ class Services:
         for number, server in enumerate(self.postgres if self.setup.shards > 1 else []):
             with psycopg.connect(server.url, autocommit=True) as connection:
                 connection.execute(f"CREATE DATABASE events{number}".encode())
-        if "redis-failover" in self.setup.faults and not self.uses_broker:
+        if self.setup.transport == CLUSTER:
+            self.cluster = RedisCluster(len(NODES), more={"appendfsync": "always"}, tell=self._way_to_node)
+            self._stack.callback(self.cluster.close)
+        if "redis-failover" in self.setup.faults and self.setup.transport == REDIS:
             self._start_replica()
         if "postgres-failover" in self.setup.faults:
             self._start_standbys()
@@ -94,8 +117,13 @@ class Services:
                 connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
                 connection.execute("SELECT pg_reload_conf()")
 
+    def _way_to_node(self, port: int) -> int:
+        """Make a proxy to the next node, and return its port."""
+        proxy = self.ways[NODES[len(self.ways)]] = self._proxy(port)
+        return proxy.port
+
     def _start_proxies(self) -> None:
-        for name in (*HOSTS, GUEST, CLIENTS, CELERY, DRIVER):
+        for name in () if self.cluster else (*HOSTS, GUEST, CLIENTS, CELERY, BEAT, DRIVER):
             self.ways[name] = self._proxy(self.queue_server.port)
         self._to_redis = self._proxy(self.redis.port)
         if self.standbys:
@@ -121,7 +149,18 @@ class Services:
         return {"BACKEND": conf.REDIS_STREAMS, "LOCATION": self._queue_url(name), "OPTIONS": options}
 
     def _queue_url(self, name: str) -> str:
+        if self.cluster:
+            return self.cluster.url
         return _changed(self.queue_server.url, port=self.ways[name].port)
+
+    @property
+    def queue_left(self) -> dict[str, str]:
+        """Where the checker finds the queue."""
+        if self.uses_broker:
+            return {"kind": BROKER, "directory": str(self.broker.queue_directory)}
+        node = self.cluster.servers[0] if self.cluster else self.redis
+        url = _changed(node.url, port=told_port(node))
+        return {"kind": self.setup.transport, "url": url, "prefix": PREFIX}
 
     @property
     def celery_url(self) -> str:
@@ -158,6 +197,10 @@ class Services:
         """Ask the read database."""
         with psycopg.connect(self.read_database, autocommit=True, connect_timeout=QUERY_SECONDS) as connection:
             return connection.execute(statement.encode()).fetchall()
+
+    def postgres_of(self, target: str) -> Postgres:
+        """Return the server in charge that a target of `Setup.postgres` names."""
+        return self.postgres[int(target.split()[1])]
 
     # -- who is in charge -----------------------------------------------------------------------------------------
 

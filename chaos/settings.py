@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+from chaos.names import SNAPSHOTS_EVERY
 from sample_project.settings import *  # noqa: F403
 from sample_project.settings import DATABASES as SAMPLE_DATABASES
 from sample_project.settings import ENODE as SAMPLE_ENODE
@@ -32,4 +33,4 @@ DATABASES = {
     alias: {**database, "OPTIONS": {"connect_timeout": CONNECT_SECONDS, **database["OPTIONS"]}}
     for alias, database in SAMPLE_DATABASES.items()
 }
-CELERY_BEAT_SCHEDULE = {}
+CELERY_BEAT_SCHEDULE = {"snapshots": {"task": "enode_django.build_snapshots", "schedule": SNAPSHOTS_EVERY}}

@@ -13,12 +13,18 @@ from chaos.world import World
 
 TICK = 0.05
 LONGER = 1.25
+AGAIN = 1.0
+"""Seconds until what each round must have is tried again."""
 
 
 class _Step(NamedTuple):
     at: float
     planned: PlannedFault
     ends: bool
+
+
+def _order(step: _Step) -> tuple[float, bool]:
+    return step.at, step.ends
 
 
 class Timeline:
@@ -31,7 +37,7 @@ class Timeline:
         self._world = world
         self._say = say
         steps = [_Step(fault.at, fault, False) for fault in plan] + [_Step(fault.end, fault, True) for fault in plan]
-        self._steps = sorted(steps, key=lambda step: (step.at, step.ends))
+        self._steps = sorted(steps, key=_order)
         self._open: dict[PlannedFault, Fault] = {}
 
     def run(self, seconds: float, tick: Callable[[], None]) -> None:
@@ -55,22 +61,31 @@ class Timeline:
 
     def _take(self, step: _Step) -> None:
         if not step.ends:
-            self._begin(step.planned)
+            self._begin(step)
         elif fault := self._open.pop(step.planned, None):
             fault.end()
             if step.planned.seconds:
                 self._say(f"{step.planned.kind} of {step.planned.target} is over")
 
-    def _begin(self, planned: PlannedFault) -> None:
+    def _begin(self, step: _Step) -> None:
+        planned = step.planned
         fault = KINDS[planned.kind](self._world, planned)
         try:
             done = fault.begin()
         except Skipped as reason:
             self.skipped[planned.kind] += 1
             self._say(f"{planned.kind} of {planned.target} was left out: {reason}")
+            if fault.halfway:
+                self._put_off(step)
             return
         self._open[planned] = fault
         self.made[planned.kind] += 1
         self._world.faults.note(fault=planned.kind, target=planned.target, seconds=round(planned.seconds, 3), done=done)
         lasting = f" for {planned.seconds:.1f} s" if planned.seconds else ""
         self._say(f"{planned.kind} of {planned.target}{lasting}: {done}")
+
+    def _put_off(self, step: _Step) -> None:
+        """Let a fault that could not begin do so later, and last as long as planned."""
+        late = [step, *(other for other in self._steps if other.planned is step.planned)]
+        others = [other for other in self._steps if other.planned is not step.planned]
+        self._steps = sorted([*others, *(one._replace(at=one.at + AGAIN) for one in late)], key=_order)

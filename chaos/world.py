@@ -16,6 +16,7 @@ from chaos.dials import VARIABLE, Dials
 from chaos.errors import ChaosError
 from chaos.journal import Journal
 from chaos.names import (
+    BEAT,
     BROKER,
     CELERY,
     CLIENTS,
@@ -27,7 +28,6 @@ from chaos.names import (
     HOSTS,
     OBSERVERS,
     ONLOOKER,
-    PREFIX,
     QUEUES,
     Setup,
 )
@@ -50,7 +50,7 @@ class World:
         self.ended_by_themselves: list[str] = []
         for part in ("tmp", "logs"):
             (directory / part).mkdir()
-        self.dials = {name: Dials(self._dials_of(name)) for name in (*HOSTS, GUEST, CLIENTS, CELERY, BROKER)}
+        self.dials = {name: Dials(self._dials_of(name)) for name in (*HOSTS, GUEST, CLIENTS, CELERY, BEAT, BROKER)}
         self.services = Services(setup, self._base_environment(BROKER))
         self._children: dict[str, Child] = {}
         self._stack = contextlib.ExitStack()
@@ -105,9 +105,10 @@ class World:
         for name in (*HOSTS, GUEST):
             self._add(Supervisor(name, supervising, self._environment(name), self._log_of(name)))
         options = ["--pool=prefork", "--concurrency=1", "--without-mingle", "--without-gossip", "--loglevel=INFO"]
-        working: list[str | Path] = [sys.executable, "-m", "celery", "-A", "sample_project", "worker", *options]
-        self._add(Child(CELERY, working, self._environment(CELERY), self._log_of(CELERY)))
-        for name in (*HOSTS, CELERY):
+        for name, command in ((CELERY, ["worker", *options]), (BEAT, ["beat", "--loglevel=INFO"])):
+            celery: list[str | Path] = [sys.executable, "-m", "celery", "-A", "sample_project", *command]
+            self._add(Child(name, celery, self._environment(name), self._log_of(name)))
+        for name in (*HOSTS, CELERY, BEAT):
             self._children[name].start()
 
     def _add(self, child: Child) -> None:
@@ -182,17 +183,12 @@ class World:
     def describe(self, *, finished: bool) -> None:
         """Write ``run.json``."""
         services = self.services
-        queue = (
-            {"kind": "broker", "directory": str(services.broker.queue_directory)}
-            if services.uses_broker
-            else {"kind": "redis", "url": services.redis.url, "prefix": PREFIX}
-        )
         about = {
             "seed": self.seed,
             "transport": self.setup.transport,
             "read_database": services.read_database,
             "shards": services.shards,
-            "queue": queue,
+            "queue": services.queue_left,
             "command_topic": COMMANDS,
             "event_topic": EVENTS,
             "group": GROUP,

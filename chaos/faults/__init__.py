@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaos.faults import connections, failovers, jobs, messages, processes, room, routes, servers, turned
+from chaos.faults import connections, disks, failovers, jobs, messages, processes, room, routes, servers, turned
 from chaos.faults.base import Fault, Skipped
 
 __all__ = ["KINDS", "Fault", "Skipped", "switched_on"]
 
-MODULES = (processes, servers, connections, turned, messages, jobs, failovers, room, routes)
+MODULES = (processes, servers, connections, turned, messages, jobs, failovers, disks, room, routes)
 KINDS: dict[str, type[Fault]] = {kind.name: kind for module in MODULES for kind in module.KINDS}
 ALL = "all"
 

@@ -15,7 +15,8 @@ class Skipped(Exception):
 class Fault(ABC):
     """A kind of fault. One object makes one fault: `begin`, and `end` after the planned time.
 
-    ``default``: it is switched on unless a run says otherwise. ``shortest`` and ``longest`` are seconds.
+    ``default``: it is switched on unless a run says otherwise. ``shortest`` and ``longest`` are seconds. ``halfway``:
+    each round has one in its middle; if it cannot be made then, it is tried again until it can.
     """
 
     name: ClassVar[str]
@@ -23,6 +24,7 @@ class Fault(ABC):
     shortest: ClassVar[float] = 0.0
     longest: ClassVar[float] = 0.0
     weight: ClassVar[float] = 1.0
+    halfway: ClassVar[bool] = False
 
     def __init__(self, world: World, planned: PlannedFault) -> None:
         self.world = world
@@ -35,7 +37,7 @@ class Fault(ABC):
 
     @classmethod
     def choice(cls, setup: Setup) -> Choice:
-        return Choice(cls.targets(setup), cls.shortest, cls.longest, cls.weight)
+        return Choice(cls.targets(setup), cls.shortest, cls.longest, cls.weight, cls.halfway)
 
     @abstractmethod
     def begin(self) -> str:

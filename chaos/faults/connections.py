@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chaos.faults.base import Fault
-from chaos.names import CLIENTS, HOSTS, Setup
+from chaos.names import Setup
 from chaos.proxy import Proxy
 
 LONGEST_DELAY = 0.2
 
 
 class _WayFault(Fault):
-    """Befalls the way of a host, or of the clients, to the queue; the target is "way NAME"."""
+    """Befalls the way of a host, or of the clients, to the queue, or all ways to a node; the target is "way NAME"."""
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [f"way {name}" for name in (*HOSTS, CLIENTS)]
+        return [f"way {name}" for name in setup.ways]
 
     @property
     def _proxy(self) -> Proxy:

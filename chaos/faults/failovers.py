@@ -10,7 +10,7 @@ import redis
 
 from chaos.errors import ChaosError
 from chaos.faults.base import Fault, Skipped
-from chaos.names import Setup
+from chaos.names import REDIS, Setup
 from chaos.processes import signal_process
 from chaos.waiting import wait_until
 from sample_project.embedded import Redis
@@ -28,7 +28,7 @@ class RedisFailover(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return ["redis"] if setup.transport == "redis" else []
+        return [REDIS] if setup.transport == REDIS else []
 
     def begin(self) -> str:
         services = self.world.services
@@ -78,7 +78,7 @@ class PostgresFailover(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [f"postgres {number}" for number in range(setup.shards)]
+        return setup.postgres
 
     def begin(self) -> str:
         number, services = int(self.planned.target.split()[1]), self.world.services

@@ -26,6 +26,7 @@ class Rebuild(_Job):
 
     name = "rebuild"
     weight = 2.0
+    halfway = True
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:

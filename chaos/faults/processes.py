@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 
 from chaos.faults.base import Fault, Skipped
-from chaos.names import CELERY, GUEST, HOSTS, Setup
+from chaos.names import BEAT, CELERY, GUEST, HOSTS, Setup
 from chaos.processes import Child, Supervisor, signal_process
 
 ROLES = ("command", "event")
@@ -94,11 +94,11 @@ class PauseSupervisor(_HostFault):
 
 
 class _GroupFault(Fault):
-    """Befalls a process with all that it has started: a supervisor with its workers, or Celery."""
+    """Befalls a process with all that it has started: a supervisor with its workers, Celery, or its beat."""
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [*HOSTS, CELERY]
+        return [*HOSTS, CELERY, BEAT]
 
     @property
     def _child(self) -> Child:

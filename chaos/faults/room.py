@@ -1,48 +1,15 @@
-"""Disks and memories that are full."""
+"""Memories that are full."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import redis
 
 from chaos.faults.base import Fault, Skipped
 from chaos.faults.failovers import client_of
-from chaos.names import Setup
-from chaos.servers import can_mount
-
-BALLAST = "ballast"
-PIECE = 64 * 1024
-
-
-class FullDisk(Fault):
-    """The file system of the broker's messages, a small one of its own, has no room left for a while."""
-
-    name = "full-disk"
-    default = False
-    shortest, longest = 1.0, 5.0
-
-    @classmethod
-    def targets(cls, setup: Setup) -> list[str]:
-        return ["room broker"] if setup.transport == "broker" and can_mount() else []
-
-    @property
-    def _ballast(self) -> Path:
-        return self.world.services.broker.queue_directory.parent / BALLAST
-
-    def begin(self) -> str:
-        size = 0
-        with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
-            while True:
-                size += file.write(bytes(PIECE))
-        return f"filled it with {size / 1024 / 1024:.1f} MiB"
-
-    def end(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._ballast)
+from chaos.names import REDIS, Setup
 
 
 class FullRedis(Fault):
@@ -54,7 +21,7 @@ class FullRedis(Fault):
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return ["memory redis"] if setup.transport == "redis" else []
+        return ["memory redis"] if setup.transport == REDIS else []
 
     def begin(self) -> str:
         try:
@@ -72,4 +39,4 @@ class FullRedis(Fault):
             client.config_set("maxmemory", size)
 
 
-KINDS: Sequence[type[Fault]] = (FullDisk, FullRedis)
+KINDS: Sequence[type[Fault]] = (FullRedis,)

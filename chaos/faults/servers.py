@@ -8,29 +8,25 @@ from collections.abc import Sequence
 import psycopg
 
 from chaos.faults.base import Fault, Skipped
-from chaos.names import BROKER, Setup
+from chaos.names import BROKER, CLUSTER, NODES, REDIS, Setup
 from chaos.processes import signal_process
-from sample_project.embedded import Server
+from sample_project.embedded import Redis, Server
 
-REDIS = "redis"
-
-
-def _postgres(setup: Setup) -> list[str]:
-    return [f"postgres {number}" for number in range(setup.shards)]
+PAUSED = 0.3
+"""The share of dead nodes that only stand still."""
 
 
 class _ServerFault(Fault):
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return [*_postgres(setup), REDIS, *([BROKER] if setup.transport == "broker" else [])]
+        return [*setup.postgres, REDIS, *([BROKER] if setup.transport == BROKER else [])]
 
     @property
     def _server(self) -> Server:
-        kind, _, number = self.planned.target.partition(" ")
-        if kind == "postgres":
-            return self.world.services.postgres[int(number)]
-        services = self.world.services
-        return services.broker if kind == BROKER else services.redis
+        services, target = self.world.services, self.planned.target
+        if target in (BROKER, REDIS):
+            return services.broker if target == BROKER else services.redis
+        return services.postgres_of(target)
 
 
 class KillServer(_ServerFault):
@@ -73,14 +69,44 @@ class RestartServer(_ServerFault):
         self._server.start()
 
 
+class DeadClusterNode(Fault):
+    """A master of a Redis Cluster is killed, or stands still; nobody else has its slots. It comes back with its log."""
+
+    name = "dead-cluster-node"
+    default = False
+    shortest, longest = 1.0, 8.0
+
+    @classmethod
+    def targets(cls, setup: Setup) -> list[str]:
+        return list(NODES) if setup.transport == CLUSTER else []
+
+    @property
+    def _node(self) -> Redis:
+        cluster = self.world.services.cluster
+        assert cluster is not None, "only a world with a cluster has its nodes as targets"
+        return cluster.servers[NODES.index(self.planned.target)]
+
+    def begin(self) -> str:
+        pid = self._node.pid
+        if self.planned.share < PAUSED:
+            self._node.pause()
+            return f"stopped process {pid}"
+        self._node.kill()
+        return f"killed process {pid}"
+
+    def end(self) -> None:
+        self._node.resume()
+        self._node.start()
+
+
 class _PostgresFault(Fault):
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
-        return _postgres(setup)
+        return setup.postgres
 
     def _ask(self, statement: str) -> list[int]:
         """The first column. Raises `Skipped` if the server is away."""
-        server = self.world.services.postgres[int(self.planned.target.split()[1])]
+        server = self.world.services.postgres_of(self.planned.target)
         try:
             with psycopg.connect(server.url, autocommit=True, connect_timeout=2) as connection:
                 return [int(row[0]) for row in connection.execute(statement.encode())]
@@ -116,4 +142,4 @@ class KillBackend(_PostgresFault):
         return f"killed the backend {pid}"
 
 
-KINDS: Sequence[type[Fault]] = (KillServer, PauseServer, RestartServer, EndSessions, KillBackend)
+KINDS: Sequence[type[Fault]] = (KillServer, PauseServer, RestartServer, DeadClusterNode, EndSessions, KillBackend)

@@ -1,4 +1,4 @@
-"""Clocks that step and disks that are slow or full, in the processes under test."""
+"""Clocks that step, in the processes under test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from chaos.faults.base import Fault
 from chaos.names import BROKER, CLIENTS, HOSTS, Setup
 
 LARGEST_STEP = 3600.0
-SHORTEST_DELAY, LONGEST_DELAY = 0.005, 0.25
 
 
 class ClockStep(Fault):
@@ -33,23 +32,4 @@ class ClockStep(Fault):
         self.world.dials[self.planned.target.removeprefix("clock ")].clock_offset = offset
 
 
-class SlowDisk(Fault):
-    """Every write and every flush of the broker takes longer."""
-
-    name = "slow-disk"
-    shortest, longest = 1.0, 6.0
-
-    @classmethod
-    def targets(cls, setup: Setup) -> list[str]:
-        return ["disk broker"] if setup.transport == BROKER else []
-
-    def begin(self) -> str:
-        delay = SHORTEST_DELAY + (LONGEST_DELAY - SHORTEST_DELAY) * self.planned.share
-        self.world.dials[BROKER].disk_delay = delay
-        return f"let each write take {1000 * delay:.0f} ms more"
-
-    def end(self) -> None:
-        self.world.dials[BROKER].disk_delay = 0.0
-
-
-KINDS: Sequence[type[Fault]] = (ClockStep, SlowDisk)
+KINDS: Sequence[type[Fault]] = (ClockStep,)

@@ -62,6 +62,10 @@ class CatchingUp:
         self.positions = until
         return done
 
+    def reach(self, todo: Sequence[Todo]) -> None:
+        """Bring aggregates up to these versions, as far as the store has them, settled or not."""
+        self.total += self._engine.catch_up(self.shadow, todo)
+
     def finish(self) -> None:
         """With everything that is stored, to be called when nobody writes to the tables in use; does not wait for what
         is away. Raises `TooMuchLeft`. It is not counted, since the transaction may be tried again."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -225,8 +225,16 @@ def _behind(target: Target, built: Generation, used: Generation, catching_up: Ca
     if not ahead:
         return []
     catching_up.run()
-    still = lagging(target, built, used, list(ahead))
-    return [lag for lag in still if lag.one < ahead[lag.aggregate_root_id].other]
+    if still := _short_of(ahead, lagging(target, built, used, list(ahead))):
+        # An open transaction hides from a round what came after its beginning; workers are told of it all the same.
+        catching_up.reach([Todo(lag.aggregate_root_id, "", ahead[lag.aggregate_root_id].other) for lag in still])
+        still = _short_of(ahead, lagging(target, built, used, [lag.aggregate_root_id for lag in still]))
+    return still
+
+
+def _short_of(ahead: Mapping[str, Lag], lags: Sequence[Lag]) -> list[Lag]:
+    """Those that have not come to where the tables in use were."""
+    return [lag for lag in lags if lag.one < ahead[lag.aggregate_root_id].other]
 
 
 @contextmanager

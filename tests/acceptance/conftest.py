@@ -10,10 +10,10 @@ from typing import TypeVar
 import psycopg
 import pytest
 
+from chaos.processes import PROJECT, guarded_directory
 from enode_django.eventing.registry import subscribers
 from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable
 from tests import warm
-from tests.acceptance.processors import PROJECT, guarded_directory
 from tests.acceptance.shards import ShardedStack
 from tests.acceptance.stack import SUBSCRIBERS, TEMPLATE, BrokerStack, Stack
 from tests.acceptance.waiting import PATIENCE
@@ -80,7 +80,7 @@ def states_redis() -> Iterator[Redis]:
 
 @pytest.fixture(scope="session")
 def processors_directory() -> Iterator[Path]:
-    with guarded_directory() as directory:
+    with guarded_directory("enode-acceptance-") as directory:
         yield directory
 
 

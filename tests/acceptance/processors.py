@@ -5,40 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
+from chaos.processes import PROJECT, is_running
 from tests.acceptance.waiting import PATIENCE, wait_until
 
-PROJECT = Path(__file__).resolve().parent.parent.parent
-GUARD = PROJECT / "sample_project" / "embedded_guard.py"
 _QUEUES = re.compile(r"\d+ command workers, (\d+) queues of topic ")
 _STARTED = re.compile(r"started worker (\S+), process (\d+)")
 _STARTED_EVENT = re.compile(r"started event worker (\S+), process (\d+)")
 _FOLLOWS = re.compile(r"INFO (\S+) enode_django\.equeue: acquired events/")
 _ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/([\d, ]+) for ")
-
-
-@contextlib.contextmanager
-def guarded_directory() -> Iterator[Path]:
-    """A directory that ends with this process, and whatever works in it too, even if no fixture is torn down any
-    more (a time limit, a kill)."""
-    directory = Path(tempfile.mkdtemp(prefix="enode-acceptance-")).resolve()
-    guard = subprocess.Popen([sys.executable, GUARD, str(os.getpid()), directory], cwd="/", start_new_session=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        guard.kill()
-        guard.wait()
 
 
 class Group:
@@ -160,9 +143,3 @@ class Processors(Group):
         """Those that live and have got as far as to own queues."""
         following = set(_FOLLOWS.findall(self.log))
         return {name: pid for name, pid in self.living_event_workers().items() if name in following}
-
-
-def is_running(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False

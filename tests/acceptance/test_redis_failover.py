@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from chaos.redis_servers import is_master
 from sample_project.embedded import Postgres, ServerUnavailable
 from tests.acceptance.stack import EVENTS, Stack
 from tests.acceptance.waiting import wait_until
-from tests.equeue.redis_servers import RedisWithSentinels, is_master
+from tests.equeue.redis_servers import RedisWithSentinels
 from tests.services import services_required
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from chaos.redis_servers import SLOTS, RedisCluster, ask
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.redis_keys import Keys
@@ -20,7 +21,7 @@ from enode_django.snapshots.redis_states import RedisStates
 from enode_django.snapshots.store import Snapshot
 from enode_django.testing.transport_contract import TransportContract
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, eventually, messages
-from tests.equeue.redis_servers import SLOTS, RedisCluster, ask, wait_for
+from tests.equeue.redis_servers import wait_for
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,14 @@ from typing import TypeVar
 
 import pytest
 
+from chaos.redis_servers import RedisCluster, Servers, ask, is_master
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.messages import Commit, Once
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
-from tests.equeue.redis_servers import RedisCluster, RedisWithSentinels, Servers, ask, is_master, wait_for
+from tests.equeue.redis_servers import RedisWithSentinels, wait_for
 
 Value = TypeVar("Value")
 QUEUES = 12

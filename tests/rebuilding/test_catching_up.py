@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from enode_django.eventing import sweeping
+from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import RebuildError
 from enode_django.rebuilding import catching_up
@@ -108,6 +109,25 @@ def test_what_was_open_during_the_whole_rebuild_is_handled_by_those_that_follow(
     assert amounts(cls) == {"a": 10, "open": 1}
     undo(cls.name, InProcess(), nothing)
     assert amounts(cls) == {"a": 10, "open": 1}
+
+
+@BOTH
+def test_what_is_in_use_behind_an_open_transaction_is_no_difference(postings: Harness, cls: type[Subscriber]) -> None:
+    """A row that comes after a transaction began that is still open is not settled, but workers are told of it."""
+    some_history(postings, "a")
+    follow(cls)
+    follower = postings.follower(subscribers.instance(cls))
+    with bare_session() as session:
+        insert(session, stream_of("open", 1, [Added(amount=1)]))
+
+        def follow_more(stage: str, **figures: object) -> None:
+            if stage == "compare":
+                more = Call(lambda: postings.stored("a", Added(amount=5), after=3)).result()
+                Call(lambda: postings.deliver(follower, more)).result()
+
+        assert rebuild(cls.name, InProcess(), follow_more).comparison.is_equal
+        assert amounts(cls) == {"a": 15}
+        session.rollback()
 
 
 def test_rounds_go_on_until_little_is_left(postings: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import redis
+from redis.cluster import RedisCluster
 
 from chaos.checker.facts import Appended, Sample
 from chaos.checker.reading.problems import Problems
@@ -15,11 +16,13 @@ from chaos.checker.reading.queue import MessageReader, QueueLog, Topics
 ENTRIES_AT_ONCE = 1_000
 
 
-def read_redis(url: str, prefix: str, topics: Topics, problems: Problems) -> QueueLog:
+def read_redis(url: str, prefix: str, topics: Topics, problems: Problems, *, is_cluster: bool = False) -> QueueLog:
+    """``url`` is that of the server, or of one node of a cluster, which names the others."""
     found = QueueLog(is_whole=False)
     messages = MessageReader(found, topics, problems)
-    client: Any = redis.Redis.from_url(url)
+    client: Any = None
     try:
+        client = RedisCluster.from_url(url) if is_cluster else redis.Redis.from_url(url)
         for topic in sorted(name.decode() for name in client.smembers(f"{prefix}:topics")):
             queues = int(client.hget(f"{prefix}:{{{topic}}}:topic", "queues") or 0)
             for queue in range(queues):
@@ -30,7 +33,8 @@ def read_redis(url: str, prefix: str, topics: Topics, problems: Problems) -> Que
     except (redis.RedisError, ValueError, TypeError) as error:
         problems.add("redis", f"{error!r}")
     finally:
-        client.close()
+        if client is not None:
+            client.close()
     return found
 
 

@@ -69,7 +69,8 @@ def _queue(run: dict[str, Any], garbage: frozenset[str], problems: Problems) -> 
     topics = Topics(run.get("command_topic", "commands"), run.get("event_topic", "events"), garbage)
     if queue["kind"] == "broker":
         return read_broker_log(Path(queue["directory"]), topics, problems)
-    return read_redis(queue["url"], queue["prefix"], topics, problems)
+    is_cluster = queue["kind"] == "redis-cluster"
+    return read_redis(queue["url"], queue["prefix"], topics, problems, is_cluster=is_cluster)
 
 
 def _garbage(path: Path, problems: Problems) -> frozenset[str]:
