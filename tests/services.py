@@ -1,8 +1,8 @@
 """A pytest plugin that brings PostgreSQL and Redis up before Django reads its settings.
 
-Each process of a parallel run has servers of its own: what one test holds open in PostgreSQL (the oldest running
-transaction, locks, sessions) would be seen by the tests beside it. A service that cannot be had skips the tests that
-ask for it; with ``ENODE_REQUIRE_SERVICES=1`` it fails the run.
+Each process of a parallel run has servers of its own, PostgreSQL as a copy of one template: what one test holds open in
+it (the oldest running transaction, locks, sessions) would be seen by the tests beside it. A service that cannot be had
+skips the tests that ask for it; with ``ENODE_REQUIRE_SERVICES=1`` it fails the run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from django.conf import settings
 
 from sample_project.celery import SETTINGS_NAMED
 from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable, embedded_services
+from tests.template import OWN, VARIABLE, new_postgres, template
 
 AnyServer = TypeVar("AnyServer", bound=Server)
-
-UNSYNCED = {"fsync": "off", "autovacuum": "off"}
-"""For a PostgreSQL that outlives no crash of its machine. What it has committed outlives a kill of its processes."""
 
 _running = contextlib.ExitStack()
 _missing = ""
@@ -43,14 +41,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if only_distributes(config):
         if not SETTINGS_NAMED:  # importing the sample names them, and the others would load them before their servers
             os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+        if not os.environ.get(Postgres.variable):
+            with contextlib.suppress(ServerUnavailable):  # each of the others will say it
+                _running.enter_context(template())
         return
     try:
-        _running.enter_context(embedded_services([Postgres(UNSYNCED), Redis()]))
+        _running.enter_context(embedded_services([new_postgres(), Redis()]))
     except ServerUnavailable as error:
         if services_required():
             raise pytest.UsageError(str(error)) from error
         _missing = str(error)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sample_project.settings")
+    if VARIABLE in os.environ:
+        settings.DATABASES["default"]["TEST"] = {"TEMPLATE": OWN}
     assert settings.INSTALLED_APPS  # loads them
 
 
@@ -91,7 +94,7 @@ def _private(server: AnyServer) -> Iterator[AnyServer]:
 @pytest.fixture
 def private_postgres() -> Iterator[Postgres]:
     """A server of the test's own, to stop, kill, pause and restart."""
-    yield from _private(Postgres(UNSYNCED))
+    yield from _private(new_postgres())
 
 
 @pytest.fixture

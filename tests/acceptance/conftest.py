@@ -7,28 +7,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import psycopg
 import pytest
 
-from chaos.processes import PROJECT, guarded_directory
+from chaos.processes import guarded_directory
 from enode_django.eventing.registry import subscribers
 from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable
-from tests import warm
 from tests.acceptance.shards import ShardedStack
-from tests.acceptance.stack import SUBSCRIBERS, TEMPLATE, BrokerStack, Stack
-from tests.acceptance.waiting import PATIENCE
-from tests.services import UNSYNCED, services_required
+from tests.acceptance.stack import SUBSCRIBERS, BrokerStack, Stack
+from tests.services import services_required
+from tests.template import ACCEPTANCE, migrate, new_postgres
 
 AnyServer = TypeVar("AnyServer", bound=Server)
-WITH_TABLES = (
-    "django.contrib.admin",
-    "django.contrib.messages",
-    "django.contrib.sessions",
-    "django_celery_beat",
-    "tests.acceptance.meters",
-    "tests.acceptance.reading",
-)
-"""Apps that processes under test may have besides those that all of them have."""
 
 
 def _started(server: AnyServer) -> Iterator[AnyServer]:
@@ -44,25 +33,20 @@ def _started(server: AnyServer) -> Iterator[AnyServer]:
 
 def _with_template(server: Postgres) -> Postgres:
     """It gets a migrated database, as which every other one begins."""
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {TEMPLATE}".encode())
-    settings = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.settings", "ACCEPTANCE_APPS": " ".join(WITH_TABLES)}
-    environment = {**os.environ, **settings, "DATABASE_URL": server.url_of(TEMPLATE)}
-    done = warm.run(["manage.py", "migrate", "--verbosity=0"], cwd=PROJECT, env=environment, seconds=PATIENCE)
-    assert done.returncode == 0, done.stderr
+    migrate(server, ACCEPTANCE)
     return server
 
 
 @pytest.fixture(scope="session")
 def faulty_postgres() -> Iterator[Postgres]:
     """The acceptance tests' own, to be restarted; it has a migrated template database."""
-    yield from map(_with_template, _started(Postgres(UNSYNCED)))
+    yield from map(_with_template, _started(new_postgres()))
 
 
 @pytest.fixture(scope="session")
 def shard_servers(faulty_postgres: Postgres) -> Iterator[Sequence[Postgres]]:
     """Two, each with the template database."""
-    for other in map(_with_template, _started(Postgres(UNSYNCED))):
+    for other in map(_with_template, _started(new_postgres())):
         yield [faulty_postgres, other]
 
 

@@ -18,8 +18,9 @@ from enode_django.eventstore.statements import SHARD, TABLE
 from sample_project.embedded import Postgres, Redis
 from tests.acceptance.invariants import misplaced
 from tests.acceptance.load import Load, any_id
-from tests.acceptance.stack import QUICKLY, TEMPLATE, Stack
+from tests.acceptance.stack import QUICKLY, Stack
 from tests.acceptance.waiting import wait_until
+from tests.template import ACCEPTANCE
 
 HERE, AWAY = 0, 1
 SENDERS = 2
@@ -65,7 +66,7 @@ class ShardedStack(Stack):
     def new_shard(self, server: Postgres, name: str) -> str:
         """An empty database with the store's tables; returns its URL."""
         with psycopg.connect(server.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} {QUICKLY}")
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {ACCEPTANCE} {QUICKLY}")
         return shard_url(server, name)
 
     def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:

@@ -38,8 +38,8 @@ from tests.acceptance.journal import Journal
 from tests.acceptance.load import Client, Load
 from tests.acceptance.processors import PROJECT, Group, Processors
 from tests.acceptance.waiting import PATIENCE, wait_until
+from tests.template import ACCEPTANCE
 
-TEMPLATE = "acceptance"
 QUICKLY = "STRATEGY FILE_COPY"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 SLOW_REDIS_STREAMS = "tests.acceptance.slow_transport.SlowRedisStreams"
@@ -77,7 +77,7 @@ class Stack:
 
     def __enter__(self) -> Stack:
         with psycopg.connect(self.postgres.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {self._name} TEMPLATE {TEMPLATE} {QUICKLY}")
+            connection.execute(f"CREATE DATABASE {self._name} TEMPLATE {ACCEPTANCE} {QUICKLY}")
         self.directory.mkdir()
         self.transport.create_topic(EVENTS, QUEUES)
         for queue in range(QUEUES):  # by a group that commits nothing, so that what was published can be looked at

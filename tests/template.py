@@ -1,0 +1,95 @@
+"""A PostgreSQL with migrated databases, made once for a run that several processes share; each begins with a copy.
+
+``initdb`` and the migrations take more time of the processors than many a test file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psycopg
+
+from sample_project.embedded import Postgres
+from tests import warm
+from tests.meta.tree import ROOT
+
+UNSYNCED = {"fsync": "off", "autovacuum": "off"}
+"""For a PostgreSQL that outlives no crash of its machine. What it has committed outlives a kill of its processes."""
+VARIABLE = "ENODE_TESTS_TEMPLATE"
+"""Where its data lie, and its password, as JSON."""
+SECONDS = 120.0
+
+OWN, ACCEPTANCE = "enode_tests", "acceptance"
+WITH_TABLES = (
+    "django.contrib.admin",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django_celery_beat",
+    "tests.acceptance.meters",
+    "tests.acceptance.reading",
+)
+"""Apps that processes of the acceptance tests may have besides those that all of them have."""
+ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
+    OWN: {"DJANGO_SETTINGS_MODULE": "sample_project.settings"},
+    ACCEPTANCE: {"DJANGO_SETTINGS_MODULE": "tests.acceptance.settings", "ACCEPTANCE_APPS": " ".join(WITH_TABLES)},
+}
+
+
+class CopiedPostgres(Postgres):
+    """Begins as the template stood when it was stopped; its password is the template's."""
+
+    def __init__(self, data: Path, password: str) -> None:
+        super().__init__()
+        self.password = password
+        self._data = data
+
+    def _prepare(self) -> None:
+        self._binaries = self._reachable_binaries()
+        if self._account is not None:
+            os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
+        subprocess.run(["cp", "-a", self._data, self.directory / "data"], check=True)
+
+    def _command(self) -> Sequence[str | Path]:
+        return [*super()._command(), "-p", str(self.port)]
+
+
+def new_postgres() -> Postgres:
+    """A server that is not started yet: a copy of the template, if there is one."""
+    given = os.environ.get(VARIABLE)
+    if given is None:
+        return Postgres(UNSYNCED)
+    data, password = json.loads(given)
+    return CopiedPostgres(Path(data), password)
+
+
+@contextlib.contextmanager
+def template() -> Iterator[None]:
+    """Make it, for this process and those that it starts, until the block ends.
+
+    Raises `ServerUnavailable`.
+    """
+    with Postgres(UNSYNCED) as server:
+        for name in ENVIRONMENTS:
+            migrate(server, name)
+        server.stop()
+        os.environ[VARIABLE] = json.dumps([str(server.directory / "data"), server.password])
+        try:
+            yield
+        finally:
+            del os.environ[VARIABLE]
+
+
+def migrate(server: Postgres, name: str) -> None:
+    """Make one of the template's databases, unless the server has begun with it."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        if connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount:
+            return
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    environment = {**os.environ, **ENVIRONMENTS[name], "DATABASE_URL": server.url_of(name)}
+    done = warm.run(["manage.py", "migrate", "--verbosity=0"], cwd=ROOT, env=environment, seconds=SECONDS)
+    assert done.returncode == 0, done.stderr
