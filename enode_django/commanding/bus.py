@@ -16,9 +16,9 @@ from enode_django.commanding import flow
 from enode_django.commanding.addresses import reply_address
 from enode_django.commanding.replies import Replies
 from enode_django.commanding.results import CommandResult
-from enode_django.commanding.sending_threads import MOST_THREADS, SendingThreads
 from enode_django.commanding.waiting import Followers, Wait
 from enode_django.concurrency.backoff import delays
+from enode_django.concurrency.threads import CallingThreads
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.equeue.messages import SendResult
@@ -30,6 +30,8 @@ from enode_django.serialization.codec import encode_command, encode_metadata
 from enode_django.tracing import current_tracing
 
 SEND_TRIES = 3
+MOST_SENDS = 64
+"""Of those that somebody waits for. More at once only wait while the queue stands still."""
 
 
 class CommandBus(Protocol):
@@ -83,7 +85,7 @@ class QueueCommandBus:
         self._producer = producer
         self._topic = topic
         self._replies = Replies(transport)
-        self._threads = SendingThreads()
+        self._threads = CallingThreads("enode-send", MOST_SENDS)
         self._tracing = current_tracing()
 
     def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
@@ -206,7 +208,7 @@ def _give_up(command: Command, wait: Wait, sending: Future[SendResult], timeout:
 def _unanswered(what: str, sending: Future[SendResult], timeout: float) -> str:
     if sending.cancel():
         return (
-            f"{what} was not sent within {timeout:g} s, since {MOST_THREADS} other sends wait for the queue; execute "
+            f"{what} was not sent within {timeout:g} s, since {MOST_SENDS} other sends wait for the queue; execute "
             "it again, and see that the queue is running"
         )
     if not sending.done():

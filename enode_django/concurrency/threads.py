@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
+Value = TypeVar("Value")
 logger = logging.getLogger("enode_django")
 
 THREAD_DIED = 70
@@ -41,3 +45,34 @@ def join_threads(threads: list[threading.Thread], timeout: float) -> list[str]:
     if stuck:
         logger.error("threads that did not stop within %.1f s: %s", timeout, ", ".join(stuck))
     return stuck
+
+
+class CallingThreads:
+    """Make calls for those who wait for no longer than they have said: ``most`` at once, the others queue up. Safe for
+    threads, and after a fork: a child makes threads of its own."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self.most = most
+        self._name = name
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._pid = 0
+
+    def start(self, call: Callable[[], Value]) -> Future[Value]:
+        """Make the call in another thread, with the caller's context variables. Does not block."""
+        executor = self._executor
+        if executor is None or self._pid != os.getpid():
+            executor = self._made()
+        return executor.submit(contextvars.copy_context().run, call)
+
+    def close(self) -> None:
+        """Begin no call any more. Those under way end by themselves."""
+        if self._executor is not None and self._pid == os.getpid():
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _made(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._executor is None or self._pid != os.getpid():
+                self._executor = ThreadPoolExecutor(self.most, thread_name_prefix=self._name)
+                self._pid = os.getpid()
+            return self._executor

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from enode_django.commanding.bus import QueueCommandBus
+from enode_django.commanding.bus import MOST_SENDS, QueueCommandBus
 from enode_django.commanding.replies import Replies
 from enode_django.commanding.results import CommandResult, CommandStatus, encode_result
-from enode_django.commanding.sending_threads import MOST_THREADS, SendingThreads
+from enode_django.concurrency.threads import CallingThreads
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
 from enode_django.exceptions import CommandTimeout, QueueError
@@ -146,8 +146,8 @@ def test_an_answer_counts_though_the_queue_has_not_confirmed_the_command(standin
 
 def test_what_waits_for_other_sends_is_not_sent_after_its_time(standing_still: StandsStill) -> None:
     bus = QueueCommandBus(standing_still, Producer(standing_still, queues=1), "commands")
-    with ThreadPoolExecutor(MOST_THREADS) as callers:
-        others = [callers.submit(bus.execute, Add(aggregate_root_id="x"), SOON) for _ in range(MOST_THREADS)]
+    with ThreadPoolExecutor(MOST_SENDS) as callers:
+        others = [callers.submit(bus.execute, Add(aggregate_root_id="x"), SOON) for _ in range(MOST_SENDS)]
         for _ in others:
             assert standing_still.stored.acquire(timeout=SOON)
         with pytest.raises(CommandTimeout, match=r"was not sent within 0\.2 s, since 64 other sends"):
@@ -158,7 +158,7 @@ def test_what_waits_for_other_sends_is_not_sent_after_its_time(standing_still: S
         for id in sent:
             standing_still.reply([(bus._replies.address, answer(id, "x"))])
         assert {other.result(SOON).command_id for other in others} == sent
-        assert standing_still.end_offsets("commands") == {0: MOST_THREADS}
+        assert standing_still.end_offsets("commands") == {0: MOST_SENDS}
     bus.close()
 
 
@@ -176,7 +176,7 @@ def test_a_send_that_fails_ends_the_wait() -> None:
 
 
 def test_a_forked_child_sends_by_threads_of_its_own() -> None:
-    threads = SendingThreads()
+    threads = CallingThreads("test", 1)
     assert threads.start(os.getpid).result(SOON) == os.getpid()
     child = os.fork()
     if child == 0:
