@@ -14,8 +14,9 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from coverage import CoverageData
@@ -92,7 +93,7 @@ def _changes(node: ast.AST) -> Iterator[str]:
             yield str(not value)
         case ast.Constant(value=int(value)):
             yield str(value + 1)
-        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "True", "False"):
             yield "return None"
         case ast.Expr(value=ast.Call() | ast.Await()) | ast.Raise():
             yield "pass"
@@ -147,11 +148,15 @@ class Tests:
 
     def over(self, mutant: Mutant) -> list[str]:
         """Return the tests that pass over the changed line: all, or a sample in the order of `TESTS`."""
-        contexts = self._lines.get(mutant.file, {}).get(mutant.line, [])
-        names = sorted({context.rpartition("|")[0] for context in contexts if "|" in context} - self._failing)
+        lines = self._lines.get(mutant.file, {})
+        # A line that is passed over while the module is imported belongs to no test, and so to all of the module's.
+        names = sorted(self._named(lines.get(mutant.line, [])) or self._named(chain.from_iterable(lines.values())))
         if len(names) > MOST_TESTS:
             names = random.Random(mutant.line).sample(names, MOST_TESTS)
         return sorted(names, key=lambda name: (self._rank(name), name))
+
+    def _named(self, contexts: Iterable[str]) -> set[str]:
+        return {context.rpartition("|")[0] for context in contexts if "|" in context} - self._failing
 
     def _rank(self, name: str) -> int:
         return next(rank for rank, directory in enumerate(self._names) if name.startswith(directory))
