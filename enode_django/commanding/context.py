@@ -31,7 +31,7 @@ class CommandContext:
     It lives for one call of a handler and belongs to that handler's thread.
     """
 
-    __slots__ = ("_aggregate", "_changed", "_foreign", "_is_new", "_load", "_metadata", "command", "result")
+    __slots__ = ("_aggregate", "_changed", "_error", "_foreign", "_is_new", "_load", "_metadata", "command", "result")
 
     def __init__(self, command: Command, aggregate: AggregateRoot | None, load: Load, metadata: bytes = b"") -> None:
         self.command = command
@@ -39,6 +39,7 @@ class CommandContext:
         self._aggregate = aggregate
         self._is_new = False
         self._changed: list[AggregateRoot] = []
+        self._error: BaseException | None = None
         self._foreign: dict[str, AggregateRoot | None] = {}
         self._load = load
         self._metadata = metadata
@@ -115,11 +116,18 @@ class CommandContext:
         """Called by the first ``apply`` of every aggregate that changes while the command is handled."""
         self._changed.append(aggregate)
 
+    def note_error(self, error: BaseException) -> None:
+        """Called for each error of an applier; the first one counts."""
+        self._error = self._error or error
+
     def changed_aggregate(self) -> AggregateRoot | None:
         """The command's aggregate if it has uncommitted events.
 
-        Raises `ForeignAggregateChanged` or `AggregateNotAdded` if another has.
+        Raises the first error of an applier, which the handler has swallowed: replaying the event would raise it again.
+        Raises `ForeignAggregateChanged` or `AggregateNotAdded` if another aggregate has events.
         """
+        if self._error is not None:
+            raise self._error
         own = self._aggregate
         for aggregate in self._changed:
             if aggregate is not own:

@@ -90,7 +90,8 @@ class AggregateRoot(Declared):
     def apply(self, event: DomainEvent) -> None:
         """Let ``event`` happen: it changes the state now and is stored, as it is now, when the command is done.
 
-        Raises `ApplierNotFound`, before anything changes, for an event that no method applies.
+        Raises `ApplierNotFound`, before anything changes, for an event that no method applies, and what the method
+        raises: the command that is being handled fails then, also if its handler goes on.
         """
         kind = type(event)
         applier = self._appliers.get(kind) or self._applier_of(kind)
@@ -103,7 +104,13 @@ class AggregateRoot(Declared):
         if applied is not event:
             applied.stamp(stamp, len(events))
         events.append(event)
-        getattr(self, applier)(applied)
+        try:
+            getattr(self, applier)(applied)
+        except BaseException as error:
+            command = handled_command.get()
+            if command is not None:
+                command.note_error(error)
+            raise
 
     def _new_stamp(self) -> EventStamp:
         command = handled_command.get()
