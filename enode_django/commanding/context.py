@@ -16,10 +16,12 @@ from enode_django.exceptions import (
     AggregateTypeMismatch,
     DefinitionError,
     ForeignAggregateChanged,
+    InvalidField,
     shown,
 )
 from enode_django.ids import check_id
 from enode_django.serialization.codec import decode_metadata
+from enode_django.serialization.plain import taken
 
 Root = TypeVar("Root", bound=AggregateRoot)
 Load = Callable[[str], AggregateRoot | None]
@@ -31,11 +33,11 @@ class CommandContext:
     It lives for one call of a handler and belongs to that handler's thread.
     """
 
-    __slots__ = ("_aggregate", "_changed", "_error", "_foreign", "_is_new", "_load", "_metadata", "command", "result")
+    __slots__ = ("_aggregate", "_changed", "_error", "_foreign", "_is_new", "_load", "_metadata", "_result", "command")
 
     def __init__(self, command: Command, aggregate: AggregateRoot | None, load: Load, metadata: bytes = b"") -> None:
         self.command = command
-        self.result: Any = None
+        self._result: Any = None
         self._aggregate = aggregate
         self._is_new = False
         self._changed: list[AggregateRoot] = []
@@ -106,8 +108,19 @@ class CommandContext:
         self._aggregate = aggregate
 
     def set_result(self, value: Any) -> None:
-        """What the caller of ``execute_command`` gets as ``result.value``: plain values, lists and dicts of them."""
-        self.result = value
+        """What the caller of ``execute_command`` gets as ``result.value``: plain values, lists and dicts of them, as
+        they are now. Raises `InvalidField` for anything else."""
+        try:
+            self._result = taken(value)
+        except InvalidField as error:
+            raise InvalidField(
+                f"the result {shown(value)} cannot be sent: {error}; set plain values, lists and dicts of them"
+            ) from error
+
+    @property
+    def result(self) -> Any:
+        """What was set, as it will arrive."""
+        return self._result
 
     def _own_or(self, id: str | None) -> str:
         return self.command.aggregate_root_id if id is None else id
