@@ -140,7 +140,7 @@ class CommandProcessor:
             if held is None:
                 continue
             if _is_lost(entry):
-                self._recent.forget(envelope.id)  # its verdict, if it is one, was never confirmed
+                self._recent.forget(envelope.id, slot.id)  # its verdict, if it is one, was never confirmed
             elif self._keeper is not None and held is entry:
                 self._keeper.note(slot, entry)
             if not slot.unfinished:
@@ -180,7 +180,7 @@ class CommandProcessor:
         for entry, envelope in decided:
             # A verdict from memory is that of a copy which is finished: answered once, it stays as it is.
             if envelope.id not in seen and not (entry.kind is EntryKind.VERDICT and entry.rests_on is None):
-                self._recent.forget(envelope.id)
+                self._recent.forget(envelope.id, id)
             seen.add(envelope.id)
             entries.append(take(slot, envelope))
         self._note[0] = IDLE
@@ -196,7 +196,7 @@ class CommandProcessor:
             if slot.queue == queue and all(map(_is_lost, unfinished := _unfinished(slot))):
                 for entry in unfinished:
                     if entry.envelope is not None:
-                        self._recent.forget(entry.envelope.id)
+                        self._recent.forget(entry.envelope.id, id)
                 self._cache.drop(id)
                 if self._keeper is not None:
                     self._keeper.forget(id)
