@@ -118,8 +118,10 @@ class Pipeline:
             max_held=HELD_PER_UNFINISHED * conf.MAX_UNFINISHED,
             keep_receipts=conf.REMEMBERED_ANSWERS,
         )
-        remembered = RememberedAnswers(
-            conf.REMEMBERED_ANSWERS, lambda window: until_it_works(lambda: self.consumer.receipts(window))
+        remembered = self._remembered = RememberedAnswers(
+            conf.REMEMBERED_ANSWERS,
+            lambda window: until_it_works(lambda: self.consumer.receipts(window)),
+            earlier=self.consumer,
         )
         self._intake = Intake(
             self._router, remembered, delays=conf.UNKNOWN_TYPE_DELAYS, max_deaths=conf.MAX_ABNORMAL_ENDS
@@ -274,7 +276,10 @@ class Pipeline:
             return
         # What is set aside comes again by the clock, and queues that pause go on when there is room.
         wait = PULL_WAIT if paused or self._intake.delayed else self.consumer.pull_wait
-        for window, offsets, bodies in self.consumer.pull(self._conf.PULL_MAX_BATCH, wait, without=paused):
+        pulled = self.consumer.pull(self._conf.PULL_MAX_BATCH, wait, without=paused)
+        if pulled:
+            until_it_works(self._remembered.heed_route)
+        for window, offsets, bodies in pulled:
             self._meter.pulled(window, offsets)
             self._backlogs.note(window, self._route(self._intake.receive(window, offsets, bodies)))
 
