@@ -39,11 +39,21 @@ class _Copied:
         return self._copy(self.value)
 
 
-def made_anew(default: Any, copy: Convert) -> Factory | None:
-    """The factory of a default that can be changed; None where there is no default, or a factory makes it already."""
-    if default is MISSING or default is None or isinstance(default, Factory):
+def made_anew(default: Any, copy: Convert | None) -> Factory | None:
+    """The factory of a default that can be changed; None for another one, and where a factory makes it already.
+
+    ``copy`` is that of the field's type, which the default of an aggregate need not fit.
+    """
+    if default is MISSING or isinstance(default, Factory):
         return None
-    return Factory(default.copy if default in ([], {}, set()) else _Copied(default, copy))
+    shallow = Factory(default.copy) if isinstance(default, list | dict | set) else None
+    if copy is None or default is None or (shallow and not default):
+        return shallow
+    try:
+        fits = type(copy(default)) is type(default)
+    except Exception:  # a value of application code that does not fit
+        fits = False
+    return Factory(_Copied(default, copy)) if fits else shallow
 
 
 def declared_defaults(cls: type, annotations: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -225,9 +225,8 @@ class Schema:
         self.types = {name: self._type(name, annotations[name]) for name in self.names}
         self.copies = tuple((name, kind.copy) for name, kind in self.types.items() if kind.copy)
         """The fields whose values can be changed, and what copies each."""
-        self.defaults = defaults | {
-            name: made for name, copy in self.copies if (made := made_anew(defaults[name], copy))
-        }
+        made = {name: made_anew(defaults[name], kind.copy) for name, kind in self.types.items()}
+        self.defaults = {name: made[name] or default for name, default in defaults.items()}
         self.with_factory = tuple(name for name, default in self.defaults.items() if isinstance(default, Factory))
         self._checks = tuple((name, kind.exact, kind.check) for name, kind in self.types.items())
         self._encoders = tuple((name, kind.encode) for name, kind in self.types.items() if kind.encode)

@@ -221,3 +221,21 @@ class Widened(DomainEvent):
 def test_a_default_of_a_stored_event_is_nobodys_own() -> None:
     Widened.from_plain({}).box.names.append("by an applier")
     assert Widened.from_plain({}).box.names == Widened().box.names == []
+
+
+class Lax(AggregateRoot):
+    """Defaults of aggregates are not checked."""
+
+    type_name = "properties.Lax"
+    names: list[str] = ()  # type: ignore[assignment]
+    pair: tuple[list[int], str] = ()  # type: ignore[assignment]
+    box: Box = "none yet"  # type: ignore[assignment]
+    numbers: set[int] = [1]  # type: ignore[assignment]
+    fixed: tuple[int, ...] = []  # type: ignore[assignment]
+
+
+def test_a_default_that_does_not_fit_its_field_stays_as_it_is() -> None:
+    lax = Lax("x")
+    assert (lax.names, lax.pair, lax.box, lax.numbers, lax.fixed) == ((), (), "none yet", [1], [])
+    assert lax.numbers is not Lax("y").numbers
+    assert lax.fixed is not Lax("y").fixed
