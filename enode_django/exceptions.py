@@ -43,6 +43,7 @@ EnodeError
 ├── StoreError
 │   ├── StagingLost                  what a Spark job had put aside is gone: run the job again
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
+│       ├── StoreFailing             disk full, transaction ids used up, damage: somebody has to mend the database
 │       └── ShardMapOutdated         a shard owns other buckets than the writer knew: it asks again
 ├── JobError
 │   ├── JobRunning                   another run holds the lease on the same
@@ -94,6 +95,8 @@ def shown(value: object) -> str:
 
 class EnodeError(Exception):
     retriable = False
+    needs_help = False
+    """Trying again works only after somebody has mended something."""
 
 
 class MessageError(EnodeError):
@@ -275,6 +278,10 @@ class StagingLost(StoreError):
 
 class StoreUnavailable(StoreError):
     retriable = True
+
+
+class StoreFailing(StoreUnavailable):
+    needs_help = True
 
 
 class ShardMapOutdated(StoreUnavailable):

@@ -19,7 +19,8 @@ from django.db.models import Choices
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from enode_django.domain.fields import MISSING, field_type
+from enode_django.domain.defaults import MISSING
+from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command
 from enode_django.domain.scalars import is_enum
 from enode_django.exceptions import DefinitionError, shown

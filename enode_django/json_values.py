@@ -28,7 +28,8 @@ from functools import cache
 from typing import Any
 
 from enode_django.domain.declarations import Declared
-from enode_django.domain.fields import MISSING, Schema, field_type
+from enode_django.domain.defaults import MISSING
+from enode_django.domain.fields import Schema, field_type
 from enode_django.domain.messages import Command
 from enode_django.domain.scalars import is_enum
 from enode_django.exceptions import InvalidField, InvalidFields, InvalidId, Path

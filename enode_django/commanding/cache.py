@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 
-from enode_django.commanding.entries import Entry
+from enode_django.commanding.entries import Entry, Envelope
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.exceptions import EnodeError
 
 
 class Slot:
-    """One aggregate (None: it does not exist) and its unfinished entries, in order.
+    """One aggregate (None: it does not exist) and its unfinished entries by their envelopes, in order.
 
     ``id`` is the aggregate's; whoever remembers it for long takes this one, so that there is one string and not many.
     ``epoch`` is that of the in-memory state: raised when the state is thrown away. ``error`` is set where the stored
@@ -28,8 +28,8 @@ class Slot:
         self.epoch = epoch
         self.queue = queue
         self.error = error
-        # Most slots are idle, and an empty deque takes more memory than a small aggregate.
-        self.unfinished: deque[Entry] | tuple[()] = ()
+        # Most slots are idle, and an empty dictionary takes as much memory as a small aggregate.
+        self.unfinished: dict[Envelope, Entry] | tuple[()] = ()
 
     @property
     def version(self) -> int:
@@ -61,11 +61,13 @@ class AggregateCache:
         self._idle.pop(slot.id, None)
 
     def pin(self, slot: Slot, entry: Entry) -> None:
+        """Hold a slot until this entry, which has an envelope, is taken out of its unfinished ones."""
+        assert entry.envelope is not None
         if slot.unfinished:
-            slot.unfinished.append(entry)
+            slot.unfinished[entry.envelope] = entry
         else:
             self._idle.pop(slot.id, None)
-            slot.unfinished = deque((entry,))
+            slot.unfinished = {entry.envelope: entry}
 
     def settle(self, slot: Slot) -> None:
         """To be called when a slot has no unfinished entry any more."""

@@ -16,10 +16,12 @@ from enode_django.exceptions import (
     AggregateTypeMismatch,
     DefinitionError,
     ForeignAggregateChanged,
+    InvalidField,
     shown,
 )
 from enode_django.ids import check_id
 from enode_django.serialization.codec import decode_metadata
+from enode_django.serialization.plain import taken
 
 Root = TypeVar("Root", bound=AggregateRoot)
 Load = Callable[[str], AggregateRoot | None]
@@ -31,14 +33,15 @@ class CommandContext:
     It lives for one call of a handler and belongs to that handler's thread.
     """
 
-    __slots__ = ("_aggregate", "_changed", "_foreign", "_is_new", "_load", "_metadata", "command", "result")
+    __slots__ = ("_aggregate", "_changed", "_error", "_foreign", "_is_new", "_load", "_metadata", "_result", "command")
 
     def __init__(self, command: Command, aggregate: AggregateRoot | None, load: Load, metadata: bytes = b"") -> None:
         self.command = command
-        self.result: Any = None
+        self._result: Any = None
         self._aggregate = aggregate
         self._is_new = False
         self._changed: list[AggregateRoot] = []
+        self._error: BaseException | None = None
         self._foreign: dict[str, AggregateRoot | None] = {}
         self._load = load
         self._metadata = metadata
@@ -105,8 +108,19 @@ class CommandContext:
         self._aggregate = aggregate
 
     def set_result(self, value: Any) -> None:
-        """What the caller of ``execute_command`` gets as ``result.value``: plain values, lists and dicts of them."""
-        self.result = value
+        """What the caller of ``execute_command`` gets as ``result.value``: plain values, lists and dicts of them, as
+        they are now. Raises `InvalidField` for anything else."""
+        try:
+            self._result = taken(value)
+        except InvalidField as error:
+            raise InvalidField(
+                f"the result {shown(value)} cannot be sent: {error}; set plain values, lists and dicts of them"
+            ) from error
+
+    @property
+    def result(self) -> Any:
+        """What was set, as it will arrive."""
+        return self._result
 
     def _own_or(self, id: str | None) -> str:
         return self.command.aggregate_root_id if id is None else id
@@ -115,11 +129,18 @@ class CommandContext:
         """Called by the first ``apply`` of every aggregate that changes while the command is handled."""
         self._changed.append(aggregate)
 
+    def note_error(self, error: BaseException) -> None:
+        """Called for each error of an applier; the first one counts."""
+        self._error = self._error or error
+
     def changed_aggregate(self) -> AggregateRoot | None:
         """The command's aggregate if it has uncommitted events.
 
-        Raises `ForeignAggregateChanged` or `AggregateNotAdded` if another has.
+        Raises the first error of an applier, which the handler has swallowed: replaying the event would raise it again.
+        Raises `ForeignAggregateChanged` or `AggregateNotAdded` if another aggregate has events.
         """
+        if self._error is not None:
+            raise self._error
         own = self._aggregate
         for aggregate in self._changed:
             if aggregate is not own:

@@ -12,7 +12,6 @@ from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.eventstore.base import StreamRecord, make_record
 from enode_django.exceptions import MessageTooLarge
 from enode_django.serialization.codec import encode_refusal, encode_stream
-from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
 
 
@@ -62,8 +61,7 @@ def check_version(expected_version: int, aggregate_root_id: str, version: int) -
 
 
 def nothing_changed(envelope: Envelope, version: int, value: Any) -> CommandResult:
-    """Raises `InvalidField` for a value that cannot travel: better here than on the way to the caller."""
-    pack(value)
+    """``value`` is one that can travel, and that nobody changes any more."""
     return CommandResult(
         status=CommandStatus.NOTHING_CHANGED,
         command_id=envelope.id,

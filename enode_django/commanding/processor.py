@@ -130,18 +130,21 @@ class CommandProcessor:
         return entry
 
     def finish(self, entries: Iterable[Entry]) -> None:
-        """Let go of entries that are durable (or not ours to finish any more)."""
+        """Let go of entries that are durable (or not ours to finish any more), in whatever order they come."""
         for entry in entries:
-            slot = self._cache.get(entry.aggregate_root_id)
+            slot, envelope = self._cache.get(entry.aggregate_root_id), entry.envelope
+            if slot is None or not slot.unfinished or envelope is None:
+                continue
             # Another entry may stand there for the same command, if the aggregate was recovered meanwhile.
-            if slot is not None and slot.unfinished and slot.unfinished[0].envelope is entry.envelope:
-                popped = slot.unfinished.popleft()
-                if entry.envelope is not None and _is_lost(entry):
-                    self._recent.forget(entry.envelope.id)  # its verdict, if it is one, was never confirmed
-                elif self._keeper is not None and popped is entry:
-                    self._keeper.note(slot, entry)
-                if not slot.unfinished:
-                    self._cache.settle(slot)
+            held = slot.unfinished.pop(envelope, None)
+            if held is None:
+                continue
+            if _is_lost(entry):
+                self._recent.forget(envelope.id, slot.id)  # its verdict, if it is one, was never confirmed
+            elif self._keeper is not None and held is entry:
+                self._keeper.note(slot, entry)
+            if not slot.unfinished:
+                self._cache.settle(slot)
 
     def recover(self, recovery: Recovery) -> list[Entry]:
         """Reload the aggregate from the store alone and handle its unfinished commands again, under a new epoch. A
@@ -154,7 +157,7 @@ class CommandProcessor:
         slot = self._cache.get(id)
         if slot is not None and slot.epoch > recovery.epoch:
             return [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
-        unfinished = list(slot.unfinished) if slot is not None else []
+        unfinished = _unfinished(slot) if slot is not None else []
         self._cache.drop(id)
         if self._keeper is not None:
             self._keeper.delete(id)
@@ -177,7 +180,7 @@ class CommandProcessor:
         for entry, envelope in decided:
             # A verdict from memory is that of a copy which is finished: answered once, it stays as it is.
             if envelope.id not in seen and not (entry.kind is EntryKind.VERDICT and entry.rests_on is None):
-                self._recent.forget(envelope.id)
+                self._recent.forget(envelope.id, id)
             seen.add(envelope.id)
             entries.append(take(slot, envelope))
         self._note[0] = IDLE
@@ -190,10 +193,10 @@ class CommandProcessor:
         remembered either, since the store never confirmed it.
         """
         for id, slot in list(self._cache.slots.items()):
-            if slot.queue == queue and all(map(_is_lost, slot.unfinished)):
-                for entry in slot.unfinished:
+            if slot.queue == queue and all(map(_is_lost, unfinished := _unfinished(slot))):
+                for entry in unfinished:
                     if entry.envelope is not None:
-                        self._recent.forget(entry.envelope.id)
+                        self._recent.forget(entry.envelope.id, id)
                 self._cache.drop(id)
                 if self._keeper is not None:
                     self._keeper.forget(id)
@@ -284,7 +287,7 @@ class CommandProcessor:
         """Undo what a failed command did to the aggregate: the store, then our own streams that are not stored yet."""
         try:
             aggregate = self._load(id, Begin.SNAPSHOT)
-            for entry in slot.unfinished:
+            for entry in _unfinished(slot):
                 record = entry.record
                 if record is None or record.version is None:
                     continue
@@ -382,6 +385,10 @@ class CommandProcessor:
         result: CommandResult | None = None,
     ) -> Entry:
         return Entry(kind, envelope.aggregate_root_id, slot.epoch, envelope, rests_on, record, result)
+
+
+def _unfinished(slot: Slot) -> list[Entry]:
+    return list(slot.unfinished.values()) if slot.unfinished else []
 
 
 def _is_backlog(envelope: Envelope) -> bool:

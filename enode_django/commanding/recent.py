@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from enode_django.commanding.results import CommandResult
+from enode_django.eventstore.base import CommandKey
 
 
 class Remembered(NamedTuple):
@@ -15,17 +16,28 @@ class Remembered(NamedTuple):
 
 
 class _Generation:
-    """Apart from one another, because few commands have a result to remember and all have a root."""
+    """The first aggregate of each command id; those that came after it, with the same id, are in ``more``: hardly ever
+    there are any. Results are apart, because few commands have one to remember."""
 
-    __slots__ = ("results", "roots")
+    __slots__ = ("more", "results", "roots")
 
     def __init__(self) -> None:
         self.roots: dict[str, str] = {}
-        self.results: dict[str, CommandResult] = {}
+        self.more: set[CommandKey] = set()
+        self.results: dict[CommandKey, CommandResult] = {}
+
+    def forget(self, key: CommandKey) -> None:
+        if self.roots.get(key[0]) == key[1]:
+            del self.roots[key[0]]
+        self.more.discard(key)
+        self.results.pop(key, None)
 
 
 class RecentCommands:
-    """Remembers at least the last ``limit`` / 2 commands and at most ``limit``. The store's index stays the judge."""
+    """Remembers at least the last ``limit`` / 2 commands and at most ``limit``. The store's index stays the judge.
+
+    A command is known by both its ids: the same command id may be used for several aggregates.
+    """
 
     def __init__(self, limit: int) -> None:
         self._half = max(1, limit // 2)
@@ -34,22 +46,22 @@ class RecentCommands:
 
     def find(self, command_id: str, aggregate_root_id: str) -> Remembered | None:
         for generation in (self._young, self._old):
-            root = generation.roots.get(command_id)
-            if root is not None:
-                return Remembered(root, generation.results.get(command_id)) if root == aggregate_root_id else None
+            root, more = generation.roots.get(command_id), generation.more
+            if root == aggregate_root_id or (more and (command_id, aggregate_root_id) in more):
+                return Remembered(aggregate_root_id, generation.results.get((command_id, aggregate_root_id)))
         return None
 
     def remember(self, command_id: str, aggregate_root_id: str, result: CommandResult | None) -> None:
         young = self._young
-        young.roots[command_id] = aggregate_root_id
+        if young.roots.setdefault(command_id, aggregate_root_id) != aggregate_root_id:
+            young.more.add((command_id, aggregate_root_id))
         if result is not None:
-            young.results[command_id] = result
-        else:
-            young.results.pop(command_id, None)
-        if len(young.roots) >= self._half:
+            young.results[command_id, aggregate_root_id] = result
+        elif young.results:
+            young.results.pop((command_id, aggregate_root_id), None)
+        if len(young.roots) + len(young.more) >= self._half:
             self._old, self._young = young, _Generation()
 
-    def forget(self, command_id: str) -> None:
+    def forget(self, command_id: str, aggregate_root_id: str) -> None:
         for generation in (self._young, self._old):
-            generation.roots.pop(command_id, None)
-            generation.results.pop(command_id, None)
+            generation.forget((command_id, aggregate_root_id))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from enode_django.commanding.results import CommandResult, decode_result, encode_receipt
 from enode_django.equeue.offsets import OffsetWindow
@@ -19,19 +19,53 @@ class _OfLease(NamedTuple):
     answers: dict[CommandKey, bytes]
 
 
+_FIRST_ROUTE = 1
+"""The version of a topic's route as long as its queues have not been changed."""
+
+
+class EarlierAnswers(Protocol):
+    """What was answered by other routes of the topic. Both block."""
+
+    def route_version(self) -> int: ...
+
+    def receipts_of_all(self) -> Iterable[bytes]:
+        """Of every queue, hidden ones too."""
+
+
 class RememberedAnswers:
     """The newest ``limit`` answers of each queue that this worker owns; with 0 nothing is remembered.
 
-    The pulling thread calls `of` for every window before anything of it is handed on, and `find`; the publishing
-    thread calls `add`. ``load`` tells what the transport has kept; it may block, and is called once a lease.
+    The pulling thread calls `heed_route` after each pull and `of` for every window before anything of it is handed on,
+    and `find`; the publishing thread calls `add`. ``load`` tells what the transport has kept; it may block, and is
+    called once a lease. ``earlier`` is None where the queues of the topic are never changed.
     """
 
-    def __init__(self, limit: int, load: Callable[[OffsetWindow], Sequence[bytes]]) -> None:
+    def __init__(
+        self,
+        limit: int,
+        load: Callable[[OffsetWindow], Sequence[bytes]],
+        earlier: EarlierAnswers | None = None,
+    ) -> None:
         self.are_any = False
         """Whether any queue has some: hardly any command is asked for then."""
         self._limit = limit
         self._load = load
         self._leases: dict[int, _OfLease] = {}
+        self._earlier = earlier
+        self._route = _FIRST_ROUTE
+        self._of_all: Mapping[CommandKey, bytes] = {}
+
+    def heed_route(self) -> None:
+        """Load what was answered in other queues, if queues were added, hidden or shown since the last call.
+
+        Nothing was left behind in any queue when the new route began, so what was answered before has its receipt; and
+        a message that came by the new route was pulled after it began. Blocks; raises what ``earlier`` raises.
+        """
+        if not self._limit or self._earlier is None or (version := self._earlier.route_version()) == self._route:
+            return
+        self._of_all = _by_command(self._earlier.receipts_of_all())
+        self.are_any = self.are_any or bool(self._of_all)
+        self._route = version
 
     def of(self, window: OffsetWindow) -> Mapping[CommandKey, bytes]:
         """The encoded answers of a window's queue, the oldest first. Blocks the first time."""
@@ -46,7 +80,7 @@ class RememberedAnswers:
 
     def find(self, window: OffsetWindow, key: CommandKey) -> CommandResult | None:
         """The answer that a command got before."""
-        body = self.of(window).get(key)
+        body = self.of(window).get(key) or self._of_all.get(key)
         return decode_result(body) if body is not None else None
 
     def add(self, window: OffsetWindow, offset: int, answer: CommandResult) -> None:
@@ -67,7 +101,7 @@ class RememberedAnswers:
             del lease.answers[next(iter(lease.answers))]
 
 
-def _by_command(receipts: Sequence[bytes]) -> dict[CommandKey, bytes]:
+def _by_command(receipts: Iterable[bytes]) -> dict[CommandKey, bytes]:
     answers: dict[CommandKey, bytes] = {}
     for body in receipts:
         try:

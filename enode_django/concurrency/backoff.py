@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from math import inf
@@ -54,8 +55,36 @@ def within(seconds: float) -> Persist:
             except EnodeError as error:
                 if not error.retriable or is_last:
                     raise
-                logger.warning("%s; trying again in %.2f s", error, delay)
+                level = logging.ERROR if error.needs_help else logging.WARNING
+                logger.log(level, "%s; trying again in %.2f s", error, delay)
             time.sleep(delay)
         raise AssertionError("delays() ends")
 
     return call_again
+
+
+class CountedWaits:
+    """As `until_it_works`, for several threads; ``waiting`` is how many of them wait now for somebody to mend
+    something."""
+
+    def __init__(self) -> None:
+        self._waiting: set[int] = set()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def __call__(self, call: Callable[[], Value], /) -> Value:
+        def watched() -> Value:
+            try:
+                return call()
+            except EnodeError as error:
+                if error.needs_help:
+                    self._waiting.add(threading.get_ident())
+                raise
+
+        try:
+            return until_it_works(watched)
+        finally:
+            if self._waiting:
+                self._waiting.discard(threading.get_ident())

@@ -88,19 +88,29 @@ class AggregateRoot(Declared):
         return tuple(self._uncommitted)
 
     def apply(self, event: DomainEvent) -> None:
-        """Let ``event`` happen: it changes the state now and is stored when the command is done.
+        """Let ``event`` happen: it changes the state now and is stored, as it is now, when the command is done.
 
-        Raises `ApplierNotFound`, before anything changes, for an event that no method applies.
+        Raises `ApplierNotFound`, before anything changes, for an event that no method applies, and what the method
+        raises: the command that is being handled fails then, also if its handler goes on.
         """
         kind = type(event)
         applier = self._appliers.get(kind) or self._applier_of(kind)
         if event.is_stamped:
             raise DefinitionError(f"{event!r} was applied already; make a new event for each apply()")
+        applied = event.seal()
         events = self._uncommitted
         stamp = events[0]._stamp if events else self._new_stamp()
         event.stamp(stamp, len(events))
+        if applied is not event:
+            applied.stamp(stamp, len(events))
         events.append(event)
-        getattr(self, applier)(event)
+        try:
+            getattr(self, applier)(applied)
+        except BaseException as error:
+            command = handled_command.get()
+            if command is not None:
+                command.note_error(error)
+            raise
 
     def _new_stamp(self) -> EventStamp:
         command = handled_command.get()

@@ -49,7 +49,7 @@ class Declared:
 
 _PRIVATE = frozenset(
     {"_reserved", "_envelope", "_schema", "_appliers", "_initial", "_initial_state", "_id", "_version", "_uncommitted"}
-    | {"_new_stamp", "_applier_of", "_stamp", "_index", "_origin"}
+    | {"_new_stamp", "_applier_of", "_stamp", "_index", "_plain", "_origin"}
 )
 """Names that the base classes use."""
 

@@ -1,8 +1,9 @@
 """The types that a field of a command, event, refusal or aggregate may have.
 
-A `FieldType` does three things with a value: *check* it when a message is made (returning it, or its normal form),
-*encode* it to plain values, and *decode* it from them. Plain are None, bool, int, float, str, bytes, Decimal, aware
-datetime, date, UUID, list and dict of these: what the codec can write without knowing any class.
+A `FieldType` does four things with a value: *check* it when a message is made (returning it, or its normal form),
+*encode* it to plain values, *decode* it from them, and *copy* it for somebody who may change it. Plain are None, bool,
+int, float, str, bytes, Decimal, aware datetime, date, UUID, list and dict of these: what the codec can write without
+knowing any class.
 
 Whatever passes the check decodes equal to itself. So NaN is refused (it equals nothing), a naive datetime too (it
 names no instant), and aware datetimes are turned to UTC, where no hour happens twice.
@@ -13,9 +14,10 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, cast
+from collections.abc import Mapping
+from typing import Any
 
+from enode_django.domain.defaults import MISSING, Factory, declared_defaults, made_anew
 from enode_django.domain.scalars import (
     SCALARS,
     Checked,
@@ -72,7 +74,8 @@ def _optional(annotation: Any, arguments: tuple[Any, ...]) -> FieldType:
     if is_enum(others[0]) and any(member.value is None for member in others[0]):
         raise UnsupportedType(f"{annotation!r} cannot be stored: one of the enum's members has the value None, too")
     encode = _or_none(inner.encode) if inner.encode else None
-    return FieldType(inner.exact, _or_none(inner.check), encode, _or_none(inner.decode), inner.hashable)
+    copy = _or_none(inner.copy) if inner.copy else None
+    return FieldType(inner.exact, _or_none(inner.check), encode, _or_none(inner.decode), inner.hashable, copy)
 
 
 def _or_none(convert: Convert) -> Convert:
@@ -92,7 +95,7 @@ def _at(where: str, convert: Convert, value: Any) -> Any:
 def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
     if kind is not list and not item.hashable:
         raise UnsupportedType(f"{annotation!r} cannot be stored: its items cannot be hashed")
-    encode_item = item.encode
+    encode_item, copy_item = item.encode, item.copy
 
     def check(value: Any) -> Any:
         if not isinstance(value, kind):
@@ -107,8 +110,14 @@ def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
             raise mismatch("list", value)
         return kind(_at(f"item {index}", item.decode, each) for index, each in enumerate(value))
 
-    plain = kind is list and encode_item is None
-    return FieldType(Checked, check, None if plain else encode, decode, hashable=kind is frozenset)
+    copy: Convert | None = None if kind is frozenset else kind
+    if copy_item is not None:
+        copy = _of_each(kind, copy_item)
+    return FieldType(Checked, check, encode, decode, hashable=kind is frozenset, copy=copy)
+
+
+def _of_each(kind: Any, convert: Convert) -> Convert:
+    return lambda value: kind(map(convert, value))
 
 
 def _tuple(arguments: tuple[Any, ...]) -> FieldType:
@@ -137,13 +146,18 @@ def _tuple(arguments: tuple[Any, ...]) -> FieldType:
         pairs = zip(types_for(value), value, strict=True)
         return tuple(_at(f"item {index}", item.decode, each) for index, (item, each) in enumerate(pairs))
 
-    return FieldType(Checked, check, encode, decode, hashable=all(item.hashable for item in items))
+    def copy(value: Any) -> tuple[Any, ...]:
+        return tuple(item.copy(each) if item.copy else each for item, each in zip(types_for(value), value, strict=True))
+
+    changeable = any(item.copy for item in items)
+    hashable = all(item.hashable for item in items)
+    return FieldType(Checked, check, encode, decode, hashable, copy if changeable else None)
 
 
 def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
     if key is not SCALARS.get(typing.get_args(annotation)[0]) and not is_enum(typing.get_args(annotation)[0]):
         raise UnsupportedType(f"{annotation!r} cannot be stored: its keys must be of a simple type")
-    encode_key, encode_item = key.encode, item.encode
+    encode_key, encode_item, copy_item = key.encode, item.encode, item.copy
 
     def check(value: Any) -> dict[Any, Any]:
         if not isinstance(value, dict):
@@ -151,6 +165,8 @@ def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
         return {_at("key", key.check, k): _at(f"[{shown(k)}]", item.check, v) for k, v in value.items()}
 
     def encode(value: Any) -> dict[Any, Any]:
+        if encode_key is encode_item is None:
+            return dict(value)
         return {encode_key(k) if encode_key else k: encode_item(v) if encode_item else v for k, v in value.items()}
 
     def decode(value: Any) -> dict[Any, Any]:
@@ -158,8 +174,10 @@ def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
             raise mismatch("dict", value)
         return {_at("key", key.decode, k): _at(f"[{shown(k)}]", item.decode, v) for k, v in value.items()}
 
-    plain = encode_key is None and encode_item is None
-    return FieldType(Checked, check, None if plain else encode, decode, hashable=False)
+    def copy(value: Any) -> dict[Any, Any]:
+        return {k: copy_item(v) for k, v in value.items()} if copy_item else dict(value)
+
+    return FieldType(Checked, check, encode, decode, hashable=False, copy=copy)
 
 
 def _dataclass(kind: type) -> FieldType:
@@ -186,10 +204,11 @@ def _dataclass(kind: type) -> FieldType:
         except Exception as error:  # its own __post_init__
             raise InvalidField(f"{kind.__name__} refuses {shown(fields)}: {error}") from error
 
-    return FieldType(Checked, check, encode, decode, hashable=kind.__hash__ is not None)
+    def copy(value: Any) -> Any:
+        return kind(**schema.copied({name: getattr(value, name) for name in schema.names}))
 
-
-MISSING: Any = dataclasses.MISSING
+    hashable = kind.__hash__ is not None
+    return FieldType(Checked, check, encode, decode, hashable, copy if schema.copies else None)
 
 
 class Schema:
@@ -201,10 +220,14 @@ class Schema:
     def __init__(self, cls: type, without: frozenset[str] = frozenset()) -> None:
         self.owner = cls
         annotations = typing.get_type_hints(cls, include_extras=True)
-        self.defaults = {name: default for name, default in _defaults(cls, annotations) if name not in without}
-        self.names = tuple(self.defaults)
-        self.with_factory = tuple(name for name, default in self.defaults.items() if isinstance(default, _Factory))
+        defaults = {name: default for name, default in declared_defaults(cls, annotations) if name not in without}
+        self.names = tuple(defaults)
         self.types = {name: self._type(name, annotations[name]) for name in self.names}
+        self.copies = tuple((name, kind.copy) for name, kind in self.types.items() if kind.copy)
+        """The fields whose values can be changed, and what copies each."""
+        made = {name: made_anew(defaults[name], kind.copy) for name, kind in self.types.items()}
+        self.defaults = {name: made[name] or default for name, default in defaults.items()}
+        self.with_factory = tuple(name for name, default in self.defaults.items() if isinstance(default, Factory))
         self._checks = tuple((name, kind.exact, kind.check) for name, kind in self.types.items())
         self._encoders = tuple((name, kind.encode) for name, kind in self.types.items() if kind.encode)
         self._decoders = tuple((name, kind.exact, kind.decode) for name, kind in self.types.items())
@@ -246,6 +269,13 @@ class Schema:
             plain[name] = encode(plain[name])
         return plain
 
+    def copied(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same values, none of which can be changed through these; ``values`` may hold more."""
+        copies = dict(values)
+        for name, copy in self.copies:
+            copies[name] = copy(copies[name])
+        return copies
+
     def decode(self, plain: Mapping[str, Any]) -> dict[str, Any]:
         """Fields from plain values: unknown ones are left out, missing ones get their default."""
         values: dict[str, Any] = {}
@@ -271,40 +301,7 @@ class Schema:
         default = self.defaults[name]
         if default is MISSING:
             raise InvalidField(f"{self.owner.__qualname__}.{name} is missing")
-        return default() if isinstance(default, _Factory) else default
+        return default() if isinstance(default, Factory) else default
 
     def _invalid(self, name: str, error: InvalidField) -> InvalidField:
         return InvalidField(f"{self.owner.__qualname__}.{name}: {error}")
-
-
-Make = Callable[[], Any]
-
-
-class _Factory:
-    __slots__ = ("make",)
-
-    def __init__(self, make: Make) -> None:
-        self.make = make
-
-    def __call__(self) -> Any:
-        return self.make()
-
-
-def _defaults(cls: type, annotations: Mapping[str, Any]) -> typing.Iterator[tuple[str, Any]]:
-    if dataclasses.is_dataclass(cls):
-        for field in dataclasses.fields(cls):
-            if field.default_factory is not MISSING:
-                yield field.name, _Factory(cast(Make, field.default_factory))
-            else:
-                yield field.name, field.default
-        return
-    for name, annotation in annotations.items():
-        if typing.get_origin(annotation) is ClassVar or annotation is ClassVar or name.startswith("_"):
-            continue
-        default = getattr(cls, name, MISSING)
-        if isinstance(default, dataclasses.Field):
-            made = default.default_factory is not MISSING
-            default = _Factory(cast(Make, default.default_factory)) if made else default.default
-        elif isinstance(default, (list, dict, set)):
-            default = _Factory(default.copy)
-        yield name, default

@@ -122,6 +122,23 @@ class DomainEvent(Message):
     # Instance state, but no fields: equality, repr and the constructor leave it out.
     _stamp = _NotApplied()
     _index: ClassVar[int]
+    _plain: ClassVar[dict[str, Any] | None] = None
+
+    def seal(self) -> Self:
+        """Fix what will be stored. Returns an event for the applier, which may keep and change what that one holds:
+        another one if anything in this one can be changed."""
+        schema = self._schema or self.schema()
+        if not schema.copies:
+            return self
+        values = self.__dict__
+        copy = object.__new__(type(self))
+        copy.__dict__.update(schema.copied(values))
+        values["_plain"] = schema.encode(values)
+        return copy
+
+    def to_store(self) -> dict[str, Any]:
+        """As `to_plain`, of the values that the event was applied with. Not to be changed."""
+        return self._plain if self._plain is not None else self.to_plain()
 
     def stamp(self, stamp: EventStamp, index: int) -> None:
         self.__dict__["_stamp"] = stamp

@@ -31,6 +31,9 @@ class HandledCommand(Origin, Protocol):
     def note_change(self, aggregate: Any, /) -> None:
         """An aggregate begins to change while this command is handled."""
 
+    def note_error(self, error: BaseException, /) -> None:
+        """An applier has raised it: the aggregate was left in the middle of a change."""
+
 
 handled_command: ContextVar[HandledCommand | None] = ContextVar("enode_handled_command", default=None)
 """Set while a command handler runs, in its thread."""

@@ -17,13 +17,15 @@ Convert = Callable[[Any], Any]
 
 class FieldType(NamedTuple):
     """``exact``: a value of exactly this type needs no further check (`Checked` where every value needs one).
-    ``encode`` is None where a checked value is plain already."""
+    ``encode`` is None where a checked value is plain already, ``copy`` where nothing in it can be changed: what they
+    return shares nothing with the value that somebody could change later."""
 
     exact: type
     check: Convert
     encode: Convert | None
     decode: Convert
     hashable: bool = True
+    copy: Convert | None = None
 
 
 class Checked:

@@ -281,6 +281,15 @@ class QueueConsumer:
         """What the group kept of the queue's messages before this lease, the oldest first."""
         return self._transport.receipts(self._group, self._topic, window.queue)
 
+    def route_version(self) -> int:
+        """That of the topic's route now."""
+        return self._transport.route(self._topic).version
+
+    def receipts_of_all(self) -> list[bytes]:
+        """As `receipts`, of every queue of the topic, hidden ones too."""
+        queues = range(self._transport.queue_count(self._topic))
+        return [body for queue in queues for body in self._transport.receipts(self._group, self._topic, queue)]
+
     def _lose(self, window: OffsetWindow) -> None:
         if not window.closed:
             logger.warning("lost %s/%d: another worker has taken it over", window.topic, window.queue)

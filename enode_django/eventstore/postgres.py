@@ -217,7 +217,7 @@ def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], cl
             for chunk in chunks(in_order, _COPY_CHUNK):
                 copy.write(chunk)
     except psycopg.Error as error:
-        if sqlstates.is_data_error(error):
+        if sqlstates.is_data_error(error) or sqlstates.may_be_too_much(error):
             return False
         raise
     except (ValueError, struct.error):

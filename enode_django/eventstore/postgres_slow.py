@@ -54,13 +54,14 @@ class SlowAppend:
         return [self._result(position) for position in range(len(self._records))]
 
     def _store_or_halve(self, positions: Sequence[int]) -> None:
-        """Halving costs a logarithm of transactions, and what is not guilty is stored."""
+        """Halving costs a logarithm of transactions, and what is not guilty, or not too much, is stored."""
         try:
             self._store(positions)
         except sqlstates.DATABASE_ERRORS as error:
-            if not sqlstates.is_data_error(error):
-                raise
+            is_guilty = sqlstates.is_data_error(error)
             pending = self._uncut(positions)
+            if not is_guilty and not (sqlstates.may_be_too_much(error) and len(pending) > 1):
+                raise
             if len(pending) == 1:
                 self._cut(pending[0], Appended(Outcome.INVALID, error=sqlstates.message(error)))
                 return

@@ -16,7 +16,7 @@ from enode_django.databases import discard_if_lost, healthy_connection
 from enode_django.eventstore import sqlstates, statements
 from enode_django.eventstore.base import CommandKey, StreamRecord, make_record
 from enode_django.eventstore.limits import holds
-from enode_django.exceptions import StoreUnavailable
+from enode_django.exceptions import StoreFailing, StoreUnavailable
 
 _TAKEN_AT_ONCE = 100
 _PLANNING = {"enable_seqscan": "off", "max_parallel_workers_per_gather": "0", "jit": "off"}
@@ -25,12 +25,18 @@ _IN_ORDER = {**_PLANNING, "enable_sort": "off", "enable_bitmapscan": "off"}
 
 @contextlib.contextmanager
 def connected(alias: str) -> Iterator[BaseDatabaseWrapper]:
-    """The calling thread's connection. What it raises because the database is away becomes `StoreUnavailable`, and a
-    connection that is lost is closed, unless it is in somebody's atomic block."""
+    """The calling thread's connection. What it raises because the database is away becomes `StoreUnavailable`, or
+    `StoreFailing` if it has to be mended, and a connection that is lost is closed, unless it is in somebody's atomic
+    block."""
     try:
         yield healthy_connection(alias)
     except sqlstates.DATABASE_ERRORS as error:
         discard_if_lost(connections[alias])
+        if sqlstates.needs_help(error):
+            raise StoreFailing(
+                f"the event store in database {alias!r} refuses what it is asked: {sqlstates.message(error)};"
+                " look after its server: until then commands wait"
+            ) from error
         if sqlstates.is_unavailable(error):
             raise StoreUnavailable(f"the event store in database {alias!r} is unavailable: {error}") from error
         raise

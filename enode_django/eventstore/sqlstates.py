@@ -9,12 +9,19 @@ DATABASE_ERRORS = (psycopg.Error, django.db.Error)
 
 UNIQUE_VIOLATION = "23505"
 
-# Data exceptions, integrity constraints, limits of the program.
-_DATA_CLASSES = ("22", "23", "54")
+# Data exceptions, integrity constraints.
+_DATA_CLASSES = ("22", "23")
 
 # Deadlock and serialization failure, lock not available, cancelled (statement timeout), shut down or not yet up,
 # connection, resources, a session ended for idling, a server that has become a standby.
 _UNAVAILABLE = ("40001", "40P01", "55P03", "57014", "57P0", "08", "53", "25P03", "25P04", "25006")
+
+# Limits of the program, which is how a server says that it has no transaction ids or multixacts left; disk full, out of
+# memory, a configured limit; errors of the system around the server; internal errors and damage.
+_NEEDS_HELP = ("54", "53000", "53100", "53200", "53400", "58", "XX")
+
+# What a smaller batch may not come up against.
+_TOO_MUCH = ("54", "53200", "XX000")
 
 
 def sqlstate(error: BaseException) -> str:
@@ -26,6 +33,17 @@ def sqlstate(error: BaseException) -> str:
 def is_data_error(error: BaseException) -> bool:
     """Whether the database refuses what one of the rows holds: no use in sending it again."""
     return sqlstate(error).startswith(_DATA_CLASSES)
+
+
+def needs_help(error: BaseException) -> bool:
+    """Return True if the database refuses whatever is asked of it until somebody has mended it, as far as one can see
+    from outside: no row is to blame."""
+    return sqlstate(error).startswith(_NEEDS_HELP)
+
+
+def may_be_too_much(error: BaseException) -> bool:
+    """Return True if the same rows in smaller batches may be stored."""
+    return sqlstate(error).startswith(_TOO_MUCH)
 
 
 def is_unavailable(error: BaseException) -> bool:

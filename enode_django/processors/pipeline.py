@@ -27,7 +27,7 @@ from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor, Note
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
-from enode_django.concurrency.backoff import delays, until_it_works
+from enode_django.concurrency.backoff import CountedWaits, delays, until_it_works
 from enode_django.concurrency.mailbox import Mailbox
 from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
@@ -118,8 +118,10 @@ class Pipeline:
             max_held=HELD_PER_UNFINISHED * conf.MAX_UNFINISHED,
             keep_receipts=conf.REMEMBERED_ANSWERS,
         )
-        remembered = RememberedAnswers(
-            conf.REMEMBERED_ANSWERS, lambda window: until_it_works(lambda: self.consumer.receipts(window))
+        remembered = self._remembered = RememberedAnswers(
+            conf.REMEMBERED_ANSWERS,
+            lambda window: until_it_works(lambda: self.consumer.receipts(window)),
+            earlier=self.consumer,
         )
         self._intake = Intake(
             self._router, remembered, delays=conf.UNKNOWN_TYPE_DELAYS, max_deaths=conf.MAX_ABNORMAL_ENDS
@@ -144,9 +146,11 @@ class Pipeline:
         self._finished: Mailbox[Sequence[Finished]] = Mailbox("enode-publisher", len)
         states = make_states()
         self._states = WriteBehind(states) if states is not None else None
+        self._persist = CountedWaits()
         self._processors = self._make_processors(notes)
         statistics.gauges["cached_aggregates"] = lambda: self.cached_aggregates
         statistics.gauges["unfinished"] = lambda: self.consumer.unfinished
+        statistics.gauges["waiting_for_help"] = lambda: self._persist.waiting
         self._room = threading.Event()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -161,7 +165,7 @@ class Pipeline:
             CommandProcessor(
                 AggregateLoader(self._store, make_snapshots(self._store), self._states),
                 command_handlers,
-                persist=until_it_works,
+                persist=self._persist,
                 max_aggregates=share,
                 max_recent=recent,
                 max_bytes=conf.EVENTS_MAX_BYTES,
@@ -272,7 +276,10 @@ class Pipeline:
             return
         # What is set aside comes again by the clock, and queues that pause go on when there is room.
         wait = PULL_WAIT if paused or self._intake.delayed else self.consumer.pull_wait
-        for window, offsets, bodies in self.consumer.pull(self._conf.PULL_MAX_BATCH, wait, without=paused):
+        pulled = self.consumer.pull(self._conf.PULL_MAX_BATCH, wait, without=paused)
+        if pulled:
+            until_it_works(self._remembered.heed_route)
+        for window, offsets, bodies in pulled:
             self._meter.pulled(window, offsets)
             self._backlogs.note(window, self._route(self._intake.receive(window, offsets, bodies)))
 
@@ -351,7 +358,7 @@ class Pipeline:
     # -- event mailboxes ------------------------------------------------------------------------------------------
 
     def _run_event_mailbox(self, box: Mailbox[Sequence[Entry]]) -> None:
-        committer = Committer(self._store, persist=until_it_works, clock=time.monotonic)
+        committer = Committer(self._store, persist=self._persist, clock=time.monotonic)
         while (items := box.take(self._conf.COPY_MAX_BATCH)) is not None:
             entries = items[0] if len(items) == 1 else [entry for item in items for entry in item]
             for start in range(0, len(entries), self._conf.COPY_MAX_BATCH):

@@ -29,6 +29,10 @@ COUNTERS = {
 GAUGES = {
     "cached_aggregates": ("enode_cached_aggregates", "Aggregates in memory."),
     "unfinished": ("enode_unfinished_commands", "Commands that were pulled and are not published."),
+    "waiting_for_help": (
+        "enode_mailboxes_waiting_for_help",
+        "Mailboxes that wait for a database which somebody has to mend.",
+    ),
     "largest_batch": ("enode_largest_batch_commands", "Commands in the largest batch since the start."),
     "peak_memory": ("enode_worker_peak_memory_bytes", "Memory of the worker that had the most since the start."),
 }

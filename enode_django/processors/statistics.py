@@ -13,7 +13,7 @@ from enode_django.processors.histograms import SECONDS, SIZES, Histogram
 
 PEAKS = frozenset({"largest_batch", "peak_memory"})
 LAG = "lag"
-MOMENTARY = frozenset({"cached_aggregates", "unfinished", LAG})
+MOMENTARY = frozenset({"cached_aggregates", "unfinished", "waiting_for_help", LAG})
 """What a worker that has ended does not have any more."""
 
 

@@ -55,7 +55,7 @@ class StoredRefusal(NamedTuple):
 def encode_stream(events: Sequence[DomainEvent], result: Any = None) -> bytes:
     """Raises `InvalidField` for what cannot be stored, `TypeNameError` for a class without a name."""
     name_of = types.name_of
-    return STREAM + pack(([(name_of(type(event)), event.schema_version, event.to_plain()) for event in events], result))
+    return STREAM + pack(([(name_of(type(event)), event.schema_version, event.to_store()) for event in events], result))
 
 
 def encode_refusal(refusal: DomainException) -> bytes:

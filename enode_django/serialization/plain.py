@@ -70,6 +70,21 @@ def pack(value: Any) -> bytes:
         raise InvalidField(f"the value cannot be stored: {error}") from error
 
 
+_FIXED = frozenset({type(None), bool, int, float, str, bytes, Decimal, UUID, date})
+
+
+def taken(value: Any) -> Any:
+    """The plain value that arrives elsewhere; nobody can change it through what was given. Raises `InvalidField` for
+    what cannot travel."""
+    packed = pack(value)
+    if type(value) in _FIXED:
+        return value
+    try:
+        return unpack(packed)
+    except MalformedMessage as error:
+        raise InvalidField(f"it cannot be read again: {error}") from error
+
+
 def unpack(data: bytes) -> Any:
     """Raises `MalformedMessage` for bytes that `pack` cannot have made."""
     try:

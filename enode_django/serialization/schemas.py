@@ -14,7 +14,8 @@ from enum import Enum
 from typing import Any
 
 from enode_django.domain.declarations import Declared
-from enode_django.domain.fields import MISSING, Schema
+from enode_django.domain.defaults import MISSING
+from enode_django.domain.fields import Schema
 from enode_django.domain.scalars import SCALARS, is_enum
 
 FieldTexts = Mapping[str, str]

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any, get_type_hints
 
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.fields import MISSING
+from enode_django.domain.defaults import MISSING
 from enode_django.domain.messages import DomainEvent
 from enode_django.exceptions import TypeNameError
 from enode_django.serialization.registry import types

@@ -130,6 +130,11 @@ def _problems(report: Any) -> Iterator[Problem]:
         yield degraded(f"{report.supervisor} is silent for {report.age.total_seconds():.0f} s, and has not ended")
     if state != RUNNING:
         return
+    if waiting := figures.get("waiting_for_help", 0):
+        yield bad(
+            f"{waiting} mailboxes of {report.supervisor} wait for a database that refuses everything; its workers' log"
+            " says which, and why: it has to be mended"
+        )
     for role, words in (("workers", "command"), ("event_workers", "event")):
         planned = figures.get(f"planned_{role}", 0)
         if figures.get(role, 0) < planned:

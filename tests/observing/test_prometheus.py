@@ -22,6 +22,7 @@ def figures() -> dict[str, Any]:
     statistics = Statistics(clock=lambda: 100.0)
     statistics.gauges["cached_aggregates"] = lambda: 3
     statistics.gauges["unfinished"] = lambda: 4
+    statistics.gauges["waiting_for_help"] = lambda: 1
     statistics.count_batch(7, 1, Outcomes(4, 2, 1))
     statistics.count_published(6)
     statistics.measure(store_seconds=0.004, pulled_to_durable=0.02, sent_to_durable=700.0)
@@ -50,6 +51,7 @@ def test_figures_become_metrics(figures: dict[str, Any]) -> None:
         ("enode_worker_restarts_total",): 9,
         ("enode_cached_aggregates",): 3,
         ("enode_unfinished_commands",): 4,
+        ("enode_mailboxes_waiting_for_help",): 1,
         ("enode_batch_commands_bucket", "5"): 0,
         ("enode_batch_commands_bucket", "10"): 1,
         ("enode_batch_commands_sum",): 7,

@@ -9,6 +9,7 @@ import pytest
 from enode_django.commanding.entries import EntryKind
 from enode_django.commanding.results import CommandStatus
 from enode_django.domain.messages import Command
+from enode_django.eventing.publisher import answer_of
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, AddSoftly, AddWithin, Create, FailUnless, SetTotal
 from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole, commands_stored
@@ -163,3 +164,33 @@ def test_refusal_and_success_of_one_command_exclude_each_other(store: MemoryEven
     third.settle()
     assert third.answers["d"].status is CommandStatus.SUCCESS
     assert third.answers["d"].version == 3
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["alone", "the same id on another aggregate in between"])
+def test_a_copy_before_the_first_is_answered_gets_its_answer_whatever_comes_between(
+    store: MemoryEventStore, worker: Worker, between: bool
+) -> None:
+    """(command id, aggregate root id) is what names a command."""
+    worker.run(Create(aggregate_root_id="y"))
+    refused = AddSoftly(aggregate_root_id="x", id="c", limit=-1)
+    worker.send(refused)
+    if between:
+        worker.send(Add(aggregate_root_id="y", id="c"))
+    worker.send(SetTotal(aggregate_root_id="x", total=-10), refused)
+    worker.settle()
+    answers = [answer_of(one) for one in worker.finished if one.envelope.aggregate_root_id == "x"]
+    assert [answer.status for answer in answers if answer.command_id == "c"] == [CommandStatus.FAILED] * 2
+    assert "c" not in commands_stored(store, "x")
+
+
+def test_a_recovery_forgets_only_its_own_aggregates_commands(store: MemoryEventStore, worker: Worker) -> None:
+    worker.run(Create(aggregate_root_id="y"))
+    refused = AddSoftly(aggregate_root_id="x", id="c", limit=-1)
+    worker.send(refused, Add(aggregate_root_id="y", id="c"))
+    worker.handle()
+    Worker(store).run(Add(aggregate_root_id="y"))
+    worker.settle()
+    worker.send(SetTotal(aggregate_root_id="x", total=-10), refused)
+    worker.settle()
+    answers = [answer_of(one) for one in worker.finished if one.envelope.aggregate_root_id == "x"]
+    assert [answer.status for answer in answers if answer.command_id == "c"] == [CommandStatus.FAILED] * 2

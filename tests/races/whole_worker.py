@@ -23,7 +23,7 @@ GROUP, COMMANDS = "g", "commands"
 
 
 class WholeWorker:
-    """All hands of a worker on queue 0. It remembers ``remember`` answers, and ``max_recent`` commands at most."""
+    """All hands of a worker on one queue. It remembers ``remember`` answers, and ``max_recent`` commands at most."""
 
     def __init__(
         self, transport: Transport, store: EventStore, owner: str, *, remember: int = 10, max_recent: int = 10
@@ -32,7 +32,7 @@ class WholeWorker:
         self.consumer = QueueConsumer(
             transport, group=GROUP, topic=COMMANDS, owner=owner, lease=60, keep_receipts=remember
         )
-        remembered = RememberedAnswers(remember, self.consumer.receipts)
+        remembered = self.remembered = RememberedAnswers(remember, self.consumer.receipts, earlier=self.consumer)
         self.intake = Intake(MailboxRouter(1, 1), remembered, delays=())
         self.processor = CommandProcessor(
             AggregateLoader(store), handlers, persist=once, max_aggregates=10, max_recent=max_recent, max_bytes=10_000
@@ -48,11 +48,11 @@ class WholeWorker:
             commit=self.consumer.commit,
         )
 
-    def take(self, *gone: str) -> WholeWorker:
+    def take(self, *gone: str, queue: int = 0) -> WholeWorker:
         """Acquire the queue, also from owners that are gone."""
         for owner in gone:
             self.transport.bury(GROUP, COMMANDS, owner)
-        self.consumer.assign([0])
+        self.consumer.assign([queue])
         assert len(self.consumer.acquire_missing()) == 1
         return self
 
@@ -60,7 +60,10 @@ class WholeWorker:
         """What is in the queue now, up to the publisher, and how many of it went to the command mailbox."""
         finished: list[Finished] = []
         handled = 0
-        for window, offsets, bodies in self.consumer.pull(100, 0):
+        pulled = self.consumer.pull(100, 0)
+        if pulled:
+            self.remembered.heed_route()
+        for window, offsets, bodies in pulled:
             received = self.intake.receive(window, offsets, bodies)
             finished += received.finished
             stored, left = self.processor.take_stored(received.commands)

@@ -144,6 +144,14 @@ def test_what_may_make_another_state_makes_another_fingerprint(define: Define, c
     assert compute_fingerprint(define(CART)) != compute_fingerprint(define(CART.replace(old, new)))
 
 
+def test_what_stands_in_a_mutable_default_matters(define: Define) -> None:
+    declared = "items: dict[str, int] = {'a': %d}"
+    carts = [CART.replace("items: dict[str, int] = {}", declared % amount) for amount in (1, 2, 1)]
+    one, other, again = (compute_fingerprint(define(cart)) for cart in carts)
+    assert one != other
+    assert one == again
+
+
 def test_the_place_of_the_file_does_not_matter(define: Define) -> None:
     one = compute_fingerprint(define(CART, path="/here/domain.py"))
     assert compute_fingerprint(define(CART, path="/somewhere/else/domain.py")) == one

@@ -119,7 +119,8 @@ def test_an_entry_that_was_handled_again_is_not_finished_by_the_first_one(worker
     (entry,) = worker.handle()
     slot = worker.processor._cache.slots["x"]
     again = Entry(EntryKind.STREAM, "x", entry.epoch + 1, entry.envelope, entry.rests_on, entry.record)
-    slot.unfinished[0] = again  # type: ignore[index]
+    assert slot.unfinished
+    slot.unfinished[entry.envelope] = again
     worker.processor.finish([entry])
     worker.keep()
     assert states.versions == {"x": 1}

@@ -191,6 +191,8 @@ def test_a_database_without_all_migrations_is_bad(monkeypatch: pytest.MonkeyPatc
         ([("a", 1, {}, False), ("b", 100, {}, False)], Health.DEGRADED, "b is silent"),
         ([("a", 1, {}, False), ("b", 100, {}, True)], Health.OK, ""),
         ([("a", 1, {"workers": 1}, False)], Health.DEGRADED, "1 of 2 command workers"),
+        ([("a", 1, {"waiting_for_help": 2}, False)], Health.BAD, "2 mailboxes of a wait for a database"),
+        ([("a", 100, {"waiting_for_help": 2}, False), ("b", 1, {}, False)], Health.DEGRADED, "a is silent"),
         ([("a", 1, {"event_workers": 0, "planned_event_workers": 0}, False)], Health.BAD, "no event worker"),
         ([("a", 1, {"workers": 0, "planned_workers": 0}, False)], Health.BAD, "no command worker"),
     ],

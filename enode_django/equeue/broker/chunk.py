@@ -13,6 +13,7 @@ from enode_django.equeue.broker.mapping import IDLE_SECONDS, MappedMemory
 from enode_django.equeue.records import Buffer
 
 _MOST_BUFFERS = 512
+_BLOCK = 1 << 20
 
 
 class Chunk:
@@ -48,6 +49,34 @@ class Chunk:
             chunk.delete()
             raise
         return chunk
+
+    def renewed(self, start: int) -> Chunk:
+        """The bytes from ``start`` on in a new file that begins there and is safe, but for its name. The one of this
+        chunk is left as it is, unless the new one has its name."""
+        path = self.path.with_name(self.name(start))
+        aside = path.with_name(path.name + ".new")
+        try:
+            descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                self._copy(start, descriptor, start)
+            finally:
+                os.close(descriptor)
+            os.replace(aside, path)
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
+        return Chunk(path, start, self.end - start, self._memory)
+
+    def rewrite(self, start: int) -> None:
+        """Write the bytes from ``start`` on again where they are, and make them safe."""
+        self._copy(start, self.fileno(), self.start)
+
+    def _copy(self, start: int, target: int, target_start: int) -> None:
+        """``target`` is the descriptor of a file that begins at position ``target_start``."""
+        for position in range(start, self.end, _BLOCK):
+            length = min(_BLOCK, self.end - position)
+            write_all(target, os.pread(self.fileno(), length, position - self.start), position - target_start)
+        os.fdatasync(target)
 
     @property
     def is_mapped(self) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def translated(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise QueueFull(f"no room for {doing} ({error.strerror}); make room on the disk and send again") from error
         raise StorageFailed(f"{doing} failed: {error}; look after the disk and start the broker again") from error
 

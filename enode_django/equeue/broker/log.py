@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from enode_django.equeue.broker.chunk import Chunk
-from enode_django.equeue.broker.files import make_directory, sync_directory, translated
+from enode_django.equeue.broker.files import FULL, make_directory, sync_directory, translated
 from enode_django.equeue.broker.mapping import MappedMemory
 from enode_django.equeue.records import Buffer
 from enode_django.exceptions import StorageFailed
@@ -27,6 +27,8 @@ class MessageLog:
     def __init__(self, directory: Path, chunk_size: int, memory: MappedMemory) -> None:
         make_directory(directory)
         self.directory = directory
+        for unfinished in directory.glob("*.new"):
+            unfinished.unlink()
         self.chunks = _chunks(directory, memory)
         self.end = self.chunks[-1].end if self.chunks else 0
         self.flushed = 0
@@ -98,6 +100,29 @@ class MessageLog:
             sync_directory(self.directory)
         self.end = self.chunks[-1].end if self.chunks else 0
         self.flush()
+
+    def renew(self, position: int) -> None:
+        """Write everything from ``position`` on, where a send begins, anew, into files that begin there or later. Safe
+        on return. For opening, before anything is appended."""
+        with translated("writing messages anew"):
+            for chunk in [chunk for chunk in self.chunks if chunk.end > position]:
+                self._renew(chunk, max(position, chunk.start))
+            sync_directory(self.directory)
+
+    def _renew(self, chunk: Chunk, start: int) -> None:
+        try:
+            renewed = chunk.renewed(start)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            chunk.rewrite(start)  # in the same place: better than no start
+            return
+        self.chunks.insert(self.chunks.index(chunk) + 1, renewed)
+        if start > chunk.start:
+            chunk.truncate(start)
+        else:
+            self.chunks.remove(chunk)
+            chunk.release()
 
     def skip_to(self, position: int) -> None:
         """Go on at a position behind the end, in a new file: positions that were given once are not given again."""

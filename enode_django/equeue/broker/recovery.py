@@ -24,11 +24,13 @@ class Sent(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """``end``: where the log has to be cut. ``time``: of the newest batch, in milliseconds, 0 if none was found."""
+    """``end``: where the log has to be cut. ``time``: of the newest batch, in milliseconds, 0 if none was found.
+    ``flushed``: up to where the log is known to have been safe, since a batch says so; 0 if none was found."""
 
     batches: int
     end: int
     time: int
+    flushed: int
 
 
 Replay: TypeAlias = Callable[[bytes, int], object]
@@ -62,7 +64,7 @@ class Recovery:
 
     def run(self, position: int) -> Recovered:
         """The parts of a send are held back until its last one is seen, or another send begins behind them."""
-        batches, end, time = 0, position, 0
+        batches, end, time, flushed = 0, position, 0, 0
         for item in scan(self._log, position):
             if isinstance(item, Damaged):
                 self._report(item.position, "its bytes do not match their CRC")
@@ -72,12 +74,13 @@ class Recovery:
                 self._settle()
             self._parts.append(item)
             batches += 1
+            flushed = max(flushed, item.header.flushed)
             if item.header.part == item.header.parts - 1:
                 self._settle()
                 end, time = item.end, item.header.time
         if self._parts:
             end = self._parts[0].position
-        return Recovered(batches, end, time)
+        return Recovered(batches, end, time, flushed)
 
     def _settle(self) -> None:
         parts, self._parts = self._parts, []

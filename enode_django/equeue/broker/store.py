@@ -32,6 +32,7 @@ from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.mapping import MappedMemory
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
+from enode_django.equeue.broker.renewing import renew_unsafe
 from enode_django.equeue.broker.retention import Consumed, Retention
 from enode_django.equeue.broker.ring import Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
@@ -136,6 +137,7 @@ class MessageStore:
         ).run(start)
         torn = any(self._log.read(recovered.end, ALIGNMENT))
         self._log.cut(recovered.end)
+        renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.damaged)
         self._log.skip_to(checkpoint.position)
         self._time = max(checkpoint.time, recovered.time)
         self._checkpointed = checkpoint.position

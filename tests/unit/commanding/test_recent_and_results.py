@@ -39,7 +39,7 @@ def test_recent_command_is_known_for_its_aggregate_only_until_it_is_forgotten() 
     assert remembered is not None
     assert remembered.result is result
     assert recent.find("c", "y") is None
-    recent.forget("c")
+    recent.forget("c", "x")
     assert recent.find("c", "x") is None
 
 

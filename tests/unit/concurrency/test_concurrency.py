@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -72,6 +73,38 @@ def test_urgent_item_that_comes_while_others_are_taken_stays_behind_the_earlier_
     box.post_urgent("first")
     box.post("posted")
     assert box.take(2) == ["first", "second", "posted"]
+
+
+@pytest.fixture
+def switching_often() -> Iterator[None]:
+    """Threads take turns in the middle of almost every call."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("switching_often")
+def test_items_keep_their_order_while_others_post_in_the_middle_of_taking() -> None:
+    box: Mailbox[tuple[str, int]] = Mailbox("box")
+    count = 20_000
+    posts = {"posted": box.post, "urgent": box.post_urgent}
+    threads = [
+        threading.Thread(target=lambda kind=kind: [posts[kind]((kind, n)) for n in range(count)]) for kind in posts
+    ]
+    for thread in threads:
+        thread.start()
+    taken: dict[str, list[int]] = {"posted": [], "urgent": []}
+    while sum(map(len, taken.values())) < 2 * count:
+        items = box.take(50, timeout=60)
+        assert items, "all that was posted is taken"
+        kinds = [kind for kind, _ in items]
+        assert kinds == sorted(kinds, reverse=True), "what is urgent comes first"
+        for kind, number in items:
+            taken[kind].append(number)
+    assert taken == {"posted": [*range(count)], "urgent": [*range(count)]}
+    for thread in threads:
+        thread.join()
 
 
 def test_urgent_item_wakes_the_taker_of_an_empty_mailbox() -> None:

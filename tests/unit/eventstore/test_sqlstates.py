@@ -22,7 +22,12 @@ UNAVAILABLE = [
 ]
 DATA = [
     *(errors.UniqueViolation, errors.CheckViolation, errors.NotNullViolation, errors.StringDataRightTruncation),
-    *(errors.CharacterNotInRepertoire, errors.ProgramLimitExceeded),
+    errors.CharacterNotInRepertoire,
+]
+FAILING = [
+    *(errors.ProgramLimitExceeded, errors.StatementTooComplex, errors.DiskFull, errors.OutOfMemory),
+    *(errors.ConfigurationLimitExceeded, errors.IoError, errors.UndefinedFile, errors.InternalError_),
+    *(errors.DataCorrupted, errors.IndexCorrupted),
 ]
 BUGS = [errors.UndefinedTable, errors.SyntaxError, errors.InsufficientPrivilege, errors.InFailedSqlTransaction]
 
@@ -37,6 +42,17 @@ def test_what_may_go_away_makes_the_store_unavailable(kind: type[psycopg.Error])
 def test_what_a_row_holds_is_a_data_error(kind: type[psycopg.Error]) -> None:
     for error in (kind("x"), wrapped(kind("x"))):
         assert (sqlstates.is_unavailable(error), sqlstates.is_data_error(error)) == (False, True)
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_what_somebody_has_to_mend_is_no_rows_fault(kind: type[psycopg.Error]) -> None:
+    for error in (kind("x"), wrapped(kind("x"))):
+        assert (sqlstates.needs_help(error), sqlstates.is_data_error(error)) == (True, False)
+
+
+@pytest.mark.parametrize("kind", [*DATA, errors.TooManyConnections, errors.AdminShutdown, psycopg.OperationalError])
+def test_what_passes_or_is_a_rows_fault_needs_no_help(kind: type[psycopg.Error]) -> None:
+    assert not sqlstates.needs_help(kind("x"))
 
 
 @pytest.mark.parametrize("kind", BUGS)

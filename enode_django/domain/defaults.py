@@ -1,0 +1,75 @@
+"""The defaults of declared fields: one that can be changed is made anew for each who gets it."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, cast
+
+from enode_django.domain.scalars import Convert
+
+MISSING: Any = dataclasses.MISSING
+Make = Callable[[], Any]
+
+
+class Factory:
+    """Stands for a default that is made for each."""
+
+    __slots__ = ("make",)
+
+    def __init__(self, make: Make) -> None:
+        self.make = make
+
+    def __call__(self) -> Any:
+        return self.make()
+
+
+@dataclasses.dataclass(init=False)
+class _Copied:
+    """Makes a default that can be changed anew for each. Its value alone tells it apart from another."""
+
+    value: Any
+
+    def __init__(self, value: Any, copy: Convert) -> None:
+        self.value = value
+        self._copy = copy
+
+    def __call__(self) -> Any:
+        return self._copy(self.value)
+
+
+def made_anew(default: Any, copy: Convert | None) -> Factory | None:
+    """The factory of a default that can be changed; None for another one, and where a factory makes it already.
+
+    ``copy`` is that of the field's type, which the default of an aggregate need not fit.
+    """
+    if default is MISSING or isinstance(default, Factory):
+        return None
+    shallow = Factory(default.copy) if isinstance(default, list | dict | set) else None
+    if copy is None or default is None or (shallow and not default):
+        return shallow
+    try:
+        fits = type(copy(default)) is type(default)
+    except Exception:  # a value of application code that does not fit
+        fits = False
+    return Factory(_Copied(default, copy)) if fits else shallow
+
+
+def declared_defaults(cls: type, annotations: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields of a class with their defaults as they are declared: a value, a `Factory`, or `MISSING`."""
+    if dataclasses.is_dataclass(cls):
+        for field in dataclasses.fields(cls):
+            if field.default_factory is not MISSING:
+                yield field.name, Factory(cast(Make, field.default_factory))
+            else:
+                yield field.name, field.default
+        return
+    for name, annotation in annotations.items():
+        if typing.get_origin(annotation) is ClassVar or annotation is ClassVar or name.startswith("_"):
+            continue
+        default = getattr(cls, name, MISSING)
+        if isinstance(default, dataclasses.Field):
+            made = default.default_factory is not MISSING
+            default = Factory(cast(Make, default.default_factory)) if made else default.default
+        yield name, default

@@ -1,0 +1,63 @@
+"""A disk whose sync fails once, and a kernel that takes the pages for clean then: the next sync finds nothing to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = 4096
+
+
+class ForgetfulDisk:
+    """Stands between the process and the message files of a directory. What is written is seen at once, as from the
+    kernel's cache; `crash` leaves what a sync has brought to the disk, page by page, and zeros for the rest. Names and
+    sizes of files are safe at once."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._directory = directory
+        self._safe: dict[int, dict[int, bytes]] = defaultdict(dict)
+        self._dirty: dict[int, set[int]] = defaultdict(set)
+        self.fails = False
+        """Whether the next sync fails."""
+        self.is_full = False
+        """Whether there is no room for new files."""
+        self._pwrite, self._pwritev, self._fdatasync = os.pwrite, os.pwritev, os.fdatasync
+        monkeypatch.setattr(os, "pwrite", self._on_pwrite)
+        monkeypatch.setattr(os, "pwritev", self._on_pwritev)
+        monkeypatch.setattr(os, "fdatasync", self._on_fdatasync)
+
+    def crash(self) -> None:
+        """The machine goes down, and comes up again."""
+        for path in self._directory.glob("messages/*"):
+            safe, size = self._safe[path.stat().st_ino], path.stat().st_size
+            pages = [safe.get(page, b"").ljust(PAGE, b"\0") for page in range(-(-size // PAGE))]
+            path.write_bytes(b"".join(pages)[:size])
+        self._dirty.clear()
+
+    def _on_pwrite(self, descriptor: int, data: Any, offset: int) -> int:
+        return self._written(descriptor, offset, lambda: self._pwrite(descriptor, data, offset))
+
+    def _on_pwritev(self, descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+        return self._written(descriptor, offset, lambda: self._pwritev(descriptor, buffers, offset))
+
+    def _written(self, descriptor: int, offset: int, write: Callable[[], int]) -> int:
+        if self.is_full and not self._safe.get(os.fstat(descriptor).st_ino):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        written = write()
+        self._dirty[os.fstat(descriptor).st_ino].update(range(offset // PAGE, (offset + written - 1) // PAGE + 1))
+        return written
+
+    def _on_fdatasync(self, descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        dirty, self._dirty[inode] = self._dirty[inode], set()
+        if self.fails:
+            self.fails = False
+            raise OSError(errno.EIO, "input/output error")
+        self._fdatasync(descriptor)
+        self._safe[inode].update({page: os.pread(descriptor, PAGE, page * PAGE) for page in dirty})
