@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from enode_django.commanding.entries import Entry, EntryKind, Envelope
@@ -96,13 +97,13 @@ class PostponedCommands:
         self._retries = retries
         self._clock = clock
         self.failures: dict[tuple[str, int], int] = {}
+        self._earliest = inf
+        """Nothing is due before: an outage may let thousands wait, which are not to be looked through all the time."""
 
     @property
     def pause(self) -> float | None:
-        """Seconds until something is due; None: nothing waits."""
-        if not self.waiting:
-            return None
-        return max(0.0, min(waiting.due for waiting in self.waiting.values()) - self._clock())
+        """Seconds until something may be due; None: nothing waits."""
+        return max(0.0, self._earliest - self._clock()) if self.waiting else None
 
     def count_in(self, window: OffsetWindow) -> int:
         """How many commands of this lease wait."""
@@ -140,6 +141,7 @@ class PostponedCommands:
     def begin(self, envelope: Envelope, due: float) -> None:
         """Let the first command of an aggregate wait."""
         self.waiting[envelope.aggregate_root_id] = _Waiting((envelope,), due)
+        self._earliest = min(self._earliest, due)
 
     def add(self, envelope: Envelope) -> None:
         """Let a command wait behind the others of its aggregate."""
@@ -157,11 +159,12 @@ class PostponedCommands:
 
     def take_due(self) -> list[Envelope]:
         """Commands to be handled now, in the order of each aggregate. They wait no more."""
-        if not self.waiting:
+        if not self.waiting or (now := self._clock()) < self._earliest:
             return []
-        now = self._clock()
-        due = [id for id, waiting in self.waiting.items() if waiting.due <= now]
-        return [envelope for id in due for envelope in self._still_ours(self.waiting.pop(id).envelopes)]
+        due = [id for id, one in self.waiting.items() if one.due <= now]
+        taken = [envelope for id in due for envelope in self._still_ours(self.waiting.pop(id).envelopes)]
+        self._earliest = min((one.due for one in self.waiting.values()), default=inf)
+        return taken
 
     def suspend(self, aggregate_root_id: str) -> _Waiting | None:
         """Take out what waits of an aggregate, to be put back by `resume`: what came before it is handled again."""
@@ -170,6 +173,7 @@ class PostponedCommands:
     def resume(self, aggregate_root_id: str, waiting: _Waiting | None) -> None:
         if waiting is None:
             return
+        self._earliest = min(self._earliest, waiting.due)
         earlier = self.waiting.setdefault(aggregate_root_id, waiting)
         if earlier is not waiting:
             earlier.envelopes.extend(waiting.envelopes)
@@ -186,8 +190,12 @@ class PostponedCommands:
     def _still_ours(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
         ours = []
         for envelope in envelopes:
-            if envelope.window is not None and envelope.window.closed:
+            if _is_lost(envelope):
                 self.decide(envelope)
             else:
                 ours.append(envelope)
         return ours
+
+
+def _is_lost(envelope: Envelope) -> bool:
+    return envelope.window is not None and envelope.window.closed

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
+from typing import Any, SupportsIndex
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import Entry
@@ -369,6 +373,76 @@ def test_a_retry_is_a_step_of_the_commands_way(caplog: pytest.LogCaptureFixture)
         trying.worker.settle()
     steps = [(record.command_id, record.outcome) for record in caplog.records if record.name == "enode_django.flow"]  # type: ignore[attr-defined]
     assert steps == [("t", "postponed: ConnectionError: reset"), ("u", "postponed: it waits behind another")]
+
+
+def test_a_suspect_that_waits_keeps_no_other_one_waiting() -> None:
+    trying = Trying()
+    suspects = trying.worker.processor._suspects = Lock()
+    held: list[bool] = []
+
+    def look(context: CommandContext) -> None:
+        held.append(suspects.locked())
+        context.find(Counter, "y")
+        if len(held) == 1:
+            raise Retry
+
+    trying.send("t", look, look)
+    trying.worker.envelopes[-1].suspect = True
+    trying.worker.settle()
+    assert not suspects.locked()
+    trying.wait()
+    assert (held, suspects.locked()) == ([True, True], False)
+    assert trying.statuses == {"t": CommandStatus.NOTHING_CHANGED}
+
+
+_errors = st.lists(st.sampled_from([ConnectionError(), Retry(after=3.0)]), max_size=ATTEMPTS - 1)
+_steps = st.one_of(
+    st.tuples(st.just("send"), st.sampled_from("xy"), _errors),
+    st.tuples(st.just("handle"), st.integers(1, 3)),
+    st.tuples(st.just("commit"), st.integers(1, 3)),
+    st.tuples(st.sampled_from(["deliver", "somebody", "wait"])),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(_steps, max_size=40))
+def test_every_command_is_stored_once_and_in_order_whatever_happens_meanwhile(steps: list[tuple[Any, ...]]) -> None:
+    trying = Trying(max_recent=1_000)
+    sent: dict[str, list[str]] = {"x": [], "y": []}
+    for number, (step, *what) in enumerate(steps):
+        if step == "send":
+            to, errors = what
+            again = itertools.chain(map(raises, errors), itertools.repeat(raises(None)))
+            trying.scripts[f"{number}"] = Endless(again)
+            trying.worker.send(Try(aggregate_root_id=to, id=f"{number}"))
+            sent[to].append(f"{number}")
+        elif step == "somebody":
+            Worker(trying.store).run(Add(aggregate_root_id="x", id=f"somebody {number}"))
+        elif step == "wait":
+            trying.worker.clock.now += DELAY
+        else:
+            getattr(trying.worker, step)(*what)
+    for _ in steps:
+        trying.wait(5.0)
+        trying.wait(5.0)
+    for id, expected in sent.items():
+        stored = commands_stored(trying.store, id)[1:]
+        assert [command for command in stored if not command.startswith("somebody")] == expected
+        assert_history_is_whole(trying.store, id)
+    assert {*trying.statuses.values()} <= {CommandStatus.SUCCESS}
+    assert len(trying.statuses) == sum(map(len, sent.values()))
+    assert not trying.worker.processor._postponed.failures
+
+
+class Endless(list[Script]):
+    """What attempts do, one after the other, however many there are."""
+
+    def __init__(self, scripts: Iterator[Script]) -> None:
+        super().__init__()
+        self._scripts = scripts
+
+    def pop(self, index: SupportsIndex = -1) -> Script:
+        return next(self._scripts)
 
 
 def test_no_entry_leaves_the_mailbox_for_what_waits() -> None:
