@@ -242,7 +242,7 @@ RECORD_CLAIM = f"""
     VALUES (1, %s, %s, %s::smallint[], statement_timestamp()) ON CONFLICT DO NOTHING
 """
 
-# No buckets change, so writers under way are not waited for; neither is somebody who does the same, or changes them.
+# No buckets change, so writers under way are not waited for; neither is somebody who does the same.
 CONFIRM_CLAIM = f"""
     UPDATE {SHARD} SET epoch = %s WHERE id IN (SELECT id FROM {SHARD} WHERE epoch < %s FOR UPDATE SKIP LOCKED)
 """

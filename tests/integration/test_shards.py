@@ -215,13 +215,20 @@ def test_whoever_moves_buckets_waits_for_those_who_write(store: ShardedEventStor
             mover.execute(nowait)
 
 
-def test_whoever_writes_waits_for_those_who_move_buckets_and_finds_what_they_did(store: ShardedEventStore) -> None:
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_whoever_writes_waits_for_those_who_move_buckets_and_finds_what_they_did(
+    store: ShardedEventStore, isolation: str
+) -> None:
+    def write() -> None:
+        query("events0", f"SET default_transaction_isolation = '{isolation}'")
+        store.shards[0].append([stream(FIRST, 2)])
+
     store.append([stream(FIRST, 1)])
     bucket = bucket_of(FIRST)
     with session("events0") as mover, session("events0") as watcher:
         with mover.transaction():
             mover.execute(statements.STOP_WRITERS.encode())
-            writer = Call(lambda: store.shards[0].append([stream(FIRST, 2)]))
+            writer = Call(write)
             wait_until(lambda: bool(watcher.execute(_WAITS).fetchall()))
             mover.execute(f"UPDATE {statements.SHARD} SET epoch = epoch + 1".encode())
             remove = f"UPDATE {statements.SHARD} SET buckets = array_remove(buckets, %s::smallint)"
