@@ -20,6 +20,8 @@ Errors = tuple[type[BaseException], ...]
 
 LONGEST_DELAY = 5.0
 """Seconds; beyond it the pauses grow no more."""
+LOOK_AGAIN = 0.5
+"""Seconds to the next attempt while the event store is away."""
 
 
 class HandlerRetries(NamedTuple):
@@ -115,14 +117,15 @@ class PostponedCommands:
     def fail(self, envelope: Envelope, error: BaseException, own: Errors | None, *, counts: bool) -> float | None:
         """Take note of an attempt that has failed; returns when the next one is due, or None if there is none.
 
-        An attempt that does not count is followed by another one in any case, unless nobody can wait.
+        ``own`` are the handler's errors that pass. An attempt that does not count is followed by another one in any
+        case, unless nobody can wait.
         """
         key = (envelope.id, envelope.offset)
         failures = self.failures.pop(key, 0)
         retries = self._retries
         if not counts and retries.waits:
             self.failures[key] = failures
-            return self._clock() + LONGEST_DELAY / 10
+            return self._clock() + LOOK_AGAIN
         failures += 1
         if failures >= retries.attempts or not retries.is_passing(error, own):
             return None
