@@ -18,7 +18,7 @@ from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import DomainEvent
 from enode_django.exceptions import ConfigurationError, DefinitionError
-from enode_django.runtime import make_retries, make_states
+from enode_django.runtime import make_states
 from enode_django.serialization.registry import Kind, types
 
 
@@ -121,6 +121,10 @@ def _is_number(value: object) -> bool:
 def _retries() -> Iterator[CheckMessage]:
     current = settings.conf()
     paths = current.HANDLER_RETRY_ON
+    if paths == settings.PASSING_ERRORS:
+        return
+    from enode_django.runtime import make_retries  # it wires everything, which a check of the defaults is spared
+
     try:
         if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
             raise ConfigurationError(f"ENODE HANDLER_RETRY_ON is {paths!r}, no list of dotted paths")
