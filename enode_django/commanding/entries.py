@@ -103,7 +103,7 @@ class EntryKind(Enum):
     STORED = "stored"
     """The outcome was found in the store (``record``) before the command was handled."""
     POSTPONED = "postponed"
-    """Not decided yet: the command is handled again later. It never leaves the command mailbox."""
+    """Not decided yet: the command is handled later. There is nothing to be stored or finished."""
     RESUMED = "resumed"
     """No command: entries of this aggregate with an older epoch will not come any more."""
 

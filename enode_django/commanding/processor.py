@@ -117,17 +117,14 @@ class CommandProcessor:
         return entries, left
 
     def handle(self, envelopes: Sequence[Envelope]) -> list[Entry]:
-        """Handle commands in order; returns one entry for each, what it says being encoded already. There is none for
-        commands that are to be handled later: those after whose error another attempt is made, and all that come for
-        the same aggregates."""
-        if self._postponed.waiting:
-            envelopes = self._postponed.without_waiting(envelopes)
+        """Handle commands in order; returns one entry for each, what it says being encoded already."""
         self._load_missing(envelopes)
         slots = self._cache.slots
         take = telling(self._take) if is_told() else self._take
         entries = [take(slots[envelope.aggregate_root_id], envelope) for envelope in envelopes]
         self._note[0] = IDLE
-        return self._decided(entries)
+        self._let_go_of_postponed(entries)
+        return entries
 
     def take_due(self) -> list[Envelope]:
         """Commands that have waited long enough since their handlers failed, to be given to `handle`."""
@@ -137,16 +134,15 @@ class CommandProcessor:
         """How many commands of this lease wait to be handled again. May be called by any thread."""
         return self._postponed.count_in(window)
 
-    def _decided(self, entries: list[Entry]) -> list[Entry]:
-        """The entries without those that are postponed; slots that were held for these alone are let go of."""
+    def _let_go_of_postponed(self, entries: Iterable[Entry]) -> None:
+        """After all of these were handled: their slots must stay until then."""
         if not self._postponed.waiting:
-            return entries
+            return
         for entry in entries:
             if entry.kind is POSTPONED:
                 slot = self._cache.get(entry.aggregate_root_id)
                 if slot is not None and not slot.unfinished:
                     self._cache.settle(slot)
-        return [entry for entry in entries if entry.kind is not POSTPONED]
 
     def _take(self, slot: Slot, envelope: Envelope) -> Entry:
         id = envelope.aggregate_root_id
@@ -218,7 +214,8 @@ class CommandProcessor:
             entries.append(take(slot, envelope))
         self._note[0] = IDLE
         self._postponed.resume(id, waiting)
-        return self._decided(entries)
+        self._let_go_of_postponed(entries)
+        return entries
 
     def forget(self, queue: int) -> None:
         """Drop what is held of a queue that was acquired anew: another worker may have changed it since.

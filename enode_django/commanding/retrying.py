@@ -7,7 +7,7 @@ its queue, begins to count anew.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import NamedTuple
 
@@ -70,8 +70,8 @@ NO_RETRIES = HandlerRetries(1, 0.0)
 
 
 class Postponed(Entry):
-    """Stands for a command that is not decided yet, and never leaves the command mailbox. ``due`` is when it is handled
-    again; ``result`` is what it would have come to."""
+    """Stands for a command that is not decided yet; the event mailbox passes over it. ``due`` is when it is handled
+    again; ``result`` is what it would have come to, and None for one that only waits behind another."""
 
     __slots__ = ("due",)
 
@@ -149,16 +149,6 @@ class PostponedCommands:
     def add(self, envelope: Envelope) -> None:
         """Let a command wait behind the others of its aggregate."""
         self.waiting[envelope.aggregate_root_id].envelopes.append(envelope)
-
-    def without_waiting(self, envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
-        """Those that need not wait; the others do from now on."""
-        free = []
-        for envelope in envelopes:
-            if envelope.aggregate_root_id in self.waiting:
-                self.add(envelope)
-            else:
-                free.append(envelope)
-        return free
 
     def take_due(self) -> list[Envelope]:
         """Commands to be handled now, in the order of each aggregate. They wait no more."""

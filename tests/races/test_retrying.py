@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any, SupportsIndex
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.entries import Entry
+from enode_django.commanding.entries import POSTPONED, EntryKind
 from enode_django.commanding.results import CommandStatus
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.domain.handlers import HandlerTable
@@ -444,9 +444,14 @@ class Endless(list[Script]):
         return next(self._scripts)
 
 
-def test_no_entry_leaves_the_mailbox_for_what_waits() -> None:
+def test_what_waits_has_an_entry_that_changes_nothing() -> None:
+    """Whoever hands commands in counts the entries."""
     trying = Trying()
     trying.send("t", *fails(ConnectionError()))
-    entries: Sequence[Entry] = trying.worker.handle()
-    assert entries == []
-    assert trying.worker.in_flight == 0
+    trying.send("u", raises(None))
+    trying.send("v", raises(None), to="y")
+    assert [entry.kind for entry in trying.worker.handle()] == [POSTPONED, POSTPONED, EntryKind.STREAM]
+    assert trying.worker.in_flight == 1
+    committed = trying.worker.commit()
+    assert [entry.aggregate_root_id for entry in committed.released] == ["y"]
+    assert not committed.recoveries
