@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from enode_django.eventing.process_managers import ProcessManager
     from enode_django.eventing.projections import ModelProjection, Projection
     from enode_django.eventing.subscribers import handles
+    from enode_django.exceptions import Retry
     from enode_django.serialization.upcasting import upcasts
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "ModelProjection",
     "ProcessManager",
     "Projection",
+    "Retry",
     "VersionMismatch",
     "WaitFor",
     "aexecute_command",
@@ -82,6 +84,7 @@ _PLACES = {
     "eventing.process_managers": ("ProcessManager",),
     "eventing.projections": ("ModelProjection", "Projection"),
     "eventing.subscribers": ("handles",),
+    "exceptions": ("Retry",),
     "serialization.upcasting": ("upcasts",),
 }
 _MODULES = {name: f"{__name__}.{place}" for place, names in _PLACES.items() for name in names}

@@ -44,6 +44,7 @@ def _settings() -> Iterator[CheckMessage]:
                 id="enode_django.E002",
             )
     yield from _numbers()
+    yield from _retries()
     yield from _topics()
     yield from _states()
     yield from _spark()
@@ -113,6 +114,25 @@ def _numbers() -> Iterator[CheckMessage]:
 
 def _is_number(value: object) -> bool:
     return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+def _retries() -> Iterator[CheckMessage]:
+    current = settings.conf()
+    paths = current.HANDLER_RETRY_ON
+    if paths == settings.PASSING_ERRORS:
+        return
+    from enode_django.runtime import make_retries  # it wires everything, which a check of the defaults is spared
+
+    try:
+        if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
+            raise ConfigurationError(f"ENODE HANDLER_RETRY_ON is {paths!r}, no list of dotted paths")
+        make_retries(current)
+    except ConfigurationError as error:
+        yield Error(
+            f"{error}.",
+            hint="List exceptions by dotted paths, such as 'django.db.OperationalError' or 'builtins.TimeoutError'.",
+            id="enode_django.E036",
+        )
 
 
 def _topics() -> Iterator[CheckMessage]:

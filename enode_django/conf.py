@@ -47,6 +47,13 @@ API_DEFAULTS: Mapping[str, Any] = {
     "KEY_RETENTION_DAYS": 7.0,
 }
 
+PASSING_ERRORS = (
+    "django.db.OperationalError",
+    "psycopg.OperationalError",
+    "builtins.ConnectionError",
+    "builtins.TimeoutError",
+)
+
 DISCOVERED_MODULES = (
     "domain",
     "commands",
@@ -114,9 +121,12 @@ class Conf:
     """How long workers may drain on shutdown."""
     HANDLER_TIME_LIMIT: float = 60.0
     HANDLER_ATTEMPTS: int = 5
-    """Of a subscriber: after so many failures at the same event its aggregate is parked."""
+    """Of a subscriber: after so many failures at the same event its aggregate is parked. Of a command: after so many
+    errors that pass it fails."""
     HANDLER_RETRY_DELAY: float = 0.1
     """Before the second attempt; twice as much before each next."""
+    HANDLER_RETRY_ON: tuple[str, ...] = PASSING_ERRORS
+    """Dotted paths of the exceptions after which a command is handled again, if its handler does not say which."""
     SWEEP_INTERVAL: float = 30.0
     """Between comparisons of the event store with a subscriber's checkpoints."""
     MAX_ABNORMAL_ENDS: int = 3

@@ -27,6 +27,7 @@ EnodeError
 │   ├── CommandFailed                what ``result.raise_for_status()`` raises
 │   ├── CommandTimeout               no answer in time; the command goes on
 │   ├── CommandKilledWorker          the command ended its worker process again and again
+│   ├── Retry                        retriable: raised by a command's handler to be called again
 │   ├── ExecuteInsideHandler         ``execute_command`` was called by a handler
 │   └── WaitInsideTransaction        waiting for subscribers inside an atomic block, whose locks they may wait for
 ├── SubscriberError
@@ -212,6 +213,21 @@ class CommandTimeout(CommandError, TimeoutError):
 
 class CommandKilledWorker(CommandError):
     pass
+
+
+class Retry(CommandError):
+    """Raise it in a command's handler that cannot do its work for the moment: it is called again in ``after`` seconds,
+    or, if that is None, in ``HANDLER_RETRY_DELAY``, and twice as many each next time. After ``HANDLER_ATTEMPTS`` the
+    command fails. Raises `ValueError` if ``after`` is no number of seconds from 0 on."""
+
+    retriable = True
+
+    def __init__(self, message: str = "handle the command again", *, after: float | None = None) -> None:
+        is_number = isinstance(after, int | float) and not isinstance(after, bool)
+        if after is not None and not (is_number and 0 <= after < float("inf")):
+            raise ValueError(f"after is {after!r}; it must be a number of seconds from 0 on, or None")
+        super().__init__(message)
+        self.after = after
 
 
 class ExecuteInsideHandler(CommandError):

@@ -13,8 +13,9 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
+from enode_django.commanding.retrying import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
-from enode_django.conf import conf
+from enode_django.conf import Conf, conf
 from enode_django.databases import beside
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
@@ -146,6 +147,15 @@ def make_follower(
         topic=current.EVENT_TOPIC,
         interval=current.SWEEP_INTERVAL,
     )
+
+
+def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
+    """When commands are handled again whose handlers have raised an error that passes; raises `ConfigurationError`."""
+    errors = tuple(_import(path, "HANDLER_RETRY_ON") for path in current.HANDLER_RETRY_ON)
+    for error in errors:
+        if not (isinstance(error, type) and issubclass(error, Exception)):
+            raise ConfigurationError(f"ENODE HANDLER_RETRY_ON names {error!r}, which is no class of exceptions")
+    return HandlerRetries(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, errors, waits)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from enode_django.commanding.entries import (
+    POSTPONED,
     REFUSAL,
     RESUMED,
     STORED,
@@ -87,6 +88,8 @@ class Committer:
     # -- what may be stored at all --------------------------------------------------------------------------------
 
     def _belongs(self, entry: Entry, batch: _Batch) -> bool:
+        if entry.kind is POSTPONED:
+            return False
         refused = self._refused.get(entry.aggregate_root_id)
         dropped = refused is not None and entry.epoch <= refused and entry.kind is not STORED
         if refused is not None and entry.epoch > refused:

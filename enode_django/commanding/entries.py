@@ -102,12 +102,15 @@ class EntryKind(Enum):
     """The command was seen before: its outcome should be in the store."""
     STORED = "stored"
     """The outcome was found in the store (``record``) before the command was handled."""
+    POSTPONED = "postponed"
+    """Not decided yet: the command is handled later. There is nothing to be stored or finished."""
     RESUMED = "resumed"
     """No command: entries of this aggregate with an older epoch will not come any more."""
 
 
 # A member costs several times as much to look up in its class as a global, for every entry again.
 STREAM, REFUSAL, STORED, RESUMED = EntryKind.STREAM, EntryKind.REFUSAL, EntryKind.STORED, EntryKind.RESUMED
+POSTPONED = EntryKind.POSTPONED
 
 
 class Entry:

@@ -127,6 +127,12 @@ def _handled(entry: Entry) -> str:
         return _stored(entry.record)
     if entry.kind is EntryKind.REPEAT:
         return "repeated: its outcome should be stored"
+    if entry.kind is EntryKind.POSTPONED:
+        return (
+            f"postponed: {_error_of(entry.result)}"
+            if entry.result is not None
+            else "postponed: it waits behind another"
+        )
     return _decided(entry.result)
 
 
@@ -154,5 +160,9 @@ def _decided(result: CommandResult | None) -> str:
     if result is None:
         return "decided"
     if result.status is CommandStatus.FAILED:
-        return f"failed: {result.error_type}: {result.error_message}"
+        return f"failed: {_error_of(result)}"
     return str(result.status.value).replace("_", " ")
+
+
+def _error_of(result: CommandResult) -> str:
+    return f"{result.error_type}: {result.error_message}"

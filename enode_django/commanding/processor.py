@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,24 +16,27 @@ from typing import Protocol
 
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.entries import STREAM, Entry, EntryKind, Envelope, Recovery
+from enode_django.commanding.entries import POSTPONED, STREAM, Entry, EntryKind, Envelope, Recovery
 from enode_django.commanding.flow import is_told, telling
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader, Begin, History, replay_record
 from enode_django.commanding.outcomes import check_version, nothing_changed, refusal_of, refused_for_now, stream_of
 from enode_django.commanding.recent import RecentCommands
 from enode_django.commanding.results import CommandResult, failure
+from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
 from enode_django.concurrency.backoff import Persist
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
+from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import (
     AggregateAlreadyExists,
     AggregateNotFound,
     AggregateTypeMismatch,
     EnodeError,
+    StoreUnavailable,
     UnknownMessageType,
     UnusableSnapshot,
 )
@@ -74,6 +78,8 @@ class CommandProcessor:
         note: Note | None = None,
         suspects: threading.Lock | None = None,
         keeper: StateKeeper | None = None,
+        retries: HandlerRetries = NO_RETRIES,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loader = loader
         self._handlers = handlers
@@ -85,6 +91,8 @@ class CommandProcessor:
         self._note: Note = [IDLE] if note is None else note
         self._suspects = suspects
         self._is_alone = False
+        self._postponed = PostponedCommands(retries, clock)
+        self._store_away: StoreUnavailable | None = None
         self._epoch = 0
         self._handle = current_tracing().handling(self._handle_untraced)
 
@@ -115,10 +123,32 @@ class CommandProcessor:
         take = telling(self._take) if is_told() else self._take
         entries = [take(slots[envelope.aggregate_root_id], envelope) for envelope in envelopes]
         self._note[0] = IDLE
+        self._let_go_of_postponed(entries)
         return entries
+
+    def take_due(self) -> list[Envelope]:
+        """Commands that have waited long enough since their handlers failed, to be given to `handle`."""
+        return self._postponed.take_due()
+
+    def postponed_in(self, window: OffsetWindow) -> int:
+        """How many commands of this lease wait to be handled again. May be called by any thread."""
+        return self._postponed.count_in(window)
+
+    def _let_go_of_postponed(self, entries: Iterable[Entry]) -> None:
+        """After all of these were handled: their slots must stay until then."""
+        if not self._postponed.waiting:
+            return
+        for entry in entries:
+            if entry.kind is POSTPONED:
+                slot = self._cache.get(entry.aggregate_root_id)
+                if slot is not None and not slot.unfinished:
+                    self._cache.settle(slot)
 
     def _take(self, slot: Slot, envelope: Envelope) -> Entry:
         id = envelope.aggregate_root_id
+        if id in self._postponed.waiting:
+            self._postponed.add(envelope)
+            return Postponed(envelope, slot.epoch, 0.0, None)
         known = self._recent.find(envelope.id, id)
         if known is None:
             entry = self._execute(slot, envelope)
@@ -126,7 +156,8 @@ class CommandProcessor:
             entry = self._entry(EntryKind.REPEAT, slot, envelope, None)
         else:
             entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=known.result)
-        self._cache.pin(slot, entry)
+        if entry.kind is not POSTPONED:
+            self._cache.pin(slot, entry)
         return entry
 
     def finish(self, entries: Iterable[Entry]) -> None:
@@ -171,6 +202,7 @@ class CommandProcessor:
         return self._handle_again(id, unfinished)
 
     def _handle_again(self, id: str, unfinished: list[Entry]) -> list[Entry]:
+        waiting = self._postponed.suspend(id)  # it came after all of these
         decided = [(entry, entry.envelope) for entry in unfinished if entry.envelope is not None]
         self._load_missing([envelope for _, envelope in decided[:1]], begin=Begin.SNAPSHOT)
         slot = self._cache.slots[id]
@@ -184,6 +216,8 @@ class CommandProcessor:
             seen.add(envelope.id)
             entries.append(take(slot, envelope))
         self._note[0] = IDLE
+        self._postponed.resume(id, waiting)
+        self._let_go_of_postponed(entries)
         return entries
 
     def forget(self, queue: int) -> None:
@@ -200,6 +234,7 @@ class CommandProcessor:
                 self._cache.drop(id)
                 if self._keeper is not None:
                     self._keeper.forget(id)
+        self._postponed.drop_lost()
         if self._keeper is not None:
             self._keeper.forget_evicted(queue)
 
@@ -207,8 +242,9 @@ class CommandProcessor:
 
     @property
     def pause(self) -> float | None:
-        """Seconds until `keep` has something to do; None: not before something happens."""
-        return self._keeper.pause if self._keeper is not None else None
+        """Seconds until `keep` or `take_due` has something to do; None: not before something happens."""
+        keeping = self._keeper.pause if self._keeper is not None else None
+        return min((pause for pause in (keeping, self._postponed.pause) if pause is not None), default=None)
 
     def keep(self) -> None:
         """Encode durable states for the shared states, for a moment."""
@@ -257,11 +293,13 @@ class CommandProcessor:
             return aggregate
 
     def _load_foreign(self, id: str) -> AggregateRoot | None:
-        noted = self._note[0]
+        """Asks once, and counts as the handler's time: it may be in a transaction that is lost, and would wait for ever
+        for a store that is there again. What it raises ends the attempt, whatever the handler makes of it."""
         try:
-            return self._load(id)
-        finally:
-            self._note[0] = noted
+            return self._loader.load(id)
+        except StoreUnavailable as error:
+            self._store_away = error
+            raise
 
     def _load(self, id: str, begin: Begin = Begin.STATE) -> AggregateRoot | None:
         self._note[0] = IDLE  # a store that is slow to answer is no fault of the handler
@@ -310,7 +348,12 @@ class CommandProcessor:
                 self._note[0] = IDLE
         else:
             entry = self._handle(slot, envelope)
-        self._recent.remember(envelope.id, slot.id, entry.result)
+        if isinstance(entry, Postponed):
+            self._postponed.begin(envelope, entry.due)
+        else:
+            self._recent.remember(envelope.id, slot.id, entry.result)
+            if self._postponed.failures:
+                self._postponed.decide(envelope)
         return entry
 
     def _handle_untraced(self, slot: Slot, envelope: Envelope) -> Entry:
@@ -319,6 +362,7 @@ class CommandProcessor:
         if command is None or unusable is not None:
             return self._failed(slot, envelope, unusable or EnodeError("there is no command"), None)
         context = CommandContext(command, slot.aggregate, self._load_foreign, envelope.metadata)
+        self._store_away = None
         token = handled_command.set(context)
         try:
             if envelope.expected_version is not None:
@@ -326,11 +370,15 @@ class CommandProcessor:
             handler = self._handlers.find(type(command))
             self._note[0] = envelope.position
             handler(command, context)
+            if self._store_away is not None:
+                raise self._store_away
             return self._done(slot, envelope, context)
         except DomainException as refusal:
+            if self._store_away is not None:
+                return self._raised(slot, envelope, context, self._store_away)
             return self._refused(slot, envelope, context, refusal)
         except (Exception, SystemExit) as error:
-            return self._raised(slot, envelope, context, error)
+            return self._raised(slot, envelope, context, self._store_away or error)
         finally:
             handled_command.reset(token)
 
@@ -359,12 +407,27 @@ class CommandProcessor:
         return self._entry(kind, slot, envelope, slot.version, record, result)
 
     def _raised(self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException) -> Entry:
+        own = self._handlers.retry_on(type(context.command))
+        due = self._postponed.fail(envelope, error, own, counts=error is not self._store_away)
+        self._store_away = None
+        if due is not None:
+            return self._postpone(slot, envelope, context, error, due)
         if isinstance(error, _SENDERS_ERRORS):
             logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, error)
         else:
             logger.error("command %s %r failed", envelope.type_name, envelope.id, exc_info=error)
         self._clean(slot, envelope, context)
         return self._failed(slot, envelope, error, slot.version)
+
+    def _postpone(
+        self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException, due: float
+    ) -> Entry:
+        result = failure(envelope.id, envelope.aggregate_root_id, error)
+        attempts = self._postponed.attempts_of(envelope)
+        told = "command %s %r is handled again (failed attempts: %s): %s: %s"
+        logger.warning(told, envelope.type_name, envelope.id, attempts, result.error_type, result.error_message)
+        self._clean(slot, envelope, context)
+        return Postponed(envelope, slot.epoch, due, result)
 
     def _clean(self, slot: Slot, envelope: Envelope, context: CommandContext) -> None:
         """A handler that raised before any ``apply`` left the aggregate as it was: refusals are common."""

@@ -21,7 +21,7 @@ from enode_django.eventing.work import Failure, Followed, FollowedEvents, Progre
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
-from enode_django.exceptions import EnodeError, UnknownMessageType
+from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
 from enode_django.tracing import FollowsEvents, current_tracing
 
 
@@ -90,9 +90,10 @@ _NOT_MIGRATED = ("42P01", "42703")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether trying again is all there is to do: the database or the queue is away, or in each other's way."""
+    """Whether trying again is all there is to do: the database or the queue is away, or in each other's way. A `Retry`
+    is for handlers of commands; raised here it is an error like others, which are tried again, too."""
     if isinstance(error, EnodeError):
-        return error.retriable and not isinstance(error, UnknownMessageType)
+        return error.retriable and not isinstance(error, UnknownMessageType | Retry)
     if isinstance(error.__cause__ or error, psycopg.InterfaceError):
         return False  # a closed cursor, say: what is lost is an OperationalError
     return is_unavailable(error) or sqlstate(error) in _NOT_MIGRATED

@@ -157,14 +157,15 @@ def owning(connection: BaseDatabaseWrapper, claim: Claim) -> Iterator[None]:
     Raises `ShardMapOutdated` if it does not, or not any more."""
     if in_transaction(connection):
         with transaction.atomic(using=connection.alias):
-            _check(connection, claim, execute(connection, statements.OPEN_CLAIM, ()))
+            _check(connection, claim, execute(connection, statements.OPEN_CLAIM_WITHIN, ()))
             yield
         return
     raw = connection.connection
     try:
         with psycopg.Cursor[Any](raw) as cursor:
-            cursor.execute(f"BEGIN; {statements.OPEN_CLAIM}", prepare=False)  # in one message
-            cursor.nextset()
+            cursor.execute("; ".join(("BEGIN", *statements.OPEN_CLAIM)), prepare=False)  # in one message
+            while cursor.nextset():
+                pass
             _check(connection, claim, cursor.fetchall())
         yield
         raw.commit()

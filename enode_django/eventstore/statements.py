@@ -226,15 +226,23 @@ CLAIM = f"SELECT number, epoch, buckets FROM {SHARD}"
 
 HAS_STREAMS = f"SELECT EXISTS(SELECT FROM {TABLE})"
 
-# The row is locked while a batch is written, so that whoever moves buckets waits for those who still write to them.
-OPEN_CLAIM = f"SELECT number, epoch FROM {SHARD} FOR SHARE"
+# The table is locked while a batch is written, so that `STOP_WRITERS` waits for those who still write by this record.
+# That leaves no trace; a lock of the row would be written into it, and to the log. And it takes no snapshot: the record
+# is read as it is afterwards, whatever the isolation level.
+OPEN_CLAIM = (f"LOCK TABLE {SHARD} IN ROW SHARE MODE", f"SELECT number, epoch FROM {SHARD}")
+
+# In somebody's transaction, whose snapshot may be older than the lock: a row that has changed since cannot be locked.
+OPEN_CLAIM_WITHIN = f"SELECT number, epoch FROM {SHARD} FOR SHARE"
+
+# Begins a transaction that changes the buckets: it waits for the batches under way, and lets others wait.
+STOP_WRITERS = f"LOCK TABLE {SHARD} IN EXCLUSIVE MODE"
 
 RECORD_CLAIM = f"""
     INSERT INTO {SHARD} (id, number, epoch, buckets, recorded_at)
     VALUES (1, %s, %s, %s::smallint[], statement_timestamp()) ON CONFLICT DO NOTHING
 """
 
-# Writers under way are not waited for: under load there is always one, and whoever comes next will do it.
+# No buckets change, so writers under way are not waited for; neither is somebody who does the same.
 CONFIRM_CLAIM = f"""
     UPDATE {SHARD} SET epoch = %s WHERE id IN (SELECT id FROM {SHARD} WHERE epoch < %s FOR UPDATE SKIP LOCKED)
 """

@@ -34,6 +34,7 @@ from enode_django.conf import Conf
 from enode_django.databases import heal_connections
 from enode_django.domain.handlers import command_handlers
 from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore, Shard
@@ -43,7 +44,7 @@ from enode_django.processors.housekeeping import Housekeeper, queue_keepers, sto
 from enode_django.processors.measuring import BatchMeter
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
-from enode_django.runtime import make_producer, make_snapshots, make_states
+from enode_django.runtime import make_producer, make_retries, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind
 from enode_django.tracing import current_tracing
 
@@ -172,6 +173,7 @@ class Pipeline:
                 note=note,
                 suspects=suspects,
                 keeper=StateKeeper(self._states, interval=conf.states_write_interval) if self._states else None,
+                retries=make_retries(conf),
             )
             for note in notes
         ]
@@ -195,7 +197,7 @@ class Pipeline:
     def drain(self, timeout: float) -> bool:
         """Stop pulling, finish what was pulled, release the queues; returns whether all of it was done in time.
 
-        What waits for an unknown type to become known stays in the queue.
+        What waits for an unknown type to become known, or to be handled again, stays in the queue.
         """
         self._leave()
         deadline = time.monotonic() + timeout
@@ -218,7 +220,10 @@ class Pipeline:
 
     def _is_drained(self) -> bool:
         # In this order: until the puller has taken note, it may bring what nobody waits for yet.
-        return self.consumer.has_ended and self.consumer.unfinished <= self._intake.delayed
+        if not self.consumer.has_ended:
+            return False
+        windows = self.consumer.open_windows
+        return sum(window.unfinished for window in windows) <= sum(self._left_in(window) for window in windows)
 
     def _leave(self) -> None:
         try:
@@ -264,8 +269,9 @@ class Pipeline:
                 logger.warning("took %s/%d from %s", window.topic, window.queue, previous_owner)
             for box in self._commands:
                 box.post(Taken(window.queue, previous_owner))
-        # What waits for a type that is unknown here is left to the next owner, which may know it.
-        self.consumer.release_drained(self._intake.delayed_in)
+        # What waits for a type that is unknown here is left to the next owner, which may know it; and so is what waits
+        # for its next attempt.
+        self.consumer.release_drained(self._left_in)
         self._store.place_of("")  # where nobody knows which shard has what, nothing must be pulled
         self._route(self._intake.retry())
         paused = self._paused()
@@ -282,6 +288,10 @@ class Pipeline:
         for window, offsets, bodies in pulled:
             self._meter.pulled(window, offsets)
             self._backlogs.note(window, self._route(self._intake.receive(window, offsets, bodies)))
+
+    def _left_in(self, window: OffsetWindow) -> int:
+        """How many commands of this lease nobody is at work on."""
+        return self._intake.delayed_in(window) + sum(one.postponed_in(window) for one in self._processors)
 
     def _paused(self) -> frozenset[int]:
         return self._backlogs.paused(self.consumer.open_windows)
@@ -320,6 +330,7 @@ class Pipeline:
                     if item.previous_owner is not None:
                         self._end_sessions(shard, item.previous_owner)
                     processor.forget(item.queue)
+            self._handle(Commands(processor.take_due(), False), processor)
             processor.keep()
         processor.keep_rest(FLUSH)
 

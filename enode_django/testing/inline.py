@@ -26,7 +26,7 @@ from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import DefinitionError, EnodeError
-from enode_django.runtime import make_applier, make_snapshots, make_store, use_bus
+from enode_django.runtime import make_applier, make_retries, make_snapshots, make_store, use_bus
 from enode_django.serialization.codec import decode_command, encode_command, encode_metadata, restore_command
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -114,9 +114,14 @@ class InlineCommandBus:
             max_aggregates=1,
             max_recent=2,
             max_bytes=current.EVENTS_MAX_BYTES,
+            retries=make_retries(current, waits=False),
         )
         committer = Committer(self._store, persist=once, clock=time.monotonic)
-        entries: Sequence[Entry] = processor.handle([envelope])
+        self._settle(processor, committer, processor.handle([envelope]))
+        while due := processor.take_due():  # another attempt, at once
+            self._settle(processor, committer, processor.handle(due))
+
+    def _settle(self, processor: CommandProcessor, committer: Committer, entries: Sequence[Entry]) -> None:
         while entries:
             committed = committer.commit(entries)
             for one in committed.finished:

@@ -14,7 +14,7 @@ from enode_django import Command, CommandResult
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.buckets import BUCKETS, bucket_of, even_shares
 from enode_django.eventstore.rows import record_of
-from enode_django.eventstore.statements import SHARD, TABLE
+from enode_django.eventstore.statements import SHARD, STOP_WRITERS, TABLE
 from sample_project.embedded import Postgres, Redis
 from tests.acceptance.invariants import misplaced
 from tests.acceptance.load import Load, any_id
@@ -109,9 +109,10 @@ class ShardedStack(Stack):
 
     def change_buckets(self, shard: int, change: str, bucket: int) -> None:
         """``change`` is a function of SQL: array_remove or array_append. Returns when nobody writes by the old map."""
-        self.query_shard(
-            shard, f"UPDATE {SHARD} SET epoch = epoch + 1, buckets = {change}(buckets, %s::smallint)", bucket
-        )
+        update = f"UPDATE {SHARD} SET epoch = epoch + 1, buckets = {change}(buckets, %s::smallint)"
+        with psycopg.connect(self._urls[shard]) as connection:
+            connection.execute(STOP_WRITERS.encode())
+            connection.execute(update.encode(), [bucket])
 
     # -- what must hold -------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from enode_django.eventing.registry import subscribers
-from enode_django.exceptions import EnodeError, StoreUnavailable
+from enode_django.exceptions import EnodeError, Retry, StoreUnavailable
 from tests.following.domain import Added, Behaviour, Entries
 from tests.following.harness import Harness
 from tests.following.test_sweeping import Sweep
@@ -39,6 +39,18 @@ def test_a_handler_that_uses_a_closed_cursor_parks_its_aggregate(
     follower = harness.follower(subscribers.instance(Entries), attempts=1, persist=three_times)
     harness.deliver(follower, harness.stored("c", Added(amount=1)))
     assert [parked.error_type for parked in harness.parked("following.entries")] == ["InterfaceError"]
+
+
+def test_a_handler_of_events_that_raises_what_is_meant_for_commands_is_not_tried_for_ever(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handle(event: Added) -> None:
+        raise Retry
+
+    monkeypatch.setattr(behaviour, "handle", handle)
+    follower = harness.follower(subscribers.instance(Entries), attempts=1, persist=three_times)
+    harness.deliver(follower, harness.stored("c", Added(amount=1)))
+    assert [parked.error_type for parked in harness.parked("following.entries")] == ["Retry"]
 
 
 def test_a_sweep_goes_on_where_the_store_was_away(

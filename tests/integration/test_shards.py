@@ -15,7 +15,7 @@ from enode_django.eventstore import statements
 from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.buckets import bucket_of
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.eventstore.shard_map import ShardMap
+from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import ShardMapOutdated, ShardMismatch, StoreUnavailable
 from enode_django.runtime import make_snapshots, make_store
@@ -24,6 +24,7 @@ from enode_django.store_checks import check_shards, check_store
 from enode_django.testing.event_store_contract import EventStoreAppendContract
 from enode_django.testing.event_store_read_contract import STORED, history, outcomes, stream
 from tests.integration.sharded import ALIASES, empty, id_in, opened, shard_databases, sharded_settings, sharded_store
+from tests.integration.store_sessions import Call, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 FIRST, SECOND = id_in(0), id_in(1)
@@ -175,17 +176,86 @@ def test_a_new_epoch_of_the_same_buckets_stops_nobody(store: ShardedEventStore) 
     assert outcomes(store.append([stream(FIRST, 2)])) == [STORED]
 
 
-def test_whoever_moves_buckets_waits_for_those_who_write(store: ShardedEventStore, databases: dict[str, str]) -> None:
+def test_a_batch_leaves_no_trace_in_the_shards_record(store: ShardedEventStore) -> None:
+    """A lock of the row would be written into it, and a batch that comes meanwhile would make it a multixact."""
     store.append([stream(FIRST, 1)])
-    parameters = connections["events0"].get_connection_params()
+    query("events0", "UPDATE enode_django_shard SET recorded_at = recorded_at")
+    for doubtful in (False, True):
+        store.append([stream(FIRST, 2 + doubtful)], doubtful=doubtful)
+    assert query("events0", "SELECT xmax::text FROM enode_django_shard") == [("0",)]
+
+
+@contextmanager
+def session(alias: str) -> Iterator[psycopg.Connection[Any]]:
+    parameters = connections[alias].get_connection_params()
     for name in ("context", "cursor_factory"):
         parameters.pop(name, None)
-    with transaction.atomic("events0"):
-        store.append([stream(FIRST, 2)])
-        with psycopg.connect(**parameters, autocommit=True) as mover, pytest.raises(psycopg.errors.LockNotAvailable):
-            mover.execute("SELECT FROM enode_django_shard FOR UPDATE NOWAIT")
     with psycopg.connect(**parameters, autocommit=True) as mover:
-        mover.execute("SELECT FROM enode_django_shard FOR UPDATE NOWAIT")
+        yield mover
+
+
+@contextmanager
+def writing(store: ShardedEventStore, atomic: bool) -> Iterator[None]:
+    """A batch for the first shard is under way, in a transaction of the store's own or in somebody's."""
+    claim = store._map.claim_of("events0")
+    with owning(connections["events0"], claim) if not atomic else transaction.atomic("events0"):
+        if atomic:
+            store.append([stream(FIRST, 2)])
+        yield
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_whoever_moves_buckets_waits_for_those_who_write(store: ShardedEventStore, atomic: bool) -> None:
+    store.append([stream(FIRST, 1)])
+    nowait = f"{statements.STOP_WRITERS} NOWAIT".encode()
+    with session("events0") as mover:
+        with writing(store, atomic), pytest.raises(psycopg.errors.LockNotAvailable), mover.transaction():
+            mover.execute(nowait)
+        with mover.transaction():
+            mover.execute(nowait)
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_whoever_writes_waits_for_those_who_move_buckets_and_finds_what_they_did(
+    store: ShardedEventStore, isolation: str
+) -> None:
+    def write() -> None:
+        query("events0", f"SET default_transaction_isolation = '{isolation}'")
+        store.shards[0].append([stream(FIRST, 2)])
+
+    store.append([stream(FIRST, 1)])
+    bucket = bucket_of(FIRST)
+    with session("events0") as mover, session("events0") as watcher:
+        with mover.transaction():
+            mover.execute(statements.STOP_WRITERS.encode())
+            writer = Call(write)
+            wait_until(lambda: bool(watcher.execute(_WAITS).fetchall()))
+            mover.execute(f"UPDATE {statements.SHARD} SET epoch = epoch + 1".encode())
+            remove = f"UPDATE {statements.SHARD} SET buckets = array_remove(buckets, %s::smallint)"
+            mover.execute(remove.encode(), [bucket])
+        query("events1", "UPDATE enode_django_shard SET epoch = epoch + 1, buckets = array_append(buckets, %s)", bucket)
+        with pytest.raises(ShardMapOutdated):
+            writer.result()
+    assert stored_in("events0") == [FIRST]
+
+
+_WAITS = b"""
+    SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = database AND datname = current_database()
+    WHERE NOT granted AND relation = 'enode_django_shard'::regclass
+"""
+
+
+def test_a_transaction_that_looks_at_an_old_snapshot_is_refused(store: ShardedEventStore) -> None:
+    """In somebody's transaction the record may be read as it was before buckets were moved."""
+    store.append([stream(FIRST, 1)])
+    with transaction.atomic("events0"):
+        query("events0", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        query("events0", "SELECT FROM enode_django_shard")
+        with session("events0") as mover:
+            mover.execute(b"UPDATE enode_django_shard SET epoch = epoch + 1")
+        with pytest.raises(StoreUnavailable):
+            store.append([stream(FIRST, 2)])
+    assert stored_in("events0") == [FIRST]
 
 
 def test_a_record_that_was_rolled_back_is_made_again(store: ShardedEventStore) -> None:
@@ -198,8 +268,10 @@ def test_a_record_that_was_rolled_back_is_made_again(store: ShardedEventStore) -
 
 
 def move(bucket: int) -> None:
-    query("events0", "UPDATE enode_django_shard SET epoch = epoch + 1, buckets = array_remove(buckets, %s)", bucket)
-    query("events1", "UPDATE enode_django_shard SET epoch = epoch + 1, buckets = array_append(buckets, %s)", bucket)
+    for alias, change in (("events0", "array_remove"), ("events1", "array_append")):
+        with transaction.atomic(alias):
+            query(alias, statements.STOP_WRITERS)
+            query(alias, f"UPDATE {statements.SHARD} SET epoch = epoch + 1, buckets = {change}(buckets, %s)", bucket)
 
 
 # Maps that cannot be

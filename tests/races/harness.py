@@ -11,6 +11,7 @@ from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor
 from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries
 from enode_django.concurrency.backoff import Persist, once
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
@@ -50,6 +51,7 @@ class Worker:
         persist: Persist = once,
         snapshots: SnapshotStore | None = None,
         states: SharedStates | None = None,
+        retries: HandlerRetries = NO_RETRIES,
     ) -> None:
         self.clock = clock or Clock()
         clocks = {"clock": self.clock, "work_clock": self.clock}
@@ -62,6 +64,8 @@ class Worker:
             max_recent=max_recent,
             max_bytes=max_bytes,
             keeper=self.keeper,
+            retries=retries,
+            clock=self.clock,
         )
         self.committer = Committer(store, persist=persist, clock=self.clock)
         self.window = self.acquire()
@@ -87,8 +91,9 @@ class Worker:
     # -- the steps ------------------------------------------------------------------------------------------------
 
     def handle(self, count: int | None = None) -> list[Entry]:
-        """The command mailbox takes so many commands (None: all)."""
-        entries = self.processor.handle(_take(self.envelopes, count))
+        """The command mailbox takes so many commands (None: all), and before them what is due to be handled again."""
+        entries = self.processor.handle(self.processor.take_due())
+        entries += self.processor.handle(_take(self.envelopes, count))
         self.handled += entries
         self.entries.extend(entries)
         return entries
@@ -114,9 +119,9 @@ class Worker:
     def settle(self) -> None:
         """Everything that is left, until nothing moves."""
         for _ in range(STEPS):
-            if not (self.envelopes or self.entries or self.outcomes):
-                return
             self.handle()
+            if not (self.entries or self.outcomes):
+                return
             if self.entries:
                 self.commit()
             self.deliver()

@@ -4,11 +4,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
-from enode_django import Command, ProcessManager, execute_command, handles
+from enode_django import (
+    Command,
+    CommandContext,
+    CommandStatus,
+    ProcessManager,
+    Retry,
+    command_handler,
+    execute_command,
+    handles,
+)
 from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.exceptions import DefinitionError
+from enode_django.exceptions import DefinitionError, StoreUnavailable
 from enode_django.runtime import current_bus
 from enode_django.testing import given, inline
 from sample_project.bank.domain import AccountClosed, AccountOpened, CloseAccount, OpenAccount
@@ -78,6 +88,47 @@ def test_the_commands_of_a_process_manager_have_the_ids_that_a_worker_gives_them
         (event,) = bus.events
     expected = with_derived_ids(Steady().opened(event), cause=event.id, subscriber="unit.steady")
     assert [command.id for command in given(Steady, "x").when(OPENED).commands] == [each.id for each in expected]
+
+
+class Refresh(Command):
+    type_name = "unit.Refresh"
+
+
+def test_errors_that_pass_are_tried_again_at_once_and_as_often_as_in_a_worker() -> None:
+    attempts: list[int] = []
+
+    @command_handler(Refresh)
+    def refresh(command: Refresh, context: CommandContext) -> None:
+        attempts.append(len(attempts))
+        if len(attempts) % 7 < 4:
+            raise Retry("not yet", after=1_000.0)
+
+    with inline(MemoryEventStore()):
+        result = execute_command(Refresh(aggregate_root_id="x"))
+        assert (result.status, len(attempts)) == (CommandStatus.NOTHING_CHANGED, 4)
+        with override_settings(ENODE={"HANDLER_ATTEMPTS": 2}):
+            attempts[:] = range(6)
+            result = execute_command(Refresh(aggregate_root_id="x"))
+        assert (result.status, result.error_type, len(attempts)) == (CommandStatus.FAILED, "Retry", 8)
+    given(Counter, "x").when(Refresh(aggregate_root_id="x"))
+
+
+def test_a_store_that_is_away_is_not_waited_for_inside_a_test() -> None:
+    class Away(MemoryEventStore):
+        def load(self, aggregate_root_id: str, **options: Any) -> Any:
+            raise StoreUnavailable("away")
+
+    @command_handler(Look)
+    def look(command: Look, context: CommandContext) -> None:
+        context.find(Counter, "other")
+
+    with inline(Away()):
+        result = execute_command(Look(aggregate_root_id="x"))
+    assert (result.status, result.error_type) == (CommandStatus.FAILED, "StoreUnavailable")
+
+
+class Look(Command):
+    type_name = "unit.Look"
 
 
 def test_what_no_scenario_can_be_made_of_is_refused() -> None:

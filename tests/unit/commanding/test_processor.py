@@ -259,7 +259,7 @@ class Noting:
         self.seen.append(value)
 
 
-def test_note_says_which_command_is_handled_and_that_nothing_is_while_the_store_is_asked(
+def test_note_says_which_command_is_handled_also_while_its_handler_loads_another_aggregate(
     store: MemoryEventStore,
 ) -> None:
     note = Noting()
@@ -295,5 +295,5 @@ def test_note_says_which_command_is_handled_and_that_nothing_is_while_the_store_
     worker.send(Create(aggregate_root_id="x"), Do(aggregate_root_id="x"))
     worker.settle()
     assert [answer.error_type for answer in worker.answers.values()] == ["", "ValueError"]
-    assert notes_at_load == [IDLE, IDLE]
+    assert notes_at_load == [context_position, IDLE], "undoing what it did is not the handler's time"
     assert note.value == IDLE

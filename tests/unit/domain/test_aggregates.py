@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import pickle
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -247,6 +248,33 @@ def test_what_cannot_handle_commands_is_refused() -> None:
         command_handler(Grown)  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="names no command"):
         command_handler()
+
+
+@pytest.mark.parametrize(
+    ("retry_on", "message"),
+    [
+        (OSError, "a tuple of classes of exceptions"),
+        (3, "a tuple of classes of exceptions"),
+        (("OSError",), "takes classes of exceptions, got 'OSError'"),
+        ((KeyboardInterrupt,), "takes classes of exceptions"),
+        ((DomainException,), "a refusal is final; raise Retry instead"),
+    ],
+)
+def test_what_no_command_can_be_handled_again_for_is_refused(retry_on: Any, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        command_handler(Plant, retry_on=retry_on)
+
+
+def test_a_command_without_a_handler_of_its_own_has_what_was_said_for_its_base() -> None:
+    class Seed(Plant):
+        type_name = "unit.Seed"
+
+    table = HandlerTable()
+    assert table.retry_on(Seed) is None
+    table.add(Plant, lambda command, context: None, retry_on=(OSError,))
+    assert table.retry_on(Seed) == (OSError,)
+    table.add(Seed, lambda command, context: None)
+    assert (table.retry_on(Seed), table.retry_on(Plant)) == (None, (OSError,))
 
 
 @pytest.mark.parametrize("name", ["_reserved", "_initial", "_schema", "_version", "_appliers", "_new_stamp"])

@@ -79,6 +79,57 @@ def test_queue_is_kept_until_what_the_last_pull_brought_is_finished() -> None:
     pipeline.close(SOON)
 
 
+class Wait(enode_django.Command):
+    type_name = "drain.Wait"
+
+
+class Later(enode_django.Command):
+    type_name = "drain.Later"
+
+
+def test_command_is_handled_again_though_nothing_else_comes() -> None:
+    conf, transport = Conf(COMMAND_MAILBOXES=1, HANDLER_RETRY_DELAY=0.001), MemoryTransport()
+    errors = [ConnectionError("reset"), TimeoutError("late")]
+
+    @command_handler(Wait)
+    def wait(command: Wait, context: CommandContext) -> None:
+        if errors:
+            raise errors.pop()
+
+    pipeline = started(conf, transport)
+    transport.send(conf.COMMAND_TOPIC, {0: [encode_command(Wait(aggregate_root_id="x"), b"")]})
+    wait_until(lambda: not errors and not pipeline.consumer.unfinished, "the command is handled")
+    assert pipeline.drain(SOON)
+    pipeline.close(SOON)
+
+
+def test_command_that_waits_for_its_next_attempt_keeps_no_queue_from_the_next_worker() -> None:
+    conf, transport = Conf(COMMAND_MAILBOXES=1), MemoryTransport()
+
+    @command_handler(Later)
+    def later(command: Later, context: CommandContext) -> None:
+        raise enode_django.Retry(after=1e6)
+
+    pipeline = started(conf, transport, queues=2)
+    for at in range(2):
+        commands = [encode_command(Later(aggregate_root_id=f"x{at}"), b"") for _ in range(2)]
+        transport.send(conf.COMMAND_TOPIC, {at: commands})
+    wait_until(lambda: pipeline.consumer.unfinished == 4, "all commands wait")
+    (queue,) = transport.join(conf.CONSUMER_GROUP, conf.COMMAND_TOPIC, "next", 60).queues
+    wait_until(lambda: is_free(conf, transport, queue), "the worker has given up the queue")
+    assert pipeline.drain(SOON)
+    pipeline.close(SOON)
+
+
+def is_free(conf: Conf, transport: MemoryTransport, queue: int) -> bool:
+    try:
+        lease = transport.acquire(conf.CONSUMER_GROUP, conf.COMMAND_TOPIC, queue, "next", 60)
+    except QueueHeld:
+        return False
+    assert (lease.committed, lease.previous_owner) == (0, None)
+    return True
+
+
 def test_command_of_a_type_that_only_the_next_worker_knows_keeps_no_queue_from_it() -> None:
     conf = Conf(COMMAND_MAILBOXES=1, UNKNOWN_TYPE_DELAYS=(1000.0,))
     transport = MemoryTransport()
@@ -87,15 +138,6 @@ def test_command_of_a_type_that_only_the_next_worker_knows_keeps_no_queue_from_i
         transport.send(conf.COMMAND_TOPIC, {at: [pack((1, "drain.NotYet", f"u{at}", f"x{at}", {}, b"", ""))]})
     wait_until(lambda: pipeline.consumer.unfinished == 2, "both commands wait")
     (queue,) = transport.join(conf.CONSUMER_GROUP, conf.COMMAND_TOPIC, "next", 60).queues
-
-    def is_free() -> bool:
-        try:
-            lease = transport.acquire(conf.CONSUMER_GROUP, conf.COMMAND_TOPIC, queue, "next", 60)
-        except QueueHeld:
-            return False
-        assert (lease.committed, lease.previous_owner) == (0, None)
-        return True
-
-    wait_until(is_free, "the worker has given up the queue")
+    wait_until(lambda: is_free(conf, transport, queue), "the worker has given up the queue")
     assert pipeline.drain(SOON)
     pipeline.close(SOON)

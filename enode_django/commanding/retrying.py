@@ -1,0 +1,194 @@
+"""Commands that are handled again after an error that passes, and those that wait behind them.
+
+What is known of a command's attempts lives in one command mailbox: whoever gets the command after a restart, or with
+its queue, begins to count anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import NamedTuple
+
+from enode_django.commanding.entries import Entry, EntryKind, Envelope
+from enode_django.commanding.results import CommandResult
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
+
+Errors = tuple[type[BaseException], ...]
+
+LONGEST_DELAY = 5.0
+"""Seconds; beyond it the pauses grow no more."""
+LOOK_AGAIN = 0.5
+"""Seconds to the next attempt while the event store is away."""
+
+
+class HandlerRetries(NamedTuple):
+    """A command whose handler has raised an error that passes is handled again, up to ``attempts`` times in all.
+
+    ``delay`` seconds lie between the first two attempts, and twice as much between the next, unless a `Retry` says how
+    many. ``retry_on`` are the errors that pass, beside those of ours that are retriable. Where nobody can wait
+    (``waits`` False) the next attempt comes at once.
+    """
+
+    attempts: int
+    delay: float
+    retry_on: Errors = ()
+    waits: bool = True
+
+    def is_passing(self, error: BaseException, own: Errors | None) -> bool:
+        """``own`` are the handler's, which take the place of all others; `Retry` passes always.
+
+        >>> retries = HandlerRetries(3, 0.1, (ConnectionError,))
+        >>> [retries.is_passing(ConnectionError(), own) for own in (None, (), (OSError,))]
+        [True, False, True]
+        """
+        if own is not None:
+            return isinstance(error, (Retry, *own))
+        if isinstance(error, EnodeError) and error.retriable:
+            return not isinstance(error, UnknownMessageType)  # this process will not know it the next time either
+        return isinstance(error, self.retry_on)
+
+    def delay_after(self, failures: int, error: BaseException) -> float:
+        """Seconds from the latest of so many failed attempts to the next one.
+
+        >>> retries = HandlerRetries(3, 0.1)
+        >>> [retries.delay_after(failures, ConnectionError()) for failures in (1, 2, 3, 1_000)]
+        [0.1, 0.2, 0.4, 5.0]
+        >>> retries.delay_after(1, Retry(after=30.0))
+        30.0
+        """
+        if not self.waits:
+            return 0.0
+        if isinstance(error, Retry) and error.after is not None:
+            return error.after
+        return min(self.delay * 2.0 ** min(failures - 1, 60), LONGEST_DELAY)
+
+
+NO_RETRIES = HandlerRetries(1, 0.0)
+
+
+class Postponed(Entry):
+    """Stands for a command that is not decided yet; the event mailbox passes over it. ``due`` is when it is handled
+    again; ``result`` is what it would have come to, and None for one that only waits behind another."""
+
+    __slots__ = ("due",)
+
+    def __init__(self, envelope: Envelope, epoch: int, due: float, result: CommandResult | None) -> None:
+        super().__init__(EntryKind.POSTPONED, envelope.aggregate_root_id, epoch, envelope, None, None, result)
+        self.due = due
+
+
+class _Waiting:
+    """The commands of one aggregate, in order. The first one has failed, and is handled again when it is ``due``."""
+
+    __slots__ = ("due", "envelopes")
+
+    def __init__(self, envelopes: Iterable[Envelope], due: float) -> None:
+        self.envelopes = deque(envelopes)
+        self.due = due
+
+
+class PostponedCommands:
+    """Called by the command mailbox's thread; any thread may call `count_in`. ``waiting`` has the aggregates whose
+    commands wait, ``failures`` how many attempts of which command, by its id and offset, have failed."""
+
+    def __init__(self, retries: HandlerRetries, clock: Callable[[], float]) -> None:
+        self.waiting: dict[str, _Waiting] = {}
+        self._retries = retries
+        self._clock = clock
+        self.failures: dict[tuple[str, int], int] = {}
+        self._earliest = inf
+        """Nothing is due before: an outage may let thousands wait, which are not to be looked through all the time."""
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds until something may be due; None: nothing waits."""
+        return max(0.0, self._earliest - self._clock()) if self.waiting else None
+
+    def count_in(self, window: OffsetWindow) -> int:
+        """How many commands of this lease wait."""
+        waiting = list(self.waiting.values())
+        return sum(envelope.window is window for one in waiting for envelope in list(one.envelopes))
+
+    # -- attempts -------------------------------------------------------------------------------------------------
+
+    def fail(self, envelope: Envelope, error: BaseException, own: Errors | None, *, counts: bool) -> float | None:
+        """Take note of an attempt that has failed; returns when the next one is due, or None if there is none.
+
+        ``own`` are the handler's errors that pass. An attempt that does not count is followed by another one in any
+        case, unless nobody can wait.
+        """
+        key = (envelope.id, envelope.offset)
+        failures = self.failures.pop(key, 0)
+        retries = self._retries
+        if not counts and retries.waits:
+            self.failures[key] = failures
+            return self._clock() + LOOK_AGAIN
+        failures += 1
+        if failures >= retries.attempts or not retries.is_passing(error, own):
+            return None
+        self.failures[key] = failures
+        return self._clock() + retries.delay_after(failures, error)
+
+    def attempts_of(self, envelope: Envelope) -> str:
+        return f"{self.failures.get((envelope.id, envelope.offset), 0)} of {self._retries.attempts}"
+
+    def decide(self, envelope: Envelope) -> None:
+        """Forget the attempts of a command that is decided."""
+        self.failures.pop((envelope.id, envelope.offset), None)
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+
+    def begin(self, envelope: Envelope, due: float) -> None:
+        """Let the first command of an aggregate wait."""
+        self.waiting[envelope.aggregate_root_id] = _Waiting((envelope,), due)
+        self._earliest = min(self._earliest, due)
+
+    def add(self, envelope: Envelope) -> None:
+        """Let a command wait behind the others of its aggregate."""
+        self.waiting[envelope.aggregate_root_id].envelopes.append(envelope)
+
+    def take_due(self) -> list[Envelope]:
+        """Commands to be handled now, in the order of each aggregate. They wait no more."""
+        if not self.waiting or (now := self._clock()) < self._earliest:
+            return []
+        due = [id for id, one in self.waiting.items() if one.due <= now]
+        taken = [envelope for id in due for envelope in self._still_ours(self.waiting.pop(id).envelopes)]
+        self._earliest = min((one.due for one in self.waiting.values()), default=inf)
+        return taken
+
+    def suspend(self, aggregate_root_id: str) -> _Waiting | None:
+        """Take out what waits of an aggregate, to be put back by `resume`: what came before it is handled again."""
+        return self.waiting.pop(aggregate_root_id, None)
+
+    def resume(self, aggregate_root_id: str, waiting: _Waiting | None) -> None:
+        if waiting is None:
+            return
+        self._earliest = min(self._earliest, waiting.due)
+        earlier = self.waiting.setdefault(aggregate_root_id, waiting)
+        if earlier is not waiting:
+            earlier.envelopes.extend(waiting.envelopes)
+
+    def drop_lost(self) -> None:
+        """Forget what was pulled under leases that are over: it comes again, here or elsewhere."""
+        for id, waiting in list(self.waiting.items()):
+            ours = self._still_ours(waiting.envelopes)
+            if len(ours) < len(waiting.envelopes):
+                del self.waiting[id]
+                if ours:
+                    self.waiting[id] = _Waiting(ours, waiting.due)
+
+    def _still_ours(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
+        ours = []
+        for envelope in envelopes:
+            if _is_lost(envelope):
+                self.decide(envelope)
+            else:
+                ours.append(envelope)
+        return ours
+
+
+def _is_lost(envelope: Envelope) -> bool:
+    return envelope.window is not None and envelope.window.closed
