@@ -80,7 +80,8 @@ def redis_url() -> str:
     return _url("REDIS_URL")
 
 
-def _private(server: AnyServer) -> Iterator[AnyServer]:
+def private(server: AnyServer) -> Iterator[AnyServer]:
+    """A server of one test's own; without it the test is skipped, unless services are required."""
     try:
         server.__enter__()
     except ServerUnavailable as error:
@@ -94,16 +95,16 @@ def _private(server: AnyServer) -> Iterator[AnyServer]:
 @pytest.fixture
 def private_postgres() -> Iterator[Postgres]:
     """A server of the test's own, to stop, kill, pause and restart."""
-    yield from _private(new_postgres())
+    yield from private(new_postgres())
 
 
 @pytest.fixture
 def private_broker() -> Iterator[Broker]:
     """One of the test's own, to stop, kill, pause and restart."""
-    yield from _private(Broker())
+    yield from private(Broker())
 
 
 @pytest.fixture
 def private_redis() -> Iterator[Redis]:
     """A server of the test's own, to stop, kill, pause and restart."""
-    yield from _private(Redis())
+    yield from private(Redis())

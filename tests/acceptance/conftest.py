@@ -15,7 +15,7 @@ from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnava
 from tests.acceptance.shards import ShardedStack
 from tests.acceptance.stack import SUBSCRIBERS, BrokerStack, Stack
 from tests.services import services_required
-from tests.template import ACCEPTANCE, migrate, new_postgres
+from tests.template import ACCEPTANCE, UNSYNCED, migrate, new_postgres
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -45,8 +45,8 @@ def faulty_postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def shard_servers(faulty_postgres: Postgres) -> Iterator[Sequence[Postgres]]:
-    """Two, each with the template database."""
-    for other in map(_with_template, _started(new_postgres())):
+    """Two, each with the template database; the other is no copy, as two copies would be the same cluster."""
+    for other in map(_with_template, _started(Postgres(UNSYNCED))):
         yield [faulty_postgres, other]
 
 

@@ -45,7 +45,7 @@ def execute(request, account, id):
     command = OpenAccount(aggregate_root_id=account, owner="x", id=id)
     if request.method == "POST":
         command = PayInterest(aggregate_root_id=account, amount=Decimal(1), id=id)
-    result = execute_command(command, wait_for=WaitFor.HANDLED, timeout=60)
+    result = execute_command(command, wait_for=WaitFor.HANDLED, timeout=240)
     return HttpResponse(f"{result.value} {result.version}")
 
 urlpatterns = [path("<account>/<id>/", execute)]

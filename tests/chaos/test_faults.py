@@ -166,7 +166,7 @@ def look(dials: Path, file: Path) -> dict[str, float]:
         "PYTHONWARNINGS": "ignore",
     }
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, file], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", LOOK, file], env=environment, capture_output=True, text=True, timeout=240, check=True
     )
     seen: dict[str, float] = json.loads(done.stdout)
     return seen

@@ -26,7 +26,7 @@ def test_what_the_page_shows_for_pytest_passes(project: Path) -> None:  # noqa: 
     environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
-        cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        cwd=project, env=environment, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     suite = [name for name in dir(contracts.TransportContract) if name.startswith("test_")]

@@ -160,11 +160,11 @@ def test_a_thread_may_flush_and_write_checkpoints_while_the_store_goes_on(tmp_pa
                 pending = store.begin_checkpoint(b"")
                 writing = threads.submit(pending.write)
                 send(store, 3, b"meanwhile")
-                writing.result(timeout=60)
+                writing.result(timeout=240)
                 store.finish_checkpoint(pending)
                 store.delete(Retention(max_messages=300, delete_unconsumed=True), lambda topic, queue: None)
         stopped.set()
-        assert flushing.result(timeout=60) > 0
+        assert flushing.result(timeout=240) > 0
     store.close(b"")
     store, _ = opened(tmp_path)
     for queue in range(3):

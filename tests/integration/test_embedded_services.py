@@ -138,7 +138,7 @@ def run_with_services(*code: str, **environment: str) -> subprocess.CompletedPro
         env=variables | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
@@ -166,5 +166,5 @@ def test_command_keeps_the_settings_that_it_has_and_gets_no_others(named: str | 
     if named is not None:
         environment["DJANGO_SETTINGS_MODULE"] = named
     command = [sys.executable, "-m", "sample_project.embedded", "--", sys.executable, "-c", code]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=True)
     assert ran.stdout.strip() == str(named)

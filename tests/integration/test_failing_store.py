@@ -85,7 +85,7 @@ def test_commands_wait_and_are_answered_when_the_database_is_mended(
 ) -> None:
     note = str(uuid.uuid4())
     with processors() as running:
-        execute_command(CreateNote(aggregate_root_id=note), timeout=60).raise_for_status()
+        execute_command(CreateNote(aggregate_root_id=note), timeout=240).raise_for_status()
         pipeline = running._pipeline
         assert pipeline is not None
         figures = pipeline._statistics.report
@@ -96,6 +96,6 @@ def test_commands_wait_and_are_answered_when_the_database_is_mended(
         wait_for(lambda: figures()["waiting_for_help"] == 1)
         wait_for(lambda: any("look after" in one.getMessage() for one in caplog.records if one.levelname == "ERROR"))
         mend()
-        result = execute_command(count, timeout=60)
+        result = execute_command(count, timeout=240)
         assert (result.status, result.version) == (CommandStatus.SUCCESS, 2)
         wait_for(lambda: figures()["waiting_for_help"] == 0)

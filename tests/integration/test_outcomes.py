@@ -70,7 +70,7 @@ def note(running: Processors) -> str:
 
 
 def execute(command: Command) -> CommandResult:
-    return execute_command(command, timeout=60)
+    return execute_command(command, timeout=240)
 
 
 def stored_versions(id: str) -> list[int | None]:
@@ -104,15 +104,15 @@ def test_repeated_create_and_update_succeed_again_with_the_same_result(running: 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_command_takes_effect_on_the_version_its_sender_saw(running: Processors, note: str, restart: bool) -> None:
     late, change = Count(aggregate_root_id=note), ChangeTitle(aggregate_root_id=note, title="two")
-    refused = execute_command(late, timeout=60, expected_version=2)
-    done = execute_command(change, timeout=60, expected_version=1)
+    refused = execute_command(late, timeout=240, expected_version=2)
+    done = execute_command(change, timeout=240, expected_version=1)
     assert (refused.status, refused.error_type) == (CommandStatus.FAILED, "enode.VersionMismatch")
     assert refused.error_fields == {"expected_version": 2, "version": 1}
     assert (done.status, done.version) == (CommandStatus.SUCCESS, 2)
     if restart:
         running.restart()
-    assert execute_command(late, timeout=60, expected_version=2) == refused
-    assert execute_command(change, timeout=60, expected_version=1) == done
+    assert execute_command(late, timeout=240, expected_version=2) == refused
+    assert execute_command(change, timeout=240, expected_version=1) == done
     assert stored_versions(note) == [1, None, 2]
 
 
@@ -339,7 +339,7 @@ def test_middleware_says_who_asked(running: Processors, note: str, asynchronous:
         return HttpResponse()
 
     async def async_view(request: HttpRequest) -> HttpResponse:
-        values.append((await aexecute_command(TellMetadata(aggregate_root_id=note), timeout=60)).value)
+        values.append((await aexecute_command(TellMetadata(aggregate_root_id=note), timeout=240)).value)
         return HttpResponse()
 
     if asynchronous:
@@ -383,7 +383,7 @@ def test_execute_inside_a_handler_raises(running: Processors, note: str) -> None
 
 def test_execute_asynchronously_many_at_once(running: Processors, note: str) -> None:
     async def many() -> list[CommandResult]:
-        return await asyncio.gather(*(aexecute_command(Count(aggregate_root_id=note), timeout=60) for _ in range(20)))
+        return await asyncio.gather(*(aexecute_command(Count(aggregate_root_id=note), timeout=240) for _ in range(20)))
 
     assert sorted(result.version or 0 for result in asyncio.run(many())) == list(range(2, 22))
 

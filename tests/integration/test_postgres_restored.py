@@ -19,6 +19,8 @@ from enode_django.testing.event_store_position_contract import settled_between
 from enode_django.testing.event_store_read_contract import history, refusal, stream
 from sample_project.embedded import Postgres
 from tests.integration.store_sessions import Call, bare_session, database_alias, insert, wait_until
+from tests.services import private
+from tests.template import UNSYNCED
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,6 +56,12 @@ def restore_into(server: Postgres) -> None:
     )
     psql = [binaries / "psql", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={server.url}"]
     subprocess.run(psql, input=dump.stdout, check=True, capture_output=True)
+
+
+@pytest.fixture
+def private_postgres() -> Iterator[Postgres]:
+    """No copy of the template: that would be the same cluster, as its system identifier says."""
+    yield from private(Postgres(UNSYNCED))
 
 
 @pytest.fixture

@@ -58,5 +58,5 @@ class Holder:
 
     def finish(self) -> str:
         """Let it end; returns what else it says."""
-        output, _ = self._process.communicate(timeout=60)
+        output, _ = self._process.communicate(timeout=240)
         return output.strip()

@@ -21,7 +21,7 @@ from tests.jobs.processes import PROJECT, Holder
 def migrated(private_postgres: Postgres) -> Iterator[Postgres]:
     command = [sys.executable, "manage.py", "migrate", "--verbosity=0", "enode_django"]
     environment = {**os.environ, "DATABASE_URL": private_postgres.url}
-    subprocess.run(command, cwd=PROJECT, env=environment, check=True, timeout=60)
+    subprocess.run(command, cwd=PROJECT, env=environment, check=True, timeout=240)
     yield private_postgres
     private_postgres.resume()
 

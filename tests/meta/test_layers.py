@@ -14,7 +14,7 @@ LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
 
 def lint_imports(directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [LINT_IMPORTS, "--no-cache"], cwd=directory, capture_output=True, text=True, timeout=60, check=False
+        [LINT_IMPORTS, "--no-cache"], cwd=directory, capture_output=True, text=True, timeout=240, check=False
     )
 
 

@@ -74,7 +74,7 @@ def run(directory: Path, text: str, *arguments: str) -> str:
     environment = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [*command, "--strict-markers", *arguments],
-        cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        cwd=directory, env=environment, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     return done.stdout + done.stderr
 

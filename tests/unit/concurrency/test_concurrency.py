@@ -41,7 +41,7 @@ def test_closed_mailbox_gives_what_was_posted_before_and_then_none_for_ever() ->
 def test_mailbox_wakes_its_taker() -> None:
     box: Mailbox[int] = Mailbox("box")
     taken: list[int] = []
-    thread = threading.Thread(target=lambda: taken.extend(box.take(1, timeout=60) or []))
+    thread = threading.Thread(target=lambda: taken.extend(box.take(1, timeout=240) or []))
     thread.start()
     box.post(5)
     thread.join(60)
@@ -96,7 +96,7 @@ def test_items_keep_their_order_while_others_post_in_the_middle_of_taking() -> N
         thread.start()
     taken: dict[str, list[int]] = {"posted": [], "urgent": []}
     while sum(map(len, taken.values())) < 2 * count:
-        items = box.take(50, timeout=60)
+        items = box.take(50, timeout=240)
         assert items, "all that was posted is taken"
         kinds = [kind for kind, _ in items]
         assert kinds == sorted(kinds, reverse=True), "what is urgent comes first"
@@ -110,7 +110,7 @@ def test_items_keep_their_order_while_others_post_in_the_middle_of_taking() -> N
 def test_urgent_item_wakes_the_taker_of_an_empty_mailbox() -> None:
     box: Mailbox[int] = Mailbox("box")
     taken: list[int] = []
-    thread = threading.Thread(target=lambda: taken.extend(box.take(1, timeout=60) or []))
+    thread = threading.Thread(target=lambda: taken.extend(box.take(1, timeout=240) or []))
     thread.start()
     box.post_urgent(5)
     thread.join(60)
@@ -178,7 +178,7 @@ threading.Event().wait(60)
 @pytest.mark.parametrize("error", ["ValueError('because')", "KeyboardInterrupt('because')"])
 def test_a_vital_thread_that_dies_ends_its_process_loudly(error: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", DIES.format(error=error)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", DIES.format(error=error)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == THREAD_DIED
     assert "thread the-vital-one died" in done.stderr

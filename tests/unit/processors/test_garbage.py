@@ -27,7 +27,7 @@ print(library.mallinfo2().hblks - before)
 
 def mapped(*, tuned: bool) -> int:
     code = LARGE_AFTER_A_LARGER_ONE.format(tuned=tuned)
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
     return int(ran.stdout)
 
 
