@@ -41,8 +41,9 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.transports.base import LONG_POLL, check_limit
+from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.redis_batches import (
+    RECEIPTS_PER_CALL,
     chunks,
     commit_arguments,
     milliseconds,
@@ -76,6 +77,8 @@ class RedisStreamsTransport:
     sent or committed before the call returns, and ``wait_timeout``, how many seconds they have for it; ``client``,
     further keyword arguments for redis-py's connections (certificates).
     """
+
+    max_send = 64 * 1024 * 1024
 
     def __init__(
         self,
@@ -150,6 +153,7 @@ class RedisStreamsTransport:
     def send(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
     ) -> Mapping[int, int]:
+        check_size(bodies, self.max_send)
         self._topics.check(topic, bodies)
         first: dict[int, int] = {}
         left = [queue for queue, added in bodies.items() if added]
@@ -284,7 +288,9 @@ class RedisStreamsTransport:
 
     def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
         self._topics.check(topic, (queue,))
-        kept: list[bytes] = self._connection.execute("LRANGE", self._keys.receipts(topic, queue, group), 0, -1)
+        key, kept = self._keys.receipts(topic, queue, group), list[bytes]()
+        while some := self._connection.execute("LRANGE", key, len(kept), len(kept) + RECEIPTS_PER_CALL - 1):
+            kept += some
         return kept
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
