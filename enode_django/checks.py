@@ -10,6 +10,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
+from django.utils.module_loading import import_string
 
 from enode_django import conf as settings
 from enode_django.broker_settings import broker_options
@@ -17,6 +18,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import DomainEvent
+from enode_django.equeue.transports.base import ROOM_AROUND
 from enode_django.exceptions import ConfigurationError, DefinitionError
 from enode_django.runtime import make_states
 from enode_django.serialization.registry import Kind, types
@@ -46,6 +48,7 @@ def _settings() -> Iterator[CheckMessage]:
                 id="enode_django.E002",
             )
     yield from _numbers()
+    yield from _sizes()
     yield from _topics()
     yield from _states()
     yield from _spark()
@@ -115,6 +118,25 @@ def _numbers() -> Iterator[CheckMessage]:
 
 def _is_number(value: object) -> bool:
     return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+def _sizes() -> Iterator[CheckMessage]:
+    """Of a driver whose class does not say what it takes, nothing is known before it is used."""
+    current = settings.conf()
+    try:
+        max_send = getattr(import_string(current.queue_backend), "max_send", None)
+    except ImportError:  # whoever uses the queue is told
+        return
+    if type(max_send) is not int or type(current.EVENTS_MAX_BYTES) is not int:
+        return
+    largest = max_send - ROOM_AROUND
+    if current.EVENTS_MAX_BYTES > largest:
+        yield Error(
+            f"ENODE['EVENTS_MAX_BYTES'] is {current.EVENTS_MAX_BYTES}, but the queue takes no message of more than "
+            f"{largest} bytes: workers refuse what is larger.",
+            hint=f"Set it to {largest} at most.",
+            id="enode_django.E062",
+        )
 
 
 def _topics() -> Iterator[CheckMessage]:

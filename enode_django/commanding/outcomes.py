@@ -27,7 +27,7 @@ def stream_of(envelope: Envelope, aggregate: AggregateRoot, result: Any, max_byt
             types.name_of(type(aggregate)),
             envelope.type_name,
             events[0].timestamp,
-            _checked(encode_stream(events, result), max_bytes),
+            _checked(encode_stream(events, result), envelope, max_bytes),
             envelope.metadata,
         )
     )
@@ -44,7 +44,7 @@ def refusal_of(
         types.name_of(type(aggregate)) if aggregate is not None else "",
         envelope.type_name,
         datetime.now(UTC),
-        _checked(encode_refusal(refusal), max_bytes),
+        _checked(encode_refusal(refusal), envelope, max_bytes),
         envelope.metadata,
     )
 
@@ -61,9 +61,11 @@ def check_version(expected_version: int, aggregate_root_id: str, version: int) -
         )
 
 
-def nothing_changed(envelope: Envelope, version: int, value: Any) -> CommandResult:
-    """Raises `InvalidField` for a value that cannot travel: better here than on the way to the caller."""
-    pack(value)
+def nothing_changed(envelope: Envelope, version: int, value: Any, max_bytes: int) -> CommandResult:
+    """Raises `InvalidField` or `MessageTooLarge` for a value that cannot travel: better here than on the way to the
+    caller."""
+    if value is not None:
+        _check_size("result", len(pack(value)), max_bytes)
     return CommandResult(
         status=CommandStatus.NOTHING_CHANGED,
         command_id=envelope.id,
@@ -73,9 +75,9 @@ def nothing_changed(envelope: Envelope, version: int, value: Any) -> CommandResu
     )
 
 
-def refused_for_now(envelope: Envelope, refusal: DomainException) -> CommandResult:
+def refused_for_now(envelope: Envelope, refusal: DomainException, max_bytes: int) -> CommandResult:
     """The answer of a refusal that is not stored; raises as `refusal_of`."""
-    encode_refusal(refusal)
+    _check_size("refusal", len(encode_refusal(refusal)), max_bytes)
     return CommandResult(
         status=CommandStatus.FAILED,
         command_id=envelope.id,
@@ -86,10 +88,15 @@ def refused_for_now(envelope: Envelope, refusal: DomainException) -> CommandResu
     )
 
 
-def _checked(events: bytes, max_bytes: int) -> bytes:
-    if len(events) > max_bytes:
-        raise MessageTooLarge(
-            f"the events take {len(events)} bytes, more than EVENTS_MAX_BYTES = {max_bytes}; "
-            "keep large values elsewhere and store a reference"
-        )
+def _checked(events: bytes, envelope: Envelope, max_bytes: int) -> bytes:
+    _check_size("events and the metadata", len(events) + len(envelope.metadata), max_bytes)
     return events
+
+
+def _check_size(what: str, size: int, max_bytes: int) -> None:
+    """What is published and answered must fit into a message of the queue, so this is the last moment to refuse it."""
+    if size > max_bytes:
+        raise MessageTooLarge(
+            f"the {what} of the command take {size} bytes, more than the {max_bytes} that EVENTS_MAX_BYTES and the "
+            "queue allow; keep large values elsewhere and store a reference"
+        )

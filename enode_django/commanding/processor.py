@@ -335,7 +335,7 @@ class CommandProcessor:
         aggregate = context.changed_aggregate()
         if aggregate is None:
             version = slot.version
-            result = nothing_changed(envelope, version, context.result)
+            result = nothing_changed(envelope, version, context.result, self._max_bytes)
             return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
         record = stream_of(envelope, aggregate, context.result, self._max_bytes)
         aggregate.accept()
@@ -348,7 +348,7 @@ class CommandProcessor:
             if refusal.durable:
                 record = refusal_of(envelope, slot.aggregate, refusal, self._max_bytes)
             else:
-                result = refused_for_now(envelope, refusal)
+                result = refused_for_now(envelope, refusal, self._max_bytes)
         except Exception as error:  # its class may skip our __init__, or its fields hold what they cannot
             return self._raised(slot, envelope, context, error)
         self._clean(slot, envelope, context)

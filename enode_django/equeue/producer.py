@@ -87,9 +87,7 @@ class Producer:
         """How many bytes one message may have, so that it can still be set aside with the reason for that."""
         return self._transport.max_send - ROOM_AROUND
 
-    def _portions(
-        self, messages: Sequence[tuple[str, bytes]], largest: int
-    ) -> Iterable[Sequence[tuple[str, bytes]]]:
+    def _portions(self, messages: Sequence[tuple[str, bytes]], largest: int) -> Iterable[Sequence[tuple[str, bytes]]]:
         sizes = [len(body) for _, body in messages]
         if sizes and max(sizes) > largest:
             raise MessageTooLarge(

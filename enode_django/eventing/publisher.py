@@ -59,6 +59,11 @@ class EventPublisher:
         self._waiting: list[Finished] = []
 
     @property
+    def max_record(self) -> int:
+        """How many bytes of events and metadata a stored stream may have, so that its message can be sent."""
+        return self._producer.max_message
+
+    @property
     def waiting(self) -> int:
         """How many answers wait for the consume offset to move."""
         return len(self._waiting)

@@ -164,7 +164,7 @@ class Pipeline:
                 persist=until_it_works,
                 max_aggregates=share,
                 max_recent=recent,
-                max_bytes=conf.EVENTS_MAX_BYTES,
+                max_bytes=min(conf.EVENTS_MAX_BYTES, self._publisher.max_record),
                 note=note,
                 suspects=suspects,
                 keeper=StateKeeper(self._states, interval=conf.states_write_interval) if self._states else None,

@@ -35,9 +35,7 @@ class TransportSizeContract:
         sent = Producer(transport).send_batch(topic, [(f"key {n}", b"%d " % n + STREAM) for n in range(STREAMS)])
         stored = {queue: messages(transport, topic, queue) for queue in range(QUEUES)}
         assert sum(map(len, stored.values())) == STREAMS
-        assert all(
-            stored[one.queue][one.offset] == (one.offset, b"%d " % n + STREAM) for n, one in enumerate(sent)
-        )
+        assert all(stored[one.queue][one.offset] == (one.offset, b"%d " % n + STREAM) for n, one in enumerate(sent))
         numbers = [[int(body.split()[0]) for _, body in bodies] for bodies in stored.values()]
         assert numbers == [sorted(some) for some in numbers]
 

@@ -102,7 +102,7 @@ def test_large_remembered_answers_are_given_again_after_a_restart(queue: Queue, 
     first = WholeWorker(transport, store, "first", remember=ANSWERS).take()
     commands = [Tell(aggregate_root_id="x", id=f"c{n}", characters=ANSWER) for n in range(ANSWERS)]
     send(transport, commands, inbox.address)
-    while (finished := first.handle()[0]):
+    while finished := first.handle()[0]:
         first.publisher.publish(finished)
     queue.restart()
     second = WholeWorker(transport, store, "second", remember=ANSWERS).take("first")
