@@ -130,7 +130,7 @@ def _sizes() -> Iterator[CheckMessage]:
     if type(max_send) is not int or type(current.EVENTS_MAX_BYTES) is not int:
         return
     largest = max_send - ROOM_AROUND
-    if current.EVENTS_MAX_BYTES > largest:
+    if largest < current.EVENTS_MAX_BYTES:
         yield Error(
             f"ENODE['EVENTS_MAX_BYTES'] is {current.EVENTS_MAX_BYTES}, but the queue takes no message of more than "
             f"{largest} bytes: workers refuse what is larger.",
