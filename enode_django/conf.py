@@ -76,12 +76,16 @@ class Conf:
     EVENT_MAILBOXES: int = 1
     """For each shard."""
     COPY_MAX_BATCH: int = 1000
+    COPY_MAX_BYTES: int = 16 * 1024 * 1024
+    """Of events and metadata."""
     PULL_MAX_BATCH: int = 500
     """Of one queue."""
     EVENT_PULL_MAX_BATCH: int = 1000
     """Of one queue, for one subscriber."""
     MAX_UNFINISHED: int = 20_000
     """Commands pulled and not published yet; above its share of it a shard's queues pause."""
+    MAX_UNFINISHED_BYTES: int = 256 * 1024 * 1024
+    """Of those commands; and of the events that they came to, as long as they are not published."""
     RECENT_COMMANDS: int = 50_000
     REMEMBERED_ANSWERS: int = 10_000
     """Of each queue: answers that left no row in the event store (0: none)."""

@@ -7,6 +7,7 @@ what was handled and is not yet durable is remembered, so that it can be handled
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -108,12 +109,23 @@ class CommandProcessor:
                 entries.append(Entry(EntryKind.STORED, envelope.aggregate_root_id, 0, envelope, None, record))
         return entries, left
 
-    def handle(self, envelopes: Sequence[Envelope]) -> list[Entry]:
-        """Handle commands in order; returns one entry for each, what it says being encoded already."""
+    def handle(self, envelopes: Sequence[Envelope], most_bytes: int | None = None) -> list[Entry]:
+        """Handle commands in order; returns one entry for each, what it says being encoded already.
+
+        With ``most_bytes`` it leaves off behind the command with which all that is to be stored reaches so many.
+        """
         self._load_missing(envelopes)
         slots = self._cache.slots
         take = telling(self._take) if is_told() else self._take
-        entries = [take(slots[envelope.aggregate_root_id], envelope) for envelope in envelopes]
+        entries: list[Entry] = []
+        left = sys.maxsize if most_bytes is None else most_bytes
+        for envelope in envelopes:
+            entry = take(slots[envelope.aggregate_root_id], envelope)
+            entries.append(entry)
+            if (record := entry.record) is not None:
+                left -= len(record.events)
+                if left <= 0:
+                    break
         self._note[0] = IDLE
         return entries
 

@@ -68,10 +68,13 @@ class EventPublisher:
         """How many answers wait for the consume offset to move."""
         return len(self._waiting)
 
-    def publish(self, finished: Sequence[Finished]) -> None:
-        """In portions, each to its end: so many large streams may stand in a queue that is taken over that no
-        transport takes them at once, and what was sent of them must not be sent again for the sake of the rest."""
-        if sum(map(_size, finished)) <= PORTION_BYTES:
+    def publish(self, finished: Sequence[Finished], size: int | None = None) -> None:
+        """``size``: how many bytes that is about, if the caller knows.
+
+        Large outcomes go in portions, each to its end: so many may stand in a queue that is taken over that no
+        transport takes them at once, and what was sent of them must not be sent again for the sake of the rest.
+        """
+        if (sum(map(_size, finished)) if size is None else size) <= PORTION_BYTES:
             self._publish(finished)
             return
         for some in portions(finished, _size):

@@ -43,3 +43,14 @@ def test_what_was_refused_for_its_size_has_changed_nothing() -> None:
     worker.settle()
     assert worker.answers[too_large.id].error_type == "MessageTooLarge"
     assert worker.answers[last.id].value == 5
+
+
+def test_handling_leaves_off_when_there_is_enough_to_store() -> None:
+    worker = Worker(MemoryEventStore(), max_bytes=LIMIT)
+    worker.send(Create(aggregate_root_id="x"))
+    worker.settle()
+    envelopes = worker.send(*[AddText(aggregate_root_id="x", text="x" * 100) for _ in range(10)])
+    entries = worker.processor.handle(envelopes, 300)
+    assert [entry.record.version for entry in entries if entry.record is not None] == [2, 3, 4]
+    rest = worker.processor.handle(envelopes[len(entries) :])
+    assert [entry.record.version for entry in rest if entry.record is not None] == list(range(5, 12))
