@@ -22,9 +22,9 @@ class OffsetWindow:
     The pulling thread calls `add`, the publishing thread `finish` and `finish_many`; each call takes one short lock
     and costs a constant time per message. ``committable``, ``unfinished``, ``weight``, ``closed`` and
     ``deadline`` may be read by any thread without a lock. ``deadline`` (seconds of `time.monotonic`) is until when the
-    lease is ours for certain; the thread that renews leases sets it. Whoever finds that the queue was lost or gives it back calls
-    `close`. The publishing thread may `keep` a receipt of a message before it finishes that message; the committing
-    thread takes what is due from `next_commit` and says with `commit_taken` that the transport has it.
+    lease is ours for certain; the thread that renews leases sets it. Whoever finds that the queue was lost or gives it
+    back calls `close`. The publishing thread may `keep` a receipt of a message before it finishes that message; the
+    committing thread takes what is due from `next_commit` and says with `commit_taken` that the transport has it.
 
     With offsets 5 to 8 added, and 6 and 7 finished, ``committable`` is 5; with 5 finished too it is 8; with all
     finished it is 9.

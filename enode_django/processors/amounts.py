@@ -42,27 +42,3 @@ def size_of_entries(entries: Sequence[Entry]) -> int:
 def size_of_broken(finished: Sequence[Finished]) -> int:
     """Of what did not come as far as the store."""
     return sum(len(one.envelope.body or b"") for one in finished)
-
-
-class Lookups:
-    """How many commands of a backlog to look up at once, by what was found so far.
-
-    >>> lookups = Lookups(most=500)
-    >>> lookups.count
-    32
-    >>> lookups.found(32, 64 * 1024 * 1024)
-    >>> lookups.count
-    8
-    >>> lookups.found(8, 0)
-    >>> lookups.count
-    32
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.count = min(most, FIRST_LOOKUP)
-
-    def found(self, asked: int, size: int) -> None:
-        """Of so many commands so many bytes were stored. More than four times as many are never tried next."""
-        fitting = LOOKUP_BYTES * asked // size if size else self._most
-        self.count = max(1, min(fitting, 4 * self.count, self._most))

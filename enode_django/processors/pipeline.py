@@ -25,6 +25,7 @@ from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader
+from enode_django.commanding.lookups import Lookups
 from enode_django.commanding.processor import CommandProcessor, Note
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
@@ -42,8 +43,9 @@ from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
 from enode_django.processors.amounts import (
+    FIRST_LOOKUP,
     HANDLE_BYTES,
-    Lookups,
+    LOOKUP_BYTES,
     Sized,
     size_of_broken,
     size_of_entries,
@@ -376,7 +378,7 @@ class Pipeline:
     ) -> Sequence[Envelope]:
         """Hand on what is stored already; returns the commands that are to be handled."""
         left: list[Envelope] = []
-        lookups, start = Lookups(len(envelopes)), 0
+        lookups, start = Lookups(first=FIRST_LOOKUP, most=len(envelopes), most_bytes=LOOKUP_BYTES), 0
         while start < len(envelopes):
             some = envelopes[start : start + lookups.count]
             stored, missing = processor.take_stored(some)

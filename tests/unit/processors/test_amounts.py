@@ -15,7 +15,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.messages import decode_published
 from enode_django.eventstore.base import Appended, CommandKey, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.processors.amounts import LOOKUP_BYTES, Lookups
+from enode_django.processors.amounts import LOOKUP_BYTES
 from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
 from enode_django.serialization.codec import encode_command
@@ -143,13 +143,3 @@ def test_large_commands_count_for_several(transport: MemoryTransport) -> None:
         assert pipeline.consumer.unfinished <= conf.MAX_UNFINISHED_BYTES // EVENT + conf.PULL_MAX_BATCH
         store.goes.set()
         wait_until(lambda: len(versions(transport)) == COMMANDS, "all are published")
-
-
-def test_what_a_lookup_asks_for_follows_from_what_was_found() -> None:
-    lookups = Lookups(most=500)
-    counts = []
-    for found in (0, 0, 0, 32 * LOOKUP_BYTES, 0):
-        counts.append(lookups.count)
-        lookups.found(lookups.count, found)
-    assert counts == [32, 128, 500, 500, 15]
-    assert Lookups(most=3).count == 3
