@@ -87,7 +87,7 @@ def _numbers() -> Iterator[CheckMessage]:
     current = settings.conf()
     counts = {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS}
     counts |= {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS_OR_NONE if getattr(current, key) is not None}
-    for key in ("MAX_AGGREGATES", "TTL"):
+    for key in ("MAX_AGGREGATES", "MAX_BYTES", "TTL"):
         counts[f"ENODE['AGGREGATE_CACHE'][{key!r}]"] = current.AGGREGATE_CACHE.get(key, 1)
     counts["ENODE['JOBS']['ATTEMPTS']"] = current.job_attempts
     for name, value in counts.items():

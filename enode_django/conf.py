@@ -91,8 +91,8 @@ class Conf:
     """Of each queue: answers that left no row in the event store (0: none)."""
     EVENTS_MAX_BYTES: int = 4 * 1024 * 1024
     AGGREGATE_CACHE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``MAX_AGGREGATES`` (100,000), and for the states shared in Redis ``LOCATION`` (None: nothing is shared),
-    ``PREFIX``, ``TTL``, ``WRITE_INTERVAL``."""
+    """``MAX_AGGREGATES`` (100,000), ``MAX_BYTES`` (512 MiB), and for the states shared in Redis ``LOCATION`` (None:
+    nothing is shared), ``PREFIX``, ``TTL``, ``WRITE_INTERVAL``."""
     EVENT_STORE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``DATABASES`` (``["default"]``), ``BACKEND`` (dotted path of an event store)."""
     SNAPSHOTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -147,6 +147,10 @@ class Conf:
     @property
     def max_aggregates(self) -> int:
         return int(self.AGGREGATE_CACHE.get("MAX_AGGREGATES", 100_000))
+
+    @property
+    def max_aggregates_bytes(self) -> int:
+        return int(self.AGGREGATE_CACHE.get("MAX_BYTES", 512 * 1024 * 1024))
 
     @property
     def states_location(self) -> str | None:
@@ -234,7 +238,7 @@ KEYS = frozenset(field.name for field in dataclasses.fields(Conf))
 NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "QUEUE": frozenset({"BACKEND", "LOCATION", "OPTIONS"}),
     "EVENT_STORE": frozenset({"DATABASES", "BACKEND"}),
-    "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES", "LOCATION", "PREFIX", "TTL", "WRITE_INTERVAL"}),
+    "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES", "MAX_BYTES", "LOCATION", "PREFIX", "TTL", "WRITE_INTERVAL"}),
     "SNAPSHOTS": frozenset({"ENABLED"}),
     "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES"}),
     "BROKER": frozenset(BROKER_DEFAULTS),

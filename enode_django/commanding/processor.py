@@ -72,6 +72,7 @@ class CommandProcessor:
         max_aggregates: int,
         max_recent: int,
         max_bytes: int,
+        max_cached_bytes: int = sys.maxsize,
         note: Note | None = None,
         suspects: threading.Lock | None = None,
         keeper: StateKeeper | None = None,
@@ -80,7 +81,7 @@ class CommandProcessor:
         self._handlers = handlers
         self._persist = persist
         self._keeper = keeper
-        self._cache = AggregateCache(max_aggregates, keeper.evict if keeper is not None else None)
+        self._cache = AggregateCache(max_aggregates, keeper.evict if keeper is not None else None, max_cached_bytes)
         self._recent = RecentCommands(max_recent)
         self._max_bytes = max_bytes
         self._note: Note = [IDLE] if note is None else note

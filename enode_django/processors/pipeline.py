@@ -195,6 +195,7 @@ class Pipeline:
                 persist=until_it_works,
                 max_aggregates=share,
                 max_recent=recent,
+                max_cached_bytes=max(1, conf.max_aggregates_bytes // mailboxes),
                 max_bytes=min(conf.EVENTS_MAX_BYTES, self._publisher.max_record),
                 note=note,
                 suspects=suspects,

@@ -124,6 +124,8 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"REMEMBERED_ANSWERS": 0}, []),
         ({"AGGREGATE_CACHE": {"MAX_AGGREGATES": "many"}}, ["enode_django.E003"]),
         ({"AGGREGATE_CACHE": {"MAX_AGGREGATES": None}}, ["enode_django.E003"]),
+        ({"AGGREGATE_CACHE": {"MAX_BYTES": 0}}, ["enode_django.E003"]),
+        ({"COPY_MAX_BYTES": 0, "MAX_UNFINISHED_BYTES": "1 GB"}, ["enode_django.E003"] * 2),
         ({"LEASE": "10", "COMMIT_INTERVAL": 0, "GRACE": -1.0}, ["enode_django.E007"] * 3),
         ({"HANDLER_TIME_LIMIT": None, "EXECUTE_TIMEOUT": float("nan")}, ["enode_django.E007"] * 2),
         ({"REFUSAL_RETENTION_DAYS": 0}, ["enode_django.E007"]),
