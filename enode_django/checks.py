@@ -123,8 +123,11 @@ def _is_number(value: object) -> bool:
 
 
 def _sizes() -> Iterator[CheckMessage]:
-    """Of a driver whose class does not say what it takes, nothing is known before it is used."""
+    """Of a driver whose class does not say what it takes, nothing is known before it is used. The default fits: it
+    need not cost every check the import of the driver."""
     current = settings.conf()
+    if "EVENTS_MAX_BYTES" not in settings.given():
+        return
     try:
         max_send = getattr(import_string(current.queue_backend), "max_send", None)
     except ImportError:  # whoever uses the queue is told

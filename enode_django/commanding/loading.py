@@ -7,10 +7,10 @@ from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple
 
-from enode_django.commanding.lookups import Lookups
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
+from enode_django.equeue.lookups import Lookups
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.fetched import AGGREGATE_ROOT_TYPE, EVENTS, VERSION, Fetched, FetchedInParts, Row
 from enode_django.exceptions import (

@@ -25,7 +25,6 @@ from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader
-from enode_django.commanding.lookups import Lookups
 from enode_django.commanding.processor import CommandProcessor, Note
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
@@ -37,6 +36,7 @@ from enode_django.conf import Conf
 from enode_django.databases import heal_connections
 from enode_django.domain.handlers import command_handlers
 from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.portions import portions
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.publisher import EventPublisher

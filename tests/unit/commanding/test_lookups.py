@@ -4,7 +4,7 @@ import pytest
 
 from enode_django.commanding import loading
 from enode_django.commanding.loading import AggregateLoader
-from enode_django.commanding.lookups import Lookups
+from enode_django.equeue.lookups import Lookups
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import AddText, Create
 from tests.races.harness import Worker

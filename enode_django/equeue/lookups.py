@@ -1,4 +1,4 @@
-"""How much to ask the store for at once. Pure."""
+"""How much to ask a store or a queue for at once. Pure."""
 
 from __future__ import annotations
 
