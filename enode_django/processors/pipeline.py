@@ -173,6 +173,10 @@ class Pipeline:
         # One for each shard: that one is away must not stop the others.
         self._rooms = [Room(max(1, conf.MAX_UNFINISHED_BYTES // shards)) for _ in range(shards)]
         self._unlimited = Room(sys.maxsize)
+        self._lookups = [
+            Lookups(first=FIRST_LOOKUP, most=max(1, conf.PULL_MAX_BATCH), most_bytes=LOOKUP_BYTES)
+            for _ in self._commands
+        ]
         states = make_states()
         self._states = WriteBehind(states) if states is not None else None
         self._processors = self._make_processors(notes)
@@ -379,7 +383,7 @@ class Pipeline:
     ) -> Sequence[Envelope]:
         """Hand on what is stored already; returns the commands that are to be handled."""
         left: list[Envelope] = []
-        lookups, start = Lookups(first=FIRST_LOOKUP, most=len(envelopes), most_bytes=LOOKUP_BYTES), 0
+        lookups, start = self._lookups[number], 0
         while start < len(envelopes):
             some = envelopes[start : start + lookups.count]
             stored, missing = processor.take_stored(some)
