@@ -52,6 +52,12 @@ BARS = (
         lambda last, first: last / first,
         at_most=1.05,
     ),
+    Bar(
+        "peak memory with large events, end / middle",
+        ["memory with large events, end", "memory with large events, middle"],
+        lambda end, middle: end / middle,
+        at_most=1.1,
+    ),
     Bar("projection / raw COPY (goal 0.25)", ["projection", "projection: raw COPY"], lambda p, r: p / r, at_least=0.15),
     Bar("projection / peer's runner", ["projection", "peer projection"], lambda p, peer: p / peer, at_least=10),
     Bar("projection / batch peer", ["projection", "batch peer projection"], lambda p, peer: p / peer, at_least=1),

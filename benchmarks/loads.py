@@ -24,6 +24,11 @@ def opens(accounts: Sequence[str]) -> Messages:
     return [_message(OpenAccount(aggregate_root_id=id, owner=f"owner {n}")) for n, id in enumerate(accounts)]
 
 
+def large_opens(accounts: Sequence[str], size: int) -> Messages:
+    """Each with an event of about so many bytes, no two alike."""
+    return [_message(OpenAccount(aggregate_root_id=id, owner=id * (size // len(id)))) for id in accounts]
+
+
 def deposits(accounts: Sequence[str], count: int, seed: int = 1) -> Messages:
     """To random accounts."""
     choose = random.Random(seed).choice

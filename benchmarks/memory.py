@@ -18,9 +18,21 @@ MAX_AGGREGATES = 20_000
 COMMANDS_EACH = 5
 AHEAD = 40_000
 """How far the sender may be ahead of what is published: the queue is not what is measured."""
+LARGE = 200 * 1024
+"""Bytes of an event of the second load."""
+MIB = 1024 * 1024
+LARGE_BOUNDS: dict[str, object] = {
+    "AGGREGATE_CACHE": {"MAX_BYTES": 64 * MIB},
+    "MAX_UNFINISHED_BYTES": 32 * MIB,
+    "COPY_MAX_BYTES": 8 * MIB,
+}
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
+    return [*_many(services, quick), *_large(services, quick)]
+
+
+def _many(services: Services, quick: bool) -> list[Figure]:
     aggregates = 20_000 if quick else 200_000
     limit = MAX_AGGREGATES // 10 if quick else MAX_AGGREGATES
     bounds: dict[str, object] = {"AGGREGATE_CACHE": {"MAX_AGGREGATES": limit}}
@@ -41,6 +53,32 @@ def run(services: Services, quick: bool) -> list[Figure]:
         Figure("memory after the first tenth", max(peaks[0]) / 1e6, "MB", note="peak of the larger worker"),
         Figure("memory after the last tenth", max(peaks[-1]) / 1e6, "MB", [max(peak) / 1e6 for peak in peaks]),
     ]
+
+
+def _large(services: Services, quick: bool) -> list[Figure]:
+    """Aggregates whose events, and so states, have 200 KiB: several times what the limits let a worker hold."""
+    total = 2_000 if quick else 10_000
+    peaks: list[list[int]] = []
+    with services.workspace(**LARGE_BOUNDS) as workspace, Processors(workspace) as processors:
+        sender = threading.Thread(target=_send_large, args=(workspace, total))
+        sender.start()
+        print(f"  {total:,} commands with events of {LARGE // 1024} KiB; peak MB of each:")
+        for tenth in range(1, 11):
+            processors.wait_published(total * tenth // 10)
+            peaks.append([peak_bytes(pid) for pid in processors.pids()])
+            print(f"  {tenth:2}/10  {'  '.join(f'{peak / 1e6:7.1f}' for peak in peaks[-1])}", flush=True)
+        sender.join()
+    note = f"peak of the larger worker, events of {LARGE // 1024} KiB"
+    return [
+        Figure("memory with large events, middle", max(peaks[4]) / 1e6, "MB", note=note),
+        Figure("memory with large events, end", max(peaks[-1]) / 1e6, "MB", [max(peak) / 1e6 for peak in peaks]),
+    ]
+
+
+def _send_large(workspace: Workspace, total: int, at_once: int = 100) -> None:
+    for sent in range(0, total, at_once):
+        wait_for("the workers keep up", partial(_has_published, workspace, sent - 10 * at_once))
+        workspace.send(loads.large_opens(loads.account_ids(at_once), LARGE))
 
 
 def _send(workspace: Workspace, aggregates: int) -> None:

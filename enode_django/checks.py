@@ -10,12 +10,14 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
+from django.utils.module_loading import import_string
 
 from enode_django import conf as settings
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import DomainEvent
+from enode_django.equeue.transports.base import ROOM_AROUND
 from enode_django.exceptions import ConfigurationError, DefinitionError
 from enode_django.serialization.registry import Kind, types
 
@@ -45,6 +47,7 @@ def _settings() -> Iterator[CheckMessage]:
             )
     yield from _numbers()
     yield from _retries()
+    yield from _sizes()
     yield from _topics()
     yield from _states()
     yield from _spark()
@@ -56,9 +59,11 @@ _COUNTS = (
     "COMMAND_MAILBOXES",
     "EVENT_MAILBOXES",
     "COPY_MAX_BATCH",
+    "COPY_MAX_BYTES",
     "PULL_MAX_BATCH",
     "EVENT_PULL_MAX_BATCH",
     "MAX_UNFINISHED",
+    "MAX_UNFINISHED_BYTES",
     "RECENT_COMMANDS",
     "EVENTS_MAX_BYTES",
     "MAX_ABNORMAL_ENDS",
@@ -81,7 +86,7 @@ def _numbers() -> Iterator[CheckMessage]:
     current = settings.conf()
     counts = {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS}
     counts |= {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS_OR_NONE if getattr(current, key) is not None}
-    for key in ("MAX_AGGREGATES", "TTL"):
+    for key in ("MAX_AGGREGATES", "MAX_BYTES", "TTL"):
         counts[f"ENODE['AGGREGATE_CACHE'][{key!r}]"] = current.AGGREGATE_CACHE.get(key, 1)
     counts["ENODE['JOBS']['ATTEMPTS']"] = current.job_attempts
     for name, value in counts.items():
@@ -132,6 +137,28 @@ def _retries() -> Iterator[CheckMessage]:
             f"{error}.",
             hint="List exceptions by dotted paths, such as 'django.db.OperationalError' or 'builtins.TimeoutError'.",
             id="enode_django.E036",
+        )
+
+
+def _sizes() -> Iterator[CheckMessage]:
+    """Of a driver whose class does not say what it takes, nothing is known before it is used. The default fits: it
+    need not cost every check the import of the driver."""
+    current = settings.conf()
+    if "EVENTS_MAX_BYTES" not in settings.given():
+        return
+    try:
+        max_send = getattr(import_string(current.queue_backend), "max_send", None)
+    except ImportError:  # whoever uses the queue is told
+        return
+    if type(max_send) is not int or type(current.EVENTS_MAX_BYTES) is not int:
+        return
+    largest = max_send - ROOM_AROUND
+    if largest < current.EVENTS_MAX_BYTES:
+        yield Error(
+            f"ENODE['EVENTS_MAX_BYTES'] is {current.EVENTS_MAX_BYTES}, but the queue takes no message of more than "
+            f"{largest} bytes: workers refuse what is larger.",
+            hint=f"Set it to {largest} at most.",
+            id="enode_django.E062",
         )
 
 

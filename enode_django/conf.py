@@ -83,19 +83,23 @@ class Conf:
     EVENT_MAILBOXES: int = 1
     """For each shard."""
     COPY_MAX_BATCH: int = 1000
+    COPY_MAX_BYTES: int = 16 * 1024 * 1024
+    """Of events and metadata."""
     PULL_MAX_BATCH: int = 500
     """Of one queue."""
     EVENT_PULL_MAX_BATCH: int = 1000
     """Of one queue, for one subscriber."""
     MAX_UNFINISHED: int = 20_000
     """Commands pulled and not published yet; above its share of it a shard's queues pause."""
+    MAX_UNFINISHED_BYTES: int = 256 * 1024 * 1024
+    """Of those commands; and of the events that they came to, as long as they are not published."""
     RECENT_COMMANDS: int = 50_000
     REMEMBERED_ANSWERS: int = 10_000
     """Of each queue: answers that left no row in the event store (0: none)."""
     EVENTS_MAX_BYTES: int = 4 * 1024 * 1024
     AGGREGATE_CACHE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``MAX_AGGREGATES`` (100,000), and for the states shared in Redis ``LOCATION`` (None: nothing is shared),
-    ``PREFIX``, ``TTL``, ``WRITE_INTERVAL``."""
+    """``MAX_AGGREGATES`` (100,000), ``MAX_BYTES`` (512 MiB), and for the states shared in Redis ``LOCATION`` (None:
+    nothing is shared), ``PREFIX``, ``TTL``, ``WRITE_INTERVAL``."""
     EVENT_STORE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``DATABASES`` (``["default"]``), ``BACKEND`` (dotted path of an event store)."""
     SNAPSHOTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -153,6 +157,10 @@ class Conf:
     @property
     def max_aggregates(self) -> int:
         return int(self.AGGREGATE_CACHE.get("MAX_AGGREGATES", 100_000))
+
+    @property
+    def max_aggregates_bytes(self) -> int:
+        return int(self.AGGREGATE_CACHE.get("MAX_BYTES", 512 * 1024 * 1024))
 
     @property
     def states_location(self) -> str | None:
@@ -240,7 +248,7 @@ KEYS = frozenset(field.name for field in dataclasses.fields(Conf))
 NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "QUEUE": frozenset({"BACKEND", "LOCATION", "OPTIONS"}),
     "EVENT_STORE": frozenset({"DATABASES", "BACKEND"}),
-    "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES", "LOCATION", "PREFIX", "TTL", "WRITE_INTERVAL"}),
+    "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES", "MAX_BYTES", "LOCATION", "PREFIX", "TTL", "WRITE_INTERVAL"}),
     "SNAPSHOTS": frozenset({"ENABLED"}),
     "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES"}),
     "BROKER": frozenset(BROKER_DEFAULTS),

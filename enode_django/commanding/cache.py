@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 
 from enode_django.commanding.entries import Entry, Envelope
+from enode_django.commanding.weighing import weight_of
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.exceptions import EnodeError
+
+WEIGHED_AFTER = 4 * 1024
+"""Bytes of events, and at least as many as the aggregate has: so it costs little, however large aggregates are."""
 
 
 class Slot:
@@ -18,7 +23,7 @@ class Slot:
     history cannot be read; every command then fails with it.
     """
 
-    __slots__ = ("aggregate", "epoch", "error", "id", "queue", "unfinished")
+    __slots__ = ("aggregate", "epoch", "error", "grown", "id", "queue", "unfinished", "weight")
 
     def __init__(
         self, id: str, aggregate: AggregateRoot | None, epoch: int, queue: int, error: EnodeError | None = None
@@ -28,6 +33,10 @@ class Slot:
         self.epoch = epoch
         self.queue = queue
         self.error = error
+        self.weight = 0
+        """What the aggregate took in memory when it was weighed."""
+        self.grown = WEIGHED_AFTER if aggregate is not None else 0
+        """Bytes of events since then."""
         # Most slots are idle, and an empty dictionary takes as much memory as a small aggregate.
         self.unfinished: dict[Envelope, Entry] | tuple[()] = ()
 
@@ -37,14 +46,18 @@ class Slot:
 
 
 class AggregateCache:
-    """Keeps up to ``limit`` slots, the least recently used one leaving first; one with unfinished entries is pinned.
+    """Keeps up to ``limit`` slots, whose aggregates take up to ``max_bytes`` of memory (those that have had less than
+    `WEIGHED_AFTER` bytes of events do not count), the least recently used one leaving first; one with unfinished
+    entries is pinned.
 
     So there may be more than ``limit`` slots, but never more than ``limit`` plus the unfinished commands. ``evicted``
     is called with each slot that leaves for want of room.
     """
 
-    def __init__(self, limit: int, evicted: Callable[[Slot], None] | None = None) -> None:
+    def __init__(self, limit: int, evicted: Callable[[Slot], None] | None = None, max_bytes: int = sys.maxsize) -> None:
         self.limit = limit
+        self.weight = 0
+        self._max_bytes = max_bytes
         self._evicted = evicted
         self.slots: dict[str, Slot] = {}
         self._idle: OrderedDict[str, None] = OrderedDict()
@@ -57,12 +70,14 @@ class AggregateCache:
 
     def put(self, slot: Slot) -> None:
         """Hold a slot; the caller pins it with an entry or calls `settle`."""
+        self.drop(slot.id)
         self.slots[slot.id] = slot
-        self._idle.pop(slot.id, None)
 
     def pin(self, slot: Slot, entry: Entry) -> None:
         """Hold a slot until this entry, which has an envelope, is taken out of its unfinished ones."""
         assert entry.envelope is not None
+        if entry.record is not None:
+            slot.grown += len(entry.record.events)
         if slot.unfinished:
             slot.unfinished[entry.envelope] = entry
         else:
@@ -75,13 +90,21 @@ class AggregateCache:
         if slot.aggregate is None:
             self.drop(slot.id)
             return
+        if slot.grown >= WEIGHED_AFTER and slot.grown >= slot.weight:
+            self._weigh(slot)
         self._idle[slot.id] = None
-        while len(self.slots) > self.limit and self._idle:
+        while (len(self.slots) > self.limit or self.weight > self._max_bytes) and self._idle:
             oldest, _ = self._idle.popitem(last=False)
             left = self.slots.pop(oldest)
+            self.weight -= left.weight
             if self._evicted is not None:
                 self._evicted(left)
 
     def drop(self, id: str) -> None:
-        self.slots.pop(id, None)
+        slot = self.slots.pop(id, None)
+        self.weight -= slot.weight if slot is not None else 0
         self._idle.pop(id, None)
+
+    def _weigh(self, slot: Slot) -> None:
+        before, slot.weight, slot.grown = slot.weight, weight_of(slot.aggregate), 0
+        self.weight += slot.weight - before

@@ -58,6 +58,8 @@ class Committer:
         self.conflicts = 0
         self.store_seconds: float | None = None
         """What the store took for the last batch's records; None: it had none."""
+        self.found_bytes = 0
+        """Of events that the store was found to have for commands of the last batch, whatever became of them."""
 
     @property
     def awaiting(self) -> Mapping[str, int]:
@@ -66,7 +68,7 @@ class Committer:
 
     def commit(self, entries: Sequence[Entry]) -> Committed:
         batch = _Batch(self._refused)
-        self.store_seconds = None
+        self.store_seconds, self.found_bytes = None, 0
         live = [entry for entry in entries if self._belongs(entry, batch)]
         records = [entry for entry in live if entry.kind in RECORDS]
         outcomes = self._store_records(records) if records else {}
@@ -165,6 +167,7 @@ class Committer:
         keys = [_key(entry) for entry in entries]
         resting = {entry.aggregate_root_id for entry in entries if entry.rests_on is not None}
         found = self._persist(lambda: self._store.find(keys))
+        self.found_bytes += sum(len(record.events) for record in found.values())
         heads = self._persist(lambda: self._store.heads(resting)) if resting else {}
         return _Facts(found, heads)
 

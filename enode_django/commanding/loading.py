@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
+from enode_django.equeue.lookups import Lookups
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.fetched import AGGREGATE_ROOT_TYPE, EVENTS, VERSION, Fetched, FetchedInParts, Row
 from enode_django.exceptions import (
@@ -110,7 +111,11 @@ def _is_alias(type_name: str, cls: type[AggregateRoot]) -> bool:
 
 
 PORTION = 10_000
-"""Streams that are read at once: what a mailbox loads must not depend on how long histories are."""
+"""Streams that are read at once, at most: what a mailbox loads must not depend on how long histories are."""
+FIRST_PORTION = 256
+"""As long as nothing is known of their sizes."""
+PORTION_BYTES = 16 * 1024 * 1024
+"""Of streams that are read at once, as far as those before them let expect."""
 LONG = 1_000
 """A history with more streams is read by itself, in the order of the index: then nothing has to be sorted."""
 
@@ -179,7 +184,7 @@ class Portion(NamedTuple):
 
 class AggregateLoader:
     """Blocks on the store; raises its `StoreUnavailable`. A snapshot or shared state that cannot be used is as good as
-    none."""
+    none. Used by one thread."""
 
     def __init__(
         self, store: EventStore, snapshots: SnapshotStore | None = None, states: SharedStates | None = None
@@ -187,6 +192,7 @@ class AggregateLoader:
         self.store = store
         self._snapshots = SnapshotReader(snapshots) if snapshots is not None else None
         self._states = StateReader(states) if states is not None else None
+        self._lookups = Lookups(first=FIRST_PORTION, most=PORTION, most_bytes=PORTION_BYTES)
 
     def load(
         self, aggregate_root_id: str, *, until: int | None = None, begin: Begin = Begin.STATE
@@ -230,23 +236,32 @@ class AggregateLoader:
         portions = [Portion([], {})]
         alone: list[Portion] = []
         large: list[str] = []
-        total = 0
-        for id in ids:
+        sizes = {id: heads.get(id, 0) - (snapshots[id].version - 1 if id in snapshots else 0) for id in ids}
+        total, most = 0, self._most(sizes, heads)
+        for id, size in sizes.items():
             snapshot = snapshots.get(id)
-            size = heads.get(id, 0) - (snapshot.version - 1 if snapshot else 0)
             known = {id: snapshot} if snapshot is not None else {}
-            if size > PORTION:
+            if size > most:
                 large.append(id)
             elif size > LONG:
                 alone.append(Portion([id], known))
             else:
-                if total + size > PORTION:
+                if total + size > most:
                     portions.append(Portion([], {}))
                     total = 0
                 portions[-1].ids.append(id)
                 portions[-1].snapshots.update(known)
                 total += max(size, 1)
         return [portion for portion in portions + alone if portion.ids], large
+
+    def _most(self, sizes: Mapping[str, int], heads: Mapping[str, int]) -> int:
+        """How many streams to read at once. Where that is too few for a history, some of it are looked at, in case that
+        more are fine."""
+        some = next((id for id, size in sizes.items() if self._lookups.count < size <= PORTION), None)
+        if some is not None:
+            newest = {some: (max(0, heads[some] - _MEASURED), _NO_END)}
+            self._measure(self.store.load_ranges(newest, limit=_MEASURED))
+        return min(PORTION, self._lookups.count)
 
     def _find_for(self, heads: Mapping[str, int], begin: Begin) -> Mapping[str, ReadSnapshot]:
         found: dict[str, ReadSnapshot] = {}
@@ -264,7 +279,14 @@ class AggregateLoader:
             streams = self.store.load_ranges(ranges, limit=_ALL)
         else:
             streams = self.store.load_many(portion.ids)
+        self._measure(streams)
         return {id: History(id, streams.get(id, ()), portion.snapshots.get(id)) for id in portion.ids}
+
+    def _measure(self, streams: Mapping[str, Sequence[StreamRecord]]) -> None:
+        """Some of each: with a history that comes undecoded, each look costs as much as decoding."""
+        looked_at = [record for records in streams.values() for record in records[-_MEASURED:]]
+        if looked_at:
+            self._lookups.found(len(looked_at), sum(len(record.events) for record in looked_at))
 
     def reject(self, history: History, error: UnusableSnapshot) -> None:
         """To be called for what `History.rebuild` raised, if the aggregate could be loaded from the ``next_begin``."""
@@ -274,6 +296,8 @@ class AggregateLoader:
             reader.reject(snapshot.stored, error)
 
 
+_MEASURED = 20
+"""Streams of each history."""
 _NO_END = 2**63 - 1
 _ALL = 2**31 - 1
 

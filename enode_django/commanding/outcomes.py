@@ -12,6 +12,7 @@ from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.eventstore.base import StreamRecord, make_record
 from enode_django.exceptions import MessageTooLarge
 from enode_django.serialization.codec import encode_refusal, encode_stream
+from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
 
 
@@ -26,7 +27,7 @@ def stream_of(envelope: Envelope, aggregate: AggregateRoot, result: Any, max_byt
             types.name_of(type(aggregate)),
             envelope.type_name,
             events[0].timestamp,
-            _checked(encode_stream(events, result), max_bytes),
+            _checked(encode_stream(events, result), envelope, max_bytes),
             envelope.metadata,
         )
     )
@@ -43,7 +44,7 @@ def refusal_of(
         types.name_of(type(aggregate)) if aggregate is not None else "",
         envelope.type_name,
         datetime.now(UTC),
-        _checked(encode_refusal(refusal), max_bytes),
+        _checked(encode_refusal(refusal), envelope, max_bytes),
         envelope.metadata,
     )
 
@@ -60,8 +61,10 @@ def check_version(expected_version: int, aggregate_root_id: str, version: int) -
         )
 
 
-def nothing_changed(envelope: Envelope, version: int, value: Any) -> CommandResult:
-    """``value`` is one that can travel, and that nobody changes any more."""
+def nothing_changed(envelope: Envelope, version: int, value: Any, max_bytes: int) -> CommandResult:
+    """``value`` is one that can travel, and that nobody changes any more. Raises `MessageTooLarge`."""
+    if value is not None:
+        _check_size("result", len(pack(value)), max_bytes)
     return CommandResult(
         status=CommandStatus.NOTHING_CHANGED,
         command_id=envelope.id,
@@ -71,9 +74,9 @@ def nothing_changed(envelope: Envelope, version: int, value: Any) -> CommandResu
     )
 
 
-def refused_for_now(envelope: Envelope, refusal: DomainException) -> CommandResult:
+def refused_for_now(envelope: Envelope, refusal: DomainException, max_bytes: int) -> CommandResult:
     """The answer of a refusal that is not stored; raises as `refusal_of`."""
-    encode_refusal(refusal)
+    _check_size("refusal", len(encode_refusal(refusal)), max_bytes)
     return CommandResult(
         status=CommandStatus.FAILED,
         command_id=envelope.id,
@@ -84,10 +87,15 @@ def refused_for_now(envelope: Envelope, refusal: DomainException) -> CommandResu
     )
 
 
-def _checked(events: bytes, max_bytes: int) -> bytes:
-    if len(events) > max_bytes:
-        raise MessageTooLarge(
-            f"the events take {len(events)} bytes, more than EVENTS_MAX_BYTES = {max_bytes}; "
-            "keep large values elsewhere and store a reference"
-        )
+def _checked(events: bytes, envelope: Envelope, max_bytes: int) -> bytes:
+    _check_size("events and the metadata", len(events) + len(envelope.metadata), max_bytes)
     return events
+
+
+def _check_size(what: str, size: int, max_bytes: int) -> None:
+    """What is published and answered must fit into a message of the queue, so this is the last moment to refuse it."""
+    if size > max_bytes:
+        raise MessageTooLarge(
+            f"the {what} of the command take {size} bytes, more than the {max_bytes} that EVENTS_MAX_BYTES and the "
+            "queue allow; keep large values elsewhere and store a reference"
+        )

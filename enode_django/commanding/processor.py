@@ -7,6 +7,7 @@ what was handled and is not yet durable is remembered, so that it can be handled
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -75,6 +76,7 @@ class CommandProcessor:
         max_aggregates: int,
         max_recent: int,
         max_bytes: int,
+        max_cached_bytes: int = sys.maxsize,
         note: Note | None = None,
         suspects: threading.Lock | None = None,
         keeper: StateKeeper | None = None,
@@ -85,7 +87,7 @@ class CommandProcessor:
         self._handlers = handlers
         self._persist = persist
         self._keeper = keeper
-        self._cache = AggregateCache(max_aggregates, keeper.evict if keeper is not None else None)
+        self._cache = AggregateCache(max_aggregates, keeper.evict if keeper is not None else None, max_cached_bytes)
         self._recent = RecentCommands(max_recent)
         self._max_bytes = max_bytes
         self._note: Note = [IDLE] if note is None else note
@@ -116,12 +118,23 @@ class CommandProcessor:
                 entries.append(Entry(EntryKind.STORED, envelope.aggregate_root_id, 0, envelope, None, record))
         return entries, left
 
-    def handle(self, envelopes: Sequence[Envelope]) -> list[Entry]:
-        """Handle commands in order; returns one entry for each, what it says being encoded already."""
+    def handle(self, envelopes: Sequence[Envelope], most_bytes: int | None = None) -> list[Entry]:
+        """Handle commands in order; returns one entry for each, what it says being encoded already.
+
+        With ``most_bytes`` it leaves off behind the command with which all that is to be stored reaches so many.
+        """
         self._load_missing(envelopes)
         slots = self._cache.slots
         take = telling(self._take) if is_told() else self._take
-        entries = [take(slots[envelope.aggregate_root_id], envelope) for envelope in envelopes]
+        entries: list[Entry] = []
+        left = sys.maxsize if most_bytes is None else most_bytes
+        for envelope in envelopes:
+            entry = take(slots[envelope.aggregate_root_id], envelope)
+            entries.append(entry)
+            if (record := entry.record) is not None:
+                left -= len(record.events)
+                if left <= 0:
+                    break
         self._note[0] = IDLE
         self._let_go_of_postponed(entries)
         return entries
@@ -386,7 +399,7 @@ class CommandProcessor:
         aggregate = context.changed_aggregate()
         if aggregate is None:
             version = slot.version
-            result = nothing_changed(envelope, version, context.result)
+            result = nothing_changed(envelope, version, context.result, self._max_bytes)
             return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
         record = stream_of(envelope, aggregate, context.result, self._max_bytes)
         aggregate.accept()
@@ -399,7 +412,7 @@ class CommandProcessor:
             if refusal.durable:
                 record = refusal_of(envelope, slot.aggregate, refusal, self._max_bytes)
             else:
-                result = refused_for_now(envelope, refusal)
+                result = refused_for_now(envelope, refusal, self._max_bytes)
         except Exception as error:  # its class may skip our __init__, or its fields hold what they cannot
             return self._raised(slot, envelope, context, error)
         self._clean(slot, envelope, context)

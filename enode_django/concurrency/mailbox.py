@@ -46,7 +46,7 @@ class Mailbox(Generic[Item]):
         """
         if self._closed:
             return None
-        urgent = self._take_urgent()
+        urgent = self.take_urgent()
         taken: list[Item] = []
         weight = 0
         while weight < limit:
@@ -58,7 +58,7 @@ class Mailbox(Generic[Item]):
                 self._closed = True
                 break
             if isinstance(item, _Wake):
-                urgent += self._take_urgent()
+                urgent += self.take_urgent()
             else:
                 taken.append(item)
                 weight += self._weight(item)
@@ -66,7 +66,8 @@ class Mailbox(Generic[Item]):
         taken = urgent + taken
         return taken if taken or not self._closed else None
 
-    def _take_urgent(self) -> list[Item]:
+    def take_urgent(self) -> list[Item]:
+        """The urgent items that are there, without blocking."""
         return [self._urgent.popleft() for _ in range(len(self._urgent))]
 
 

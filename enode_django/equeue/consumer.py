@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from enode_django.equeue.messages import Start
+from enode_django.equeue.messages import PulledBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport, WakesPulls
 from enode_django.exceptions import QueueHeld, TransportUnavailable
@@ -51,6 +51,7 @@ class QueueConsumer:
     drained (its window is finished by whoever handles its messages) and released by `release_drained`. Every error of
     the transport passes through.
 
+    In its window's ``weight`` a message counts for one more whenever it has another ``heavy`` bytes (None: never).
     Of the receipts that windows keep, the newest ``keep_receipts`` of each queue stay in the transport. ``start`` is
     for queues that the group never had.
     """
@@ -64,6 +65,7 @@ class QueueConsumer:
         owner: str,
         lease: float,
         max_held: int = 100_000,
+        heavy: int | None = None,
         keep_receipts: int = 0,
         start: Start | Callable[[int], int] = Start.FIRST,
         clock: Callable[[], float] = time.monotonic,
@@ -74,6 +76,7 @@ class QueueConsumer:
         self._owner = owner
         self._lease = lease
         self._max_held = max_held
+        self._heavy = heavy
         self._keep_receipts = keep_receipts
         self._clock = clock
         self._assigned: frozenset[int] = frozenset()
@@ -245,9 +248,16 @@ class QueueConsumer:
         pulled = []
         for batch in self._transport.pull(self._topic, offsets, limit=limit, wait=wait):
             window = windows[batch.queue]
-            if window.add(batch.offsets):
+            if window.add(batch.offsets, self._extra(batch)):
                 pulled.append(PulledMessages(window, list(batch.offsets), list(batch.bodies)))
         return pulled
+
+    def _extra(self, batch: PulledBatch) -> dict[int, int]:
+        heavy = self._heavy
+        if heavy is None or max(map(len, batch.bodies)) <= heavy:
+            return {}
+        extra = zip(batch.offsets, (len(body) // heavy for body in batch.bodies), strict=True)
+        return {offset: more for offset, more in extra if more}
 
     def renew(self) -> None:
         """Prolong all leases; the windows of queues that were lost are closed."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from enode_django.equeue.administration import read_queue
 from enode_django.equeue.messages import Commit
+from enode_django.equeue.portions import portions
 from enode_django.equeue.retrying import (
     Failed,
     Message,
@@ -31,7 +32,7 @@ from enode_django.exceptions import MalformedMessage, QueueError
 REQUEUE_GROUP = "requeue"
 LEASE = 60.0
 AT_ONCE = 100
-"""Letters that are sent before the note of it is."""
+"""Letters that are sent before the note of it is, unless they are large."""
 
 
 class DeadLetter(NamedTuple):
@@ -113,8 +114,7 @@ def _settle(
     transport.queue_count(topic)
     with _alone(transport, topic) as lease:
         chosen = _chosen(transport, group, offsets, suits)
-        for start in range(0, len(chosen), AT_ONCE):
-            some = chosen[start : start + AT_ONCE]
+        for some in portions(chosen, lambda letter: len(letter.body), most_items=AT_ONCE):
             lease.renew()
             act(some)
             transport.send(topic, {0: [encode_settled([letter.offset for letter in some])]})

@@ -111,6 +111,10 @@ class Receipt(NamedTuple):
     offset: int
     body: bytes
 
+    @property
+    def size(self) -> int:
+        return len(self.body)
+
 
 class Commit(NamedTuple):
     """``offset`` is the lowest one that is not finished; everything below it is never delivered again.

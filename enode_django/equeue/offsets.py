@@ -8,20 +8,23 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from enode_django.equeue.messages import Commit, Receipt
+
+_NO_EXTRA: Mapping[int, int] = MappingProxyType({})
 
 
 class OffsetWindow:
     """The messages pulled and not finished. No I/O.
 
     The pulling thread calls `add`, the publishing thread `finish` and `finish_many`; each call takes one short lock
-    and costs a constant time per message. ``committable``, ``unfinished``, ``closed`` and ``deadline`` may be read
-    by any thread without a lock. ``deadline`` (seconds of `time.monotonic`) is until when the lease is ours for
-    certain; the thread that renews leases sets it. Whoever finds that the queue was lost or gives it back calls
-    `close`. The publishing thread may `keep` a receipt of a message before it finishes that message; the committing
-    thread takes what is due from `next_commit` and says with `commit_taken` that the transport has it.
+    and costs a constant time per message. ``committable``, ``unfinished``, ``weight``, ``closed`` and
+    ``deadline`` may be read by any thread without a lock. ``deadline`` (seconds of `time.monotonic`) is until when the
+    lease is ours for certain; the thread that renews leases sets it. Whoever finds that the queue was lost or gives it
+    back calls `close`. The publishing thread may `keep` a receipt of a message before it finishes that message; the
+    committing thread takes what is due from `next_commit` and says with `commit_taken` that the transport has it.
 
     With offsets 5 to 8 added, and 6 and 7 finished, ``committable`` is 5; with 5 finished too it is 8; with all
     finished it is 9.
@@ -44,12 +47,19 @@ class OffsetWindow:
         self._next = committed
         self._in_order: deque[int] = deque()
         self._unfinished: set[int] = set()
+        self._extra: dict[int, int] = {}
+        self._weight = 0
         self._receipts: dict[int, bytes] = {}
         self._lock = threading.Lock()
 
     @property
     def unfinished(self) -> int:
         return len(self._unfinished)
+
+    @property
+    def weight(self) -> int:
+        """As `unfinished`, where a large message counts for as many as was said when it was added."""
+        return len(self._unfinished) + self._weight
 
     @property
     def held(self) -> int:
@@ -61,8 +71,9 @@ class OffsetWindow:
         """Where to pull from."""
         return self._next
 
-    def add(self, offsets: Sequence[int]) -> bool:
-        """Take note of pulled messages; returns False, and takes none, when the window is closed.
+    def add(self, offsets: Sequence[int], extra: Mapping[int, int] = _NO_EXTRA) -> bool:
+        """Take note of pulled messages; returns False, and takes none, when the window is closed. ``extra`` says of
+        large ones, by their offsets, for how many more each counts.
 
         Raises `ValueError` for offsets that do not ascend or lie before `next_offset`.
         """
@@ -75,6 +86,9 @@ class OffsetWindow:
                 raise ValueError(f"offsets must ascend from {self._next}, got {offsets[0]!r} to {offsets[-1]!r}")
             self._in_order.extend(offsets)
             self._unfinished.update(offsets)
+            if extra:
+                self._extra.update(extra)
+                self._weight = sum(self._extra.values())
             self._next = offsets[-1] + 1
             self.committable = self._in_order[0]
             return True
@@ -87,6 +101,8 @@ class OffsetWindow:
         with self._lock:
             unfinished, in_order = self._unfinished, self._in_order
             unfinished.difference_update(offsets)
+            if self._extra:
+                self._weight -= sum(self._extra.pop(offset, 0) for offset in offsets)
             while in_order and in_order[0] not in unfinished:
                 in_order.popleft()
             self.committable = in_order[0] if in_order else self._next

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import mmh3
 
 from enode_django.equeue.messages import Route, SendResult
-from enode_django.equeue.transports.base import Transport
-from enode_django.exceptions import QueueError, StaleRoute, UnknownTopic
+from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
+from enode_django.equeue.transports.base import ROOM_AROUND, Transport
+from enode_django.exceptions import MessageTooLarge, QueueError, StaleRoute, UnknownTopic
 
 QUEUE_SEED = 0x51EED
 """Part of the wire's contract: another seed would send a key to another queue, and its order would be lost."""
@@ -27,6 +28,10 @@ ROUTES_ASKED = 5
 def select_by_hash(key: str, queue_count: int) -> int:
     # Of the bytes, since mmh3 crashes the process at a text that is not UTF-8.
     return mmh3.hash(key.encode(errors="surrogatepass"), QUEUE_SEED, signed=False) % queue_count
+
+
+def _size(message: tuple[str, bytes]) -> int:
+    return len(message[1])
 
 
 class Producer:
@@ -55,20 +60,44 @@ class Producer:
         self._routes: dict[str, tuple[Route, float]] = {}
 
     def send(self, topic: str, key: str, body: bytes) -> SendResult:
-        """Raises `TransportUnavailable` (the message may be stored or not), `UnknownTopic`, `QueueError`."""
+        """Raises `TransportUnavailable` (the message may be stored or not), `UnknownTopic`, `QueueError`, and
+        `MessageTooLarge` for more than `max_message` bytes."""
         return self.send_batch(topic, ((key, body),))[0]
 
     def send_batch(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> list[SendResult]:
-        """Send (key, body) pairs at once; the results are in the order of ``messages``. Raises what `send` raises."""
-        if not messages:
-            return []
-        first, places = self._send(topic, messages)
-        return [SendResult(topic, queue, first[queue] + place) for queue, place in places]
+        """Send (key, body) pairs at once; the results are in the order of ``messages``. Raises what `send` raises.
+
+        More than `portions.PORTION_BYTES` are sent one portion after the other: when one fails, those before it are
+        stored. A message that is too large is refused before anything is sent.
+        """
+        sent: list[SendResult] = []
+        for some in self._portions(messages, self.max_message):
+            first, places = self._send(topic, some)
+            sent += [SendResult(topic, queue, first[queue] + place) for queue, place in places]
+        return sent
 
     def send_all(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> None:
-        """As `send_batch`, for who does not ask where the messages lie."""
-        if messages:
-            self._send(topic, messages)
+        """As `send_batch`, for who does not ask where the messages lie, and may have put something around a message:
+        each may be as large as the transport's ``max_send``."""
+        for some in self._portions(messages, self._transport.max_send):
+            self._send(topic, some)
+
+    @property
+    def max_message(self) -> int:
+        """How many bytes one message may have, so that it can still be set aside with the reason for that."""
+        return self._transport.max_send - ROOM_AROUND
+
+    def _portions(self, messages: Sequence[tuple[str, bytes]], largest: int) -> Iterable[Sequence[tuple[str, bytes]]]:
+        sizes = [len(body) for _, body in messages]
+        if sizes and max(sizes) > largest:
+            raise MessageTooLarge(
+                f"a message of {max(sizes)} bytes is above the {largest} that the queue takes; keep large values "
+                "elsewhere and send a reference"
+            )
+        most = min(PORTION_BYTES, self._transport.max_send)
+        if len(sizes) <= PORTION_ITEMS and sum(sizes) <= most:
+            return (messages,) if messages else ()
+        return portions(messages, _size, most_bytes=most)
 
     def _send(
         self, topic: str, messages: Sequence[tuple[str, bytes]]

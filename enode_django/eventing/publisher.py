@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from enode_django.commanding.addresses import answer_address, notice_address
 from enode_django.commanding.entries import Finished
@@ -11,6 +12,7 @@ from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, encode_result, failure, stored_result
 from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.offsets import OffsetWindow
+from enode_django.equeue.portions import PORTION_BYTES, portions
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.messages import encode_published
@@ -18,6 +20,10 @@ from enode_django.exceptions import EnodeError
 from enode_django.serialization.plain import pack
 
 logger = logging.getLogger("enode_django.publisher")
+
+
+LONGEST_REASON = 4_000
+"""Characters of an error's text that a dead letter keeps."""
 
 
 def dead_letter_topic(topic: str) -> str:
@@ -53,11 +59,28 @@ class EventPublisher:
         self._waiting: list[Finished] = []
 
     @property
+    def max_record(self) -> int:
+        """How many bytes of events and metadata a stored stream may have, so that its message can be sent."""
+        return self._producer.max_message
+
+    @property
     def waiting(self) -> int:
         """How many answers wait for the consume offset to move."""
         return len(self._waiting)
 
-    def publish(self, finished: Sequence[Finished]) -> None:
+    def publish(self, finished: Sequence[Finished], size: int | None = None) -> None:
+        """``size``: how many bytes that is about, if the caller knows.
+
+        Large outcomes go in portions, each to its end: so many may stand in a queue that is taken over that no
+        transport takes them at once, and what was sent of them must not be sent again for the sake of the rest.
+        """
+        if (sum(map(_size, finished)) if size is None else size) <= PORTION_BYTES:
+            self._publish(finished)
+            return
+        for some in portions(finished, _size):
+            self._publish(some)
+
+    def _publish(self, finished: Sequence[Finished]) -> None:
         self._answer(
             [(one.envelope.reply_to, _stored_answer(one)) for one in finished if one.record and one.envelope.reply_to]
         )
@@ -66,8 +89,7 @@ class EventPublisher:
             for one in finished
             if one.record is not None
         ]
-        if streams:
-            self._persist(lambda: self._producer.send_all(self._event_topic, streams))
+        self._send_streams(streams)
         self._bury([one for one in finished if one.record is None and one.envelope.body is not None])
         unstored = [one for one in finished if one.record is None and one.envelope.reply_to]
         self._remember(unstored)
@@ -85,7 +107,7 @@ class EventPublisher:
                 due.append(one)
             elif not _is_lost(one):
                 waiting.append(one)
-        self._answer([(one.envelope.reply_to, encode_result(one.result)) for one in due if one.result is not None])
+        self._answer((one.envelope.reply_to, encode_result(one.result)) for one in due if one.result is not None)
         self._waiting = waiting  # last: whoever shuts down goes by it
 
     def _remember(self, unstored: Sequence[Finished]) -> None:
@@ -96,10 +118,20 @@ class EventPublisher:
             if window is not None and one.result is not None and one.envelope.type_name:
                 self._remembered.add(window, one.envelope.offset, one.result)
 
-    def _answer(self, answers: Sequence[tuple[str, bytes]]) -> None:
-        if answers:
-            replies = [(answer_address(reply_to), body) for reply_to, body in answers]
-            self._persist(lambda: self._transport.reply(replies))
+    def _send_streams(self, streams: Sequence[tuple[str, bytes]]) -> None:
+        largest = self._transport.max_send
+        if any(len(body) > largest for _, body in streams):
+            # Stored with other limits. Nothing is lost: the sweep takes from the store what no queue brings.
+            for id in [id for id, body in streams if len(body) > largest]:
+                logger.error("a stream of %r is too large for the queue; subscribers get it when they sweep", id)
+            streams = [(id, body) for id, body in streams if len(body) <= largest]
+        if streams:
+            self._persist(lambda: self._producer.send_all(self._event_topic, streams))
+
+    def _answer(self, answers: Iterable[tuple[str, bytes]]) -> None:
+        replies = ((answer_address(reply_to), body) for reply_to, body in answers)
+        for some in portions(replies, _size_of_reply):
+            self._persist(partial(self._transport.reply, some))
 
     def _bury(self, dead: Sequence[Finished]) -> None:
         """Keep a message that can never be handled, with its place and the reason, for somebody to look at."""
@@ -109,8 +141,10 @@ class EventPublisher:
             window = envelope.window
             place = (window.topic, window.queue, envelope.offset) if window is not None else None
             error = envelope.failed
-            reason = (type(error).__name__, str(error).encode(errors="replace").decode())
-            letters.append((envelope.aggregate_root_id or "?", pack((place, reason, envelope.body))))
+            reason = (type(error).__name__, str(error)[:LONGEST_REASON].encode(errors="replace").decode())
+            # Who sent it past our producers may have left no room for the place and the reason.
+            body = (envelope.body or b"")[: self._producer.max_message]
+            letters.append((envelope.aggregate_root_id or "?", pack((place, reason, body))))
         if letters:
             self._persist(lambda: self._producer.send_all(self._dead_letters, letters))
 
@@ -123,6 +157,16 @@ class EventPublisher:
                 offsets.setdefault(window, []).append(one.envelope.offset)
         for window, done in offsets.items():
             window.finish_many(done)
+
+
+def _size(one: Finished) -> int:
+    """What goes through the queue for it, as far as that is known before it is encoded."""
+    record = one.record
+    return len(record.events) + len(record.metadata) if record is not None else len(one.envelope.body or b"")
+
+
+def _size_of_reply(reply: tuple[str, bytes]) -> int:
+    return len(reply[1])
 
 
 def _stored_answer(one: Finished) -> bytes:

@@ -32,7 +32,7 @@ _STORED = Appended(Outcome.STORED)
 _aggregate_root_id = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 
 _COPY_CHUNK = 100
-_FIRST_CHUNK, _LARGEST_CHUNK = 1_000, 5_000
+_FIRST_CHUNK, _LARGEST_CHUNK = 100, 5_000
 _CHUNK_BYTES = 4 * 1024 * 1024
 _MEASURED = 100
 _NO_LIMIT = 2**63 - 1

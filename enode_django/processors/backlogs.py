@@ -9,8 +9,8 @@ from enode_django.equeue.offsets import OffsetWindow
 
 
 class ShardBacklogs:
-    """Each shard may have its share of ``max_unfinished`` commands; beyond it, the queues that bring it more pause, and
-    the others go on. Used by the pulling thread.
+    """Each shard may have its share of ``max_unfinished`` commands, of which a large one counts for several; beyond it,
+    the queues that bring it more pause, and the others go on. Used by the pulling thread.
 
     A queue that brings commands of several shards counts for each of them: which of its commands are unfinished is not
     known.
@@ -31,11 +31,11 @@ class ShardBacklogs:
         windows = list(windows)
         for window in windows:
             for place in self._served.get(window, ()):
-                unfinished[place] = unfinished.get(place, 0) + window.unfinished
+                unfinished[place] = unfinished.get(place, 0) + window.weight
         full = {place for place, count in unfinished.items() if count >= self._share}
         return frozenset(
             window.queue
             for window in windows
             # One that holds so much by itself may have brought nothing but what waits for a newer worker.
-            if window.unfinished >= self._share or not full.isdisjoint(self._served.get(window, ()))
+            if window.weight >= self._share or not full.isdisjoint(self._served.get(window, ()))
         )

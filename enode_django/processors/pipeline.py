@@ -12,11 +12,12 @@ Between threads go lists of messages that nobody changes any more.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from enode_django.commanding import flow
 from enode_django.commanding.committing import Committer
@@ -29,16 +30,28 @@ from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.concurrency.backoff import CountedWaits, delays, until_it_works
 from enode_django.concurrency.mailbox import Mailbox
+from enode_django.concurrency.room import Room
 from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
 from enode_django.databases import heal_connections
 from enode_django.domain.handlers import command_handlers
 from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.offsets import OffsetWindow
+from enode_django.equeue.portions import portions
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
+from enode_django.processors.amounts import (
+    FIRST_LOOKUP,
+    HANDLE_BYTES,
+    LOOKUP_BYTES,
+    Sized,
+    size_of_broken,
+    size_of_entries,
+    size_of_entry,
+)
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties
 from enode_django.processors.measuring import BatchMeter
@@ -49,6 +62,8 @@ from enode_django.snapshots.writing_behind import WriteBehind
 from enode_django.tracing import current_tracing
 
 logger = logging.getLogger("enode_django.worker")
+
+Item = TypeVar("Item")
 
 HELD_PER_UNFINISHED = 5
 """A queue whose first message is stuck goes on until it holds so many times ``MAX_UNFINISHED`` finished ones behind."""
@@ -80,6 +95,18 @@ class Taken(NamedTuple):
 
 
 CommandItem = Commands | Outcomes | Taken
+
+
+def _weight(batch: Sized[Any]) -> int:
+    return len(batch.items)
+
+
+def _joined(batches: Sequence[Sized[Item]]) -> Sized[Item]:
+    """All of them as one. In an event mailbox they have the same room."""
+    if len(batches) == 1:
+        return batches[0]
+    items = [item for batch in batches for item in batch.items]
+    return Sized(items, sum(batch.size for batch in batches), batches[0].room)
 
 
 def _command_weight(item: CommandItem) -> int:
@@ -117,6 +144,7 @@ class Pipeline:
             owner=owner,
             lease=conf.LEASE,
             max_held=HELD_PER_UNFINISHED * conf.MAX_UNFINISHED,
+            heavy=max(1, conf.MAX_UNFINISHED_BYTES // conf.MAX_UNFINISHED),
             keep_receipts=conf.REMEMBERED_ANSWERS,
         )
         remembered = self._remembered = RememberedAnswers(
@@ -141,10 +169,17 @@ class Pipeline:
         self._commands: list[Mailbox[CommandItem]] = [
             Mailbox(f"enode-commands-{n}", _command_weight) for n in range(self._router.command_mailboxes)
         ]
-        self._events: list[Mailbox[Sequence[Entry]]] = [
-            Mailbox(f"enode-events-{n}", len) for n in range(self._router.event_mailboxes)
+        self._events: list[Mailbox[Sized[Entry]]] = [
+            Mailbox(f"enode-events-{n}", _weight) for n in range(self._router.event_mailboxes)
         ]
-        self._finished: Mailbox[Sequence[Finished]] = Mailbox("enode-publisher", len)
+        self._finished: Mailbox[Sized[Finished]] = Mailbox("enode-publisher", _weight)
+        # One for each shard: that one is away must not stop the others.
+        self._rooms = [Room(max(1, conf.MAX_UNFINISHED_BYTES // shards)) for _ in range(shards)]
+        self._unlimited = Room(sys.maxsize)
+        self._lookups = [
+            Lookups(first=FIRST_LOOKUP, most=max(1, conf.PULL_MAX_BATCH), most_bytes=LOOKUP_BYTES)
+            for _ in self._commands
+        ]
         states = make_states()
         self._states = WriteBehind(states) if states is not None else None
         self._persist = CountedWaits()
@@ -169,7 +204,8 @@ class Pipeline:
                 persist=self._persist,
                 max_aggregates=share,
                 max_recent=recent,
-                max_bytes=conf.EVENTS_MAX_BYTES,
+                max_cached_bytes=max(1, conf.max_aggregates_bytes // mailboxes),
+                max_bytes=min(conf.EVENTS_MAX_BYTES, self._publisher.max_record),
                 note=note,
                 suspects=suspects,
                 keeper=StateKeeper(self._states, interval=conf.states_write_interval) if self._states else None,
@@ -204,7 +240,7 @@ class Pipeline:
         while not (drained := self._is_drained()) and time.monotonic() < deadline:
             time.sleep(0.01)
         self._stopping.set()
-        self._room.set()
+        self._let_nobody_wait()
         by = time.monotonic() + JOIN_TIMEOUT
         for thread in self._threads:
             if thread.name in ("enode-puller", *self._keepers):
@@ -233,6 +269,7 @@ class Pipeline:
 
     def close(self, timeout: float) -> None:
         """End the threads of a drained pipeline, waiting up to ``timeout`` seconds for each."""
+        self._let_nobody_wait()
         boxes: list[Mailbox[Any]] = [*self._commands, *self._events, self._finished]
         for box in boxes:
             box.close()
@@ -240,6 +277,11 @@ class Pipeline:
             join_threads([thread for thread in self._threads if thread.name != self._states.name], timeout)
             self._states.close()
         join_threads(self._threads, timeout)
+
+    def _let_nobody_wait(self) -> None:
+        self._room.set()
+        for room in self._rooms:
+            room.close()
 
     @property
     def owned(self) -> frozenset[int]:
@@ -299,7 +341,9 @@ class Pipeline:
     def _route(self, received: Received) -> Collection[int]:
         """Returns the places of the shards whose aggregates the commands are for."""
         if received.finished:
-            self._finished.post(received.finished)
+            size = size_of_broken(received.finished)
+            self._unlimited.take(size)
+            self._finished.post(Sized(received.finished, size, self._unlimited))
         if len(self._commands) == 1:
             if received.commands:
                 self._commands[0].post(Commands(received.commands, received.is_backlog))
@@ -321,26 +365,59 @@ class Pipeline:
             heal_connections()
             for item in items:
                 if isinstance(item, Commands):
-                    self._handle(item, processor)
+                    self._handle(item, processor, box)
                 elif isinstance(item, Outcomes):
-                    processor.finish(item.released)
-                    for recovery in item.recoveries:
-                        self._post_entries(processor.recover(recovery), number)
+                    self._take_outcomes(item, processor, number)
                 else:
                     if item.previous_owner is not None:
                         self._end_sessions(shard, item.previous_owner)
                     processor.forget(item.queue)
-            self._handle(Commands(processor.take_due(), False), processor)
+            items.clear()  # else they stay in memory until the next ones come
+            self._handle(Commands(processor.take_due(), False), processor, box)
             processor.keep()
         processor.keep_rest(FLUSH)
 
-    def _handle(self, commands: Commands, processor: CommandProcessor) -> None:
+    def _take_outcomes(self, outcomes: Outcomes, processor: CommandProcessor, number: int) -> None:
+        processor.finish(outcomes.released)
+        for recovery in outcomes.recoveries:
+            self._post_entries(processor.recover(recovery), number)
+
+    def _handle(self, commands: Commands, processor: CommandProcessor, box: Mailbox[CommandItem]) -> None:
         envelopes = commands.envelopes
+        number = self._commands.index(box)
         if commands.is_backlog:
-            stored, envelopes = processor.take_stored(envelopes)
-            self._post_entries(stored)
-        for start in range(0, len(envelopes), HANDLE_AT_ONCE):
-            self._post_entries(processor.handle(envelopes[start : start + HANDLE_AT_ONCE]))
+            envelopes = self._without_stored(envelopes, processor, number)
+        start, most_bytes = 0, min(HANDLE_BYTES, self._room_of(number).limit)
+        while start < len(envelopes):
+            some = envelopes[start : start + HANDLE_AT_ONCE]
+            entries = processor.handle(some, most_bytes)
+            start += len(entries)
+            self._post_entries(entries, number)
+            if len(entries) < len(some) or self._room_of(number).is_full:
+                self._make_room(processor, box, number)
+
+    def _without_stored(
+        self, envelopes: Sequence[Envelope], processor: CommandProcessor, number: int
+    ) -> Sequence[Envelope]:
+        """Hand on what is stored already; returns the commands that are to be handled."""
+        left: list[Envelope] = []
+        lookups, start = self._lookups[number], 0
+        while start < len(envelopes):
+            some = envelopes[start : start + lookups.count]
+            stored, missing = processor.take_stored(some)
+            lookups.found(len(some), self._post_entries(stored, number))
+            left += missing
+            start += len(some)
+            self._room_of(number).wait()
+        return left
+
+    def _make_room(self, processor: CommandProcessor, box: Mailbox[CommandItem], number: int) -> None:
+        """Between commands with many bytes: let go of those that are stored by now, and wait while too many are not.
+        Those who give room back, the event mailboxes and the publisher, wait for no command mailbox."""
+        self._room_of(number).wait()
+        for item in box.take_urgent():
+            if isinstance(item, Outcomes):
+                self._take_outcomes(item, processor, number)
 
     @staticmethod
     def _end_sessions(shard: Shard, owner: str) -> None:
@@ -349,12 +426,18 @@ class Pipeline:
         if ended:
             logger.warning("ended %d sessions of %s in %s", ended, owner, shard.name)
 
-    def _post_entries(self, entries: Sequence[Entry], command_mailbox: int = 0) -> None:
+    def _room_of(self, command_mailbox: int) -> Room:
+        return self._rooms[self._router.shard_of(command_mailbox)]
+
+    def _post_entries(self, entries: Sequence[Entry], command_mailbox: int) -> int:
+        """Returns the bytes that they take."""
         if not entries:
-            return
+            return 0
+        size, room = size_of_entries(entries), self._room_of(command_mailbox)
+        room.take(size)
         if len(self._events) == 1:
-            self._events[0].post(entries)
-            return
+            self._events[0].post(Sized(entries, size, room))
+            return size
         shares: list[list[Entry]] = [[] for _ in self._events]
         for entry in entries:
             envelope = entry.envelope
@@ -364,26 +447,39 @@ class Pipeline:
                 shares[self._router.event_mailbox_beside(command_mailbox, entry.aggregate_root_id)].append(entry)
         for box, share in zip(self._events, shares, strict=True):
             if share:
-                box.post(share)
+                box.post(Sized(share, size_of_entries(share), room))
+        return size
 
     # -- event mailboxes ------------------------------------------------------------------------------------------
 
-    def _run_event_mailbox(self, box: Mailbox[Sequence[Entry]]) -> None:
+    def _run_event_mailbox(self, box: Mailbox[Sized[Entry]]) -> None:
         committer = Committer(self._store, persist=self._persist, clock=time.monotonic)
         while (items := box.take(self._conf.COPY_MAX_BATCH)) is not None:
-            entries = items[0] if len(items) == 1 else [entry for item in items for entry in item]
-            for start in range(0, len(entries), self._conf.COPY_MAX_BATCH):
-                self._commit(committer, entries[start : start + self._conf.COPY_MAX_BATCH])
+            if items:
+                for batch in self._divided(_joined(items)):
+                    self._commit(committer, batch)
+                items.clear()  # else they stay in memory until the next ones come
 
-    def _commit(self, committer: Committer, entries: Sequence[Entry]) -> None:
+    def _divided(self, batch: Sized[Entry]) -> Iterable[Sized[Entry]]:
+        """In pieces of which each is one COPY."""
+        most, most_bytes = self._conf.COPY_MAX_BATCH, self._conf.COPY_MAX_BYTES
+        if len(batch.items) <= most and batch.size <= most_bytes:
+            return (batch,)
+        pieces = portions(batch.items, size_of_entry, most_bytes=most_bytes, most_items=most)
+        return (Sized(some, size_of_entries(some), batch.room) for some in pieces)
+
+    def _commit(self, committer: Committer, batch: Sized[Entry]) -> None:
         began, clock = self._tracing.now(), time.perf_counter()
-        committed = committer.commit(entries)
+        committed = committer.commit(batch.items)
         self._meter.stored(committed.finished, len(committed.recoveries), committer.store_seconds)
         self._tracing.batch("commit", (one.envelope for one in committed.finished), began)
         if flow.is_told():
             flow.tell_committed(committed, time.perf_counter() - clock)
         if committed.finished:
-            self._finished.post(committed.finished)
+            batch.room.take(committer.found_bytes)
+            self._finished.post(Sized(committed.finished, batch.size + committer.found_bytes, batch.room))
+        else:
+            batch.give_back()
         self._tell_command_mailboxes(committed.released, committed.recoveries)
 
     def _tell_command_mailboxes(self, released: Sequence[Entry], recoveries: Sequence[Recovery]) -> None:
@@ -410,15 +506,21 @@ class Pipeline:
         while (
             items := self._finished.take(2 * self._conf.COPY_MAX_BATCH, PULL_WAIT if publisher.waiting else None)
         ) is not None:
-            finished = items[0] if len(items) == 1 else [one for item in items for one in item]
-            if finished:
-                began = self._tracing.now()
-                publisher.publish(finished)
-                self._tracing.batch("publish", (one.envelope for one in finished if one.record is not None), began)
-                self._statistics.count_published(len(finished))
-                self._room.set()
+            if items:
+                self._publish(items)
+                items.clear()  # else they stay in memory until the next ones come
             elif publisher.waiting:
                 publisher.answer_committed()
+
+    def _publish(self, batches: Sequence[Sized[Finished]]) -> None:
+        finished, size, _ = _joined(batches)
+        began = self._tracing.now()
+        self._publisher.publish(finished, size)
+        for batch in batches:
+            batch.give_back()
+        self._tracing.batch("publish", (one.envelope for one in finished if one.record is not None), began)
+        self._statistics.count_published(len(finished))
+        self._room.set()
 
     def _run_keeper(self, housekeeper: Housekeeper) -> None:
         while not self._stopping.wait(housekeeper.pause):

@@ -26,9 +26,10 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import QueueError, UnknownTopic
 from enode_django.testing.transport_group_contract import TransportGroupContract
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, messages
+from enode_django.testing.transport_size_contract import TransportSizeContract
 
 
-class TransportContract(TransportGroupContract):
+class TransportContract(TransportGroupContract, TransportSizeContract):
     # Topics
 
     def test_topic_is_created_once_and_keeps_its_queues(self, transport: Transport, another: Transport) -> None:

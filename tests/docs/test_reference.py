@@ -24,8 +24,8 @@ from tests.docs.pages import DOCS, code_of, rows_by_code
 
 REFERENCE = DOCS / "reference"
 NESTED = {
-    *("BACKEND", "LOCATION", "OPTIONS", "DATABASES", "ENABLED", "MAX_AGGREGATES", "PREFIX", "TTL", "WRITE_INTERVAL"),
-    *("TIME_LIMIT", "ATTEMPTS", "INTERVAL", "RETENTION"),
+    *("BACKEND", "LOCATION", "OPTIONS", "DATABASES", "ENABLED", "MAX_AGGREGATES"),
+    *("MAX_BYTES", "PREFIX", "TTL", "WRITE_INTERVAL", "TIME_LIMIT", "ATTEMPTS", "INTERVAL", "RETENTION"),
 }
 SPARK = {"MASTER", "CONFIG", "PY_FILES"}
 BROKER_OPTIONS = {"timeout", "secret", "tls"}

@@ -16,10 +16,8 @@ from enode_django.equeue.records import decode_records
 from enode_django.equeue.transports.broker import (
     BATCH_BYTES,
     BATCH_MESSAGES,
-    REPLIES_AT_ONCE,
     BrokerTransport,
     _batches,
-    _replies,
     _steps,
 )
 from enode_django.equeue.transports.broker_rests import KEPT_BYTES, Rests
@@ -140,12 +138,21 @@ def test_commits_of_many_receipts_are_made_in_steps(counts: dict[int, int]) -> N
     assert offsets == {queue: commit.offset for queue, commit in commits.items()}
 
 
-def test_replies_are_sent_in_parts() -> None:
-    replies = [("a", b"%d" % number) for number in range(2 * REPLIES_AT_ONCE + 1)]
-    parts = list(_replies(replies))
-    assert [len(part) for part in parts] == [REPLIES_AT_ONCE, REPLIES_AT_ONCE, 1]
-    assert [reply for part in parts for reply in part] == replies
-    assert list(_replies([])) == []
+@settings(deadline=None)
+@given(st.dictionaries(st.integers(0, 3), st.lists(st.integers(0, 9), max_size=12), max_size=3))
+def test_commits_of_large_receipts_are_made_in_steps(sizes: dict[int, list[int]]) -> None:
+    commits = {
+        queue: Commit(1, 20, [Receipt(at, bytes(size)) for at, size in enumerate(some)], 20)
+        for queue, some in sizes.items()
+    }
+    receipts: dict[int, list[Receipt]] = {queue: [] for queue in sizes}
+    for step in _steps(commits, 100, 5):
+        taken = [receipt for commit in step.values() for receipt in commit.receipts]
+        assert sum(receipt.size for receipt in taken) <= 5 or len([one for one in taken if one.size]) == 1
+        for queue, commit in step.items():
+            receipts[queue] += commit.receipts
+            assert all(receipt.offset < commit.offset for receipt in commit.receipts)
+    assert receipts == {queue: list(commit.receipts) for queue, commit in commits.items()}
 
 
 # Threads and processes

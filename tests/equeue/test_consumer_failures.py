@@ -285,3 +285,17 @@ def test_letter_that_comes_while_others_are_requeued_is_kept() -> None:
     assert requeue(transport, "billing") == [0]
     transport.coming = None
     assert len(list(dead_letters(transport, "billing"))) == 2
+
+
+@pytest.mark.parametrize("to_topic", [False, True], ids=["to the group", "to the topic"])
+def test_letters_that_no_send_takes_at_once_are_requeued(memory: MemoryTransport, to_topic: bool) -> None:
+    memory.create_topic("dead.billing", 1)
+    body = bytes(1 << 20)
+    count = memory.max_send // len(body) + 6
+    for number in range(count):
+        failed = Failed(Message("orders", 1, number, body), "broken", 0.0, 0.0)
+        memory.send("dead.billing", {0: [encode_failed(failed)]})
+    assert requeue(memory, "billing", to_topic=to_topic) == list(range(count))
+    sent = memory.end_offsets("orders")[1] if to_topic else memory.end_offsets("retry.billing")[0]
+    assert sent == count
+    assert bodies_left(memory) == []

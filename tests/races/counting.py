@@ -60,6 +60,13 @@ class AddText(Command):
     text: str
 
 
+class Tell(Command):
+    """Changes nothing, and is answered with a text of so many characters."""
+
+    type_name = "races.Tell"
+    characters: int
+
+
 class Created(DomainEvent):
     type_name = "races.Created"
 
@@ -152,6 +159,10 @@ def add_text(command: AddText, context: CommandContext) -> None:
     context.get(Counter).add(1, command.text)
 
 
+def tell(command: Tell, context: CommandContext) -> None:
+    context.set_result("x" * command.characters)
+
+
 _TABLE: list[tuple[type[Command], Any]] = [
     (Create, create),
     (Add, add),
@@ -161,6 +172,7 @@ _TABLE: list[tuple[type[Command], Any]] = [
     (FailUnless, fail_unless),
     (ApplyThenRaise, apply_then_raise),
     (AddText, add_text),
+    (Tell, tell),
 ]
 for _command, _handler in _TABLE:
     handlers.add(_command, _handler)

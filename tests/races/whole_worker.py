@@ -26,7 +26,14 @@ class WholeWorker:
     """All hands of a worker on one queue. It remembers ``remember`` answers, and ``max_recent`` commands at most."""
 
     def __init__(
-        self, transport: Transport, store: EventStore, owner: str, *, remember: int = 10, max_recent: int = 10
+        self,
+        transport: Transport,
+        store: EventStore,
+        owner: str,
+        *,
+        remember: int = 10,
+        max_recent: int = 10,
+        max_bytes: int = 10_000,
     ) -> None:
         self.transport = transport
         self.consumer = QueueConsumer(
@@ -35,7 +42,12 @@ class WholeWorker:
         remembered = self.remembered = RememberedAnswers(remember, self.consumer.receipts, earlier=self.consumer)
         self.intake = Intake(MailboxRouter(1, 1), remembered, delays=())
         self.processor = CommandProcessor(
-            AggregateLoader(store), handlers, persist=once, max_aggregates=10, max_recent=max_recent, max_bytes=10_000
+            AggregateLoader(store),
+            handlers,
+            persist=once,
+            max_aggregates=10,
+            max_recent=max_recent,
+            max_bytes=max_bytes,
         )
         self.committer = Committer(store, persist=once, clock=time.monotonic)
         self.publisher = EventPublisher(

@@ -11,6 +11,8 @@ from enode_django.checks import check_definitions, check_settings
 from enode_django.conf import Conf, conf
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
+from enode_django.equeue.transports.base import ROOM_AROUND
+from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import ConfigurationError
 from enode_django.runtime import current_bus, make_states, make_store, make_transport, use_bus
@@ -113,11 +115,17 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"COMMAND_MAILBOXES": 0}, ["enode_django.E003"]),
         ({"COPY_MAX_BATCH": "5", "MAX_UNFINISHED": True}, ["enode_django.E003", "enode_django.E003"]),
         ({"RECENT_COMMANDS": 0, "EVENTS_MAX_BYTES": 1.5}, ["enode_django.E003"] * 2),
+        ({"EVENTS_MAX_BYTES": BrokerTransport.max_send - ROOM_AROUND}, []),
+        ({"EVENTS_MAX_BYTES": BrokerTransport.max_send - ROOM_AROUND + 1}, ["enode_django.E062"]),
+        ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": f"{__name__}.Tolerant"}}, ["enode_django.E062"]),
+        ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": "no.such.queue"}}, []),
         ({"REMEMBERED_ANSWERS": -1}, ["enode_django.E009"]),
         ({"REMEMBERED_ANSWERS": None}, ["enode_django.E009"]),
         ({"REMEMBERED_ANSWERS": 0}, []),
         ({"AGGREGATE_CACHE": {"MAX_AGGREGATES": "many"}}, ["enode_django.E003"]),
         ({"AGGREGATE_CACHE": {"MAX_AGGREGATES": None}}, ["enode_django.E003"]),
+        ({"AGGREGATE_CACHE": {"MAX_BYTES": 0}}, ["enode_django.E003"]),
+        ({"COPY_MAX_BYTES": 0, "MAX_UNFINISHED_BYTES": "1 GB"}, ["enode_django.E003"] * 2),
         ({"LEASE": "10", "COMMIT_INTERVAL": 0, "GRACE": -1.0}, ["enode_django.E007"] * 3),
         ({"HANDLER_TIME_LIMIT": None, "EXECUTE_TIMEOUT": float("nan")}, ["enode_django.E007"] * 2),
         ({"REFUSAL_RETENTION_DAYS": 0}, ["enode_django.E007"]),

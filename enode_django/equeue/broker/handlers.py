@@ -13,6 +13,7 @@ from enode_django.equeue.broker.requests import REQUESTS, checked
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Route
+from enode_django.equeue.portions import portions
 from enode_django.exceptions import BadRequest
 
 
@@ -44,6 +45,7 @@ class Handlers:
         )
         own = (
             "receipts",
+            "receipts_from",
             "committed",
             "topics",
             "queue_count",
@@ -113,7 +115,13 @@ class Handlers:
     # -- groups ---------------------------------------------------------------------------------------------------
 
     def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
+        """All of them. A frame may not take that: clients of this version ask with `receipts_from`."""
         return self._state.coordinator.receipts(group, topic, queue)
+
+    def receipts_from(self, group: str, topic: str, queue: int, first: int) -> Sequence[bytes]:
+        """As many as one answer should take, without the ``first`` so many; none when there are no more."""
+        kept = self._state.coordinator.receipts(group, topic, queue)
+        return next(portions(kept[first:], len), [])
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
         return self._state.coordinator.committed(group, topic)

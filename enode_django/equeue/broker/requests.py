@@ -142,6 +142,7 @@ REQUESTS: Mapping[str, Request] = {
     "release": Request((text, text, text, numbers)),
     "commit": Request((text, text, commits), durable=True),
     "receipts": Request((text, text, number)),
+    "receipts_from": Request((text, text, number, natural)),
     "committed": Request((text, text)),
     "set_offset": Request((text, text, number, number), durable=True),
     "groups": Request((text,)),

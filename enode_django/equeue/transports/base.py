@@ -35,6 +35,9 @@ PRODUCER_SECONDS = 600.0
 """How long a producer is known that does not announce itself again."""
 MOST_PRODUCERS = 1_000
 """Of each topic so many are known, those that announced themselves last."""
+ROOM_AROUND = 64 * 1024
+"""Bytes that a message may grow by when it is kept with its place and the reason why nobody could handle it, or with
+what was stored beside it. So the largest message that should be sent is so much smaller than `Transport.max_send`."""
 
 
 @runtime_checkable
@@ -75,6 +78,10 @@ class Transport(Protocol):
 
     Every method that names a topic raises `UnknownTopic` if there is none, and `QueueError` for a queue number that
     the topic does not have."""
+
+    max_send: int
+    """How many bytes one `send` takes, all its bodies together. Everything else may be of any size: a driver divides
+    by itself what is too much for one step. A constant of the driver's class, which system checks read."""
 
     # Topics
 
@@ -132,7 +139,8 @@ class Transport(Protocol):
         """Append bodies to queues, each queue's in order; returns per queue the offset of its first one.
 
         The offsets of one queue's bodies are contiguous. Returns when the transport has stored them. Raises
-        `UnknownTopic`, or `QueueError` for a queue number that the topic does not have, before anything is stored;
+        `UnknownTopic`, or `QueueError` for a queue number that the topic does not have or for more than `max_send`
+        bytes, before anything is stored;
         `StaleRoute` if ``route`` is given and not the version of the topic's route any more (a queue has then stored
         all of its bodies or none, and the error says which); `QueueFull` when there is no room. A queue with no bodies
         is left out of the answer.
@@ -263,6 +271,13 @@ def check_queues(topic: str, queues: Collection[int], count: int) -> None:
     if queues and (min(queues) < 0 or max(queues) >= count):
         wrong = sorted(queue for queue in queues if not 0 <= queue < count)
         raise QueueError(f"topic {topic!r} has no queue {wrong[0]!r}; its queues are 0 to {count - 1}")
+
+
+def check_size(bodies: Mapping[int, Sequence[bytes]], limit: int) -> None:
+    """For drivers: raise `QueueError` for a send that takes more bytes than their ``max_send``."""
+    size = sum(sum(map(len, some)) for some in bodies.values())
+    if size > limit:
+        raise QueueError(f"a send of {size} bytes is above the limit of {limit}; send fewer messages at once")
 
 
 def check_limit(limit: int) -> None:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 from enode_django.equeue.frames import MAX_FRAME
@@ -24,8 +25,9 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
+from enode_django.equeue.portions import PORTION_BYTES, portions
 from enode_django.equeue.records import decode_records, encode_records
-from enode_django.equeue.transports.base import LONG_POLL, check_limit
+from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.broker_connection import (
     Connection,
     ConnectionLost,
@@ -35,7 +37,7 @@ from enode_django.equeue.transports.broker_connection import (
     unreachable,
 )
 from enode_django.equeue.transports.broker_rests import Rests
-from enode_django.exceptions import QueueError, TransportUnavailable
+from enode_django.exceptions import TransportUnavailable
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024
@@ -79,6 +81,8 @@ class BrokerTransport:
     certificate; by default those that the system trusts), and if the broker asks for one, ``certificate`` and ``key``
     of this client. Connecting is left to the first call. Raises `ConfigurationError`, then for a wrong secret.
     """
+
+    max_send = MAX_SEND
 
     def __init__(
         self,
@@ -139,10 +143,8 @@ class BrokerTransport:
     def send(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
     ) -> Mapping[int, int]:
+        check_size(bodies, MAX_SEND)
         batches = list(_batches(bodies))
-        size = sum(len(body) for _, _, body in batches)
-        if size > MAX_SEND:
-            raise QueueError(f"a send of {size} bytes is above the limit of {MAX_SEND}; send fewer messages at once")
         if once is not None:
             return self._send(topic, batches, route, uuid.UUID(once.producer).bytes, once.sequence)
         with self._current().sender() as sender:
@@ -223,7 +225,10 @@ class BrokerTransport:
         return refused
 
     def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
-        return list(self._call("receipts", group, topic, queue))
+        kept: list[bytes] = []
+        while some := self._call("receipts_from", group, topic, queue, len(kept)):
+            kept += some
+        return kept
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
         offsets: Mapping[int, int] = self._call("committed", group, topic)
@@ -251,7 +256,7 @@ class BrokerTransport:
         return BrokerInbox(self)
 
     def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
-        for some in _replies(replies):
+        for some in portions(replies, _size_of_reply, most_items=REPLIES_AT_ONCE):
             self._call("reply", some)
 
     def status(self) -> Mapping[str, Any]:
@@ -310,33 +315,29 @@ def _batches(bodies: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, int, 
             if sum(map(len, some)) <= BATCH_BYTES:
                 yield queue, len(some), encode_records(some)
             else:
-                yield from ((queue, len(part), encode_records(part)) for part in _parted(some))
-
-
-def _parted(messages: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    part: list[bytes] = []
-    size = 0
-    for message in messages:
-        if part and size + len(message) > BATCH_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(message)
-        size += len(message)
-    yield part
+                parts = portions(some, len, most_bytes=BATCH_BYTES)
+                yield from ((queue, len(part), encode_records(part)) for part in parts)
 
 
 def _decoded(batches: Sequence[tuple[int, bytes]]) -> list[tuple[int, list[bytes]]]:
     return [(first, decode_records(body)) for first, body in batches]
 
 
-def _steps(commits: Mapping[int, Commit], at_once: int = RECEIPTS_AT_ONCE) -> Iterator[dict[int, Commit]]:
-    """The same commits, with so few receipts at once that a frame takes them; each step moves just past its own."""
+def _steps(
+    commits: Mapping[int, Commit], at_once: int = RECEIPTS_AT_ONCE, most_bytes: int = PORTION_BYTES
+) -> Iterator[dict[int, Commit]]:
+    """The same commits, with so few and small receipts at once that a frame takes them; each step moves just past its
+    own."""
     rest = dict(commits)
     while rest:
-        step, room = {}, at_once
+        step, room, left = {}, at_once, most_bytes
         for queue, commit in list(rest.items()):
-            now, later = commit.receipts[:room], commit.receipts[room:]
-            room -= len(now)
+            some = commit.receipts[:room]
+            fit = sum(total <= left for total in accumulate(receipt.size for receipt in some))
+            if some and not fit and room == at_once:
+                fit = 1  # larger than any step should be: it goes alone
+            now, later = commit.receipts[:fit], commit.receipts[fit:]
+            room, left = room - fit, left - sum(receipt.size for receipt in now)
             if not later:
                 step[queue] = rest.pop(queue)
             elif now:
@@ -345,17 +346,8 @@ def _steps(commits: Mapping[int, Commit], at_once: int = RECEIPTS_AT_ONCE) -> It
         yield step
 
 
-def _replies(replies: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-    some: list[tuple[str, bytes]] = []
-    size = 0
-    for address, body in replies:
-        if some and (len(some) == REPLIES_AT_ONCE or size + len(body) > MAX_SEND // 4):
-            yield some
-            some, size = [], 0
-        some.append((address, body))
-        size += len(body)
-    if some:
-        yield some
+def _size_of_reply(reply: tuple[str, bytes]) -> int:
+    return len(reply[1])
 
 
 def _group_state(generation: int, members: Any, division: Any, claims: Any, counts: bool) -> GroupState:

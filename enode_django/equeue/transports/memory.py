@@ -27,7 +27,7 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.transports.base import KNOWN_SENDS, LONG_POLL, check_limit, check_route
+from enode_django.equeue.transports.base import KNOWN_SENDS, LONG_POLL, check_limit, check_route, check_size
 
 
 @dataclass(slots=True)
@@ -102,6 +102,8 @@ class MemoryTransport:
     ``location`` means nothing here; it is taken so that settings can name any driver in the same way. ``clock``
     gives the seconds that leases are measured by. `close` keeps the messages: there is nothing to let go of.
     """
+
+    max_send = 64 * 1024 * 1024
 
     def __init__(self, location: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
         self.location = location
@@ -180,6 +182,7 @@ class MemoryTransport:
     def send(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
     ) -> Mapping[int, int]:
+        check_size(bodies, self.max_send)
         with self._changed:
             known = self._coordinator.topic(topic, bodies)
             answers = self._sent.setdefault((topic, once.producer), OrderedDict()) if once is not None else {}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
-from enode_django.equeue.messages import Commit, PulledBatch
+from enode_django.equeue.messages import Commit, PulledBatch, Receipt
+from enode_django.equeue.portions import portions
 
 # One script call holds up every other client of the server.
 MESSAGES_PER_CALL = 500
@@ -56,12 +58,15 @@ def chunks(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def steps(commit: Commit) -> Iterator[Commit]:
-    """A commit in pieces of at most `RECEIPTS_PER_CALL` receipts, each moving the offset just past its own."""
+    """A commit in pieces of at most `RECEIPTS_PER_CALL` receipts and (unless one alone is larger) `BYTES_PER_CALL`,
+    each moving the offset just past its own."""
     receipts = commit.receipts[-commit.keep :]
-    while len(receipts) > RECEIPTS_PER_CALL:
-        yield commit._replace(offset=receipts[RECEIPTS_PER_CALL - 1].offset + 1, receipts=receipts[:RECEIPTS_PER_CALL])
-        receipts = receipts[RECEIPTS_PER_CALL:]
-    yield commit._replace(receipts=receipts)
+    last: Sequence[Receipt] = ()
+    for some in portions(receipts, attrgetter("size"), most_bytes=BYTES_PER_CALL, most_items=RECEIPTS_PER_CALL):
+        if last:
+            yield commit._replace(offset=last[-1].offset + 1, receipts=last)
+        last = some
+    yield commit._replace(receipts=last)
 
 
 def commit_arguments(commit: Commit) -> list[int | bytes]:

@@ -30,6 +30,7 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.messages import (
     Commit,
     GroupState,
@@ -41,8 +42,10 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.transports.base import LONG_POLL, check_limit
+from enode_django.equeue.portions import PORTION_BYTES
+from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.redis_batches import (
+    RECEIPTS_PER_CALL,
     chunks,
     commit_arguments,
     milliseconds,
@@ -60,6 +63,9 @@ from enode_django.equeue.transports.redis_topics import RedisTopics
 from enode_django.equeue.transports.redis_waiting import read_first
 from enode_django.exceptions import ConfigurationError, ForeignEntries, QueueHeld, StaleRoute
 
+PULLED_AT_FIRST, MOST_PULLED = 4_000, 40_000
+"""Messages of all queues that are asked for in one pull. XREAD knows no limit of bytes: how many messages are likely to
+have `PORTION_BYTES` follows from the pulls before."""
 TIMES_PER_CALL = 500
 MENDED_PER_CALL = 1_000
 HOLDS_FOREIGN = -2
@@ -79,6 +85,8 @@ class RedisStreamsTransport:
     sent or committed before the call returns, and ``wait_timeout``, how many seconds they have for it; ``client``,
     further keyword arguments for redis-py's connections (certificates).
     """
+
+    max_send = 64 * 1024 * 1024
 
     def __init__(
         self,
@@ -104,6 +112,7 @@ class RedisStreamsTransport:
         self._max_length = max_length
         self._delete_unconsumed = delete_unconsumed
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
+        self._lookups = Lookups(first=PULLED_AT_FIRST, most=MOST_PULLED, most_bytes=PORTION_BYTES)
         self._topics = RedisTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics)
 
@@ -153,6 +162,7 @@ class RedisStreamsTransport:
     def send(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
     ) -> Mapping[int, int]:
+        check_size(bodies, self.max_send)
         self._topics.check(topic, bodies)
         first: dict[int, int] = {}
         left = [queue for queue, added in bodies.items() if added]
@@ -197,6 +207,13 @@ class RedisStreamsTransport:
         self._topics.check(topic, offsets)
         if not offsets:
             return []
+        pulled = self._pull(topic, offsets, max(1, min(limit, self._lookups.count // len(offsets))), wait)
+        count = sum(len(batch.bodies) for batch in pulled)
+        if count:
+            self._lookups.found(count, sum(sum(map(len, batch.bodies)) for batch in pulled))
+        return pulled
+
+    def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Sequence[PulledBatch]:
         logs = {self._keys.log(topic, queue): queue for queue in offsets}
         after = [f"{max(offset, 0)}-0" for offset in offsets.values()]
         read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together
@@ -294,7 +311,9 @@ class RedisStreamsTransport:
 
     def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
         self._topics.check(topic, (queue,))
-        kept: list[bytes] = self._connection.execute("LRANGE", self._keys.receipts(topic, queue, group), 0, -1)
+        key, kept = self._keys.receipts(topic, queue, group), list[bytes]()
+        while some := self._connection.execute("LRANGE", key, len(kept), len(kept) + RECEIPTS_PER_CALL - 1):
+            kept += some
         return kept
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:

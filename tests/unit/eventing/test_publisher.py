@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
 
 from enode_django.commanding.entries import Envelope, Finished
 from enode_django.commanding.remembered import RememberedAnswers
@@ -9,7 +12,9 @@ from enode_django.concurrency.backoff import once
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing.messages import decode_published
 from enode_django.eventing.publisher import EventPublisher
+from enode_django.eventstore.base import StreamRecord
 
 
 class Watched(MemoryTransport):
@@ -47,3 +52,31 @@ def test_answer_counts_as_waiting_until_it_was_sent() -> None:
     assert transport.waiting_while_replying == 1
     assert publisher.waiting == 0
     assert len(inbox.receive(0)) == 1
+
+
+def test_stream_stored_with_larger_limits_is_left_to_the_sweep(caplog: pytest.LogCaptureFixture) -> None:
+    transport = MemoryTransport()
+    transport.create_topic("commands", 1)
+    publisher = EventPublisher(
+        transport,
+        Producer(transport, queues=1),
+        RememberedAnswers(0, lambda window: ()),
+        event_topic="events",
+        command_topic="commands",
+        persist=once,
+        commit=lambda: None,
+    )
+    window = OffsetWindow("commands", 0, epoch=1, committed=0, deadline=10.0)
+    window.add([0, 1, 2])
+    sizes = [10, transport.max_send, 20]
+    publisher.publish([Finished(*stored(window, offset, size), None) for offset, size in enumerate(sizes)])
+    (published,) = transport.pull("events", {0: 0}, limit=5, wait=0)
+    assert [len(decode_published(body).record.events) for body in published.bodies] == [10, 20]
+    assert window.committable == 3
+    assert "'x1' is too large for the queue" in caplog.text
+
+
+def stored(window: OffsetWindow, offset: int, size: int) -> tuple[Envelope, StreamRecord]:
+    id, command = f"x{offset}", f"c{offset}"
+    record = StreamRecord(id, 1, command, "T", "C", datetime.now(UTC), bytes(size), b"")
+    return Envelope(command, id, "C", None, window=window, offset=offset), record

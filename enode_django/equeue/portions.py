@@ -1,0 +1,39 @@
+"""Dividing what is too much for one step. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+PORTION_BYTES = 8 * 1024 * 1024
+"""What goes through a queue in one step: each byte of it lies several times in memory meanwhile, and whoever asks the
+broker or Redis for something else has to wait for it."""
+PORTION_ITEMS = 10_000
+
+Item = TypeVar("Item")
+
+
+def portions(
+    items: Iterable[Item],
+    size_of: Callable[[Item], int],
+    *,
+    most_bytes: int = PORTION_BYTES,
+    most_items: int = PORTION_ITEMS,
+) -> Iterator[list[Item]]:
+    """The items in order, in lists of at most ``most_items``, which take at most ``most_bytes`` together (one item
+    alone may take more). Each list is yielded before items beyond the next one are asked for.
+
+    >>> list(portions([b"ab", b"c", b"def", b"g"], len, most_bytes=3))
+    [[b'ab', b'c'], [b'def'], [b'g']]
+    """
+    portion: list[Item] = []
+    total = 0
+    for item in items:
+        size = size_of(item)
+        if portion and (total + size > most_bytes or len(portion) == most_items):
+            yield portion
+            portion, total = [], 0
+        portion.append(item)
+        total += size
+    if portion:
+        yield portion

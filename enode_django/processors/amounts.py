@@ -1,0 +1,44 @@
+"""How many bytes go between a worker's threads at once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from enode_django.commanding.entries import Entry, Finished
+from enode_django.concurrency.room import Room
+
+Item = TypeVar("Item")
+
+HANDLE_BYTES = 4 * 1024 * 1024
+"""Of events, after which a command mailbox hands over what it has, and lets go of what is stored by now."""
+LOOKUP_BYTES = 16 * 1024 * 1024
+"""Of what is found to be stored already, as far as lookups before it let expect."""
+FIRST_LOOKUP = 32
+"""Commands of the first lookup in a backlog, of which nothing is known."""
+
+
+class Sized(NamedTuple, Generic[Item]):
+    """What goes to another mailbox, with the bytes that were taken of a room for it: who is done with it gives them
+    back."""
+
+    items: Sequence[Item]
+    size: int
+    room: Room
+
+    def give_back(self) -> None:
+        self.room.give(self.size)
+
+
+def size_of_entry(entry: Entry) -> int:
+    return len(entry.record.events) if entry.record is not None else 0
+
+
+def size_of_entries(entries: Sequence[Entry]) -> int:
+    # For every command again, so without a call for each.
+    return sum([len(entry.record.events) for entry in entries if entry.record is not None])
+
+
+def size_of_broken(finished: Sequence[Finished]) -> int:
+    """Of what did not come as far as the store."""
+    return sum(len(one.envelope.body or b"") for one in finished)
