@@ -31,6 +31,7 @@ from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.buckets import select_queue
+from enode_django.eventstore.dead_letters import DeadLetters, MemoryDeadLetters, PostgresDeadLetters
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
@@ -95,6 +96,14 @@ def make_snapshots(store: EventStore) -> SnapshotStore | None:
     if len(shards) < len(store.shards):
         return None
     return shards[0] if len(shards) == 1 else ShardedSnapshotStore(shards, store.place_of)
+
+
+def make_dead_letters(store: EventStore) -> Sequence[DeadLetters]:
+    """For each shard of ``store``, where its commands go that failed for good."""
+    return [
+        PostgresDeadLetters(shard.alias) if isinstance(shard, PostgresEventStore) else MemoryDeadLetters()
+        for shard in store.shards
+    ]
 
 
 def make_states() -> SharedStates | None:

@@ -21,7 +21,7 @@ class Envelope:
 
     Exactly one of ``command`` (to be handled) and ``failed`` (it cannot be: the error) is set. ``window`` is None
     where no queue stands behind the command (in a user's test). ``position`` names queue and offset in one integer
-    above 0. ``body`` is kept only of a command that goes to the dead letters. ``expected_version`` is the only one of
+    above 0. ``body`` is the message, for the dead letters. ``expected_version`` is the only one of
     the aggregate that the command may be handled on (None: any).
     """
 
@@ -101,7 +101,8 @@ class EntryKind(Enum):
     REPEAT = "repeat"
     """The command was seen before: its outcome should be in the store."""
     STORED = "stored"
-    """The outcome was found in the store (``record``) before the command was handled."""
+    """The outcome was known before the command was handled: found in the store (``record``), or that it is no command
+    at all (``result``)."""
     RESUMED = "resumed"
     """No command: entries of this aggregate with an older epoch will not come any more."""
 

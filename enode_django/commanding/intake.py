@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.outcomes import failed
 from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.results import failure
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
@@ -22,7 +22,8 @@ logger = logging.getLogger("enode_django.commands")
 
 
 class Received(NamedTuple):
-    """``commands`` go to command mailboxes, ``finished`` (broken, or answered before) to the publisher; in order.
+    """``commands`` go to command mailboxes; of ``finished`` what was answered before goes to the publisher, and what is
+    broken to an event mailbox, which keeps it; in order.
 
     ``is_backlog`` says that some of the commands stood in their queue when it was taken over: they may be stored.
     """
@@ -162,7 +163,7 @@ class Intake:
             except EnodeError as invalid:
                 error = invalid
             else:
-                envelope = self._envelope(one, command)
+                envelope = self._envelope(one, command, body=one.body)
                 envelope.suspect = deaths > 0
                 received.commands.append(envelope)
                 return
@@ -203,7 +204,7 @@ class Intake:
         envelope = Envelope(
             id, aggregate_root_id, "", None, failed=error, reply_to=reply_to, window=window, offset=offset, body=body
         )
-        return Finished(envelope, None, failure(id, aggregate_root_id, error))
+        return Finished(envelope, None, failed(envelope, error))
 
 
 def _extra(wire: WireCommand) -> dict[str, str]:

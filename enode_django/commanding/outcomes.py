@@ -6,14 +6,30 @@ from datetime import UTC, datetime
 from typing import Any
 
 from enode_django.commanding.entries import Envelope
-from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.commanding.results import CommandResult, CommandStatus, crash, failure
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.eventstore.base import StreamRecord, make_record
-from enode_django.exceptions import MessageTooLarge
+from enode_django.exceptions import (
+    AggregateAlreadyExists,
+    AggregateNotFound,
+    AggregateTypeMismatch,
+    MessageTooLarge,
+)
 from enode_django.serialization.codec import encode_refusal, encode_stream
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
+
+SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismatch)
+"""Not the handler's fault, so a traceback would tell nothing."""
+
+
+def failed(envelope: Envelope, error: BaseException) -> CommandResult:
+    """The answer to a command that an exception has ended: a `Crash`, unless its sender is told of its own mistake."""
+    if envelope.reply_to and isinstance(error, SENDERS_ERRORS):
+        return failure(envelope.id, envelope.aggregate_root_id, error)
+    is_kept = not envelope.reply_to or envelope.failed is not None
+    return crash(envelope.id, envelope.aggregate_root_id, error, with_traceback=is_kept)
 
 
 def stream_of(envelope: Envelope, aggregate: AggregateRoot, result: Any, max_bytes: int) -> StreamRecord:

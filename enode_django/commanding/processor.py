@@ -13,35 +13,34 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
+from enode_django.commanding.burying import is_withdrawn
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import STREAM, Entry, EntryKind, Envelope, Recovery
 from enode_django.commanding.flow import is_told, telling
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader, Begin, History, replay_record
-from enode_django.commanding.outcomes import check_version, nothing_changed, refusal_of, refused_for_now, stream_of
+from enode_django.commanding.outcomes import (
+    SENDERS_ERRORS,
+    check_version,
+    failed,
+    nothing_changed,
+    refusal_of,
+    refused_for_now,
+    stream_of,
+)
 from enode_django.commanding.recent import RecentCommands
-from enode_django.commanding.results import CommandResult, failure
+from enode_django.commanding.results import CommandResult
 from enode_django.concurrency.backoff import Persist
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import (
-    AggregateAlreadyExists,
-    AggregateNotFound,
-    AggregateTypeMismatch,
-    EnodeError,
-    UnknownMessageType,
-    UnusableSnapshot,
-)
+from enode_django.exceptions import EnodeError, UnknownMessageType, UnusableSnapshot
 from enode_django.tracing import current_tracing
 
 logger = logging.getLogger("enode_django.commands")
-
-_SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismatch)
-"""Not the handler's fault, so a traceback would tell nothing."""
 
 IDLE = 0
 
@@ -136,8 +135,9 @@ class CommandProcessor:
             # Another entry may stand there for the same command, if the aggregate was recovered meanwhile.
             if slot is not None and slot.unfinished and slot.unfinished[0].envelope is entry.envelope:
                 popped = slot.unfinished.popleft()
-                if entry.envelope is not None and _is_lost(entry):
-                    self._recent.forget(entry.envelope.id)  # its verdict, if it is one, was never confirmed
+                if entry.envelope is not None and (_is_lost(entry) or is_withdrawn(entry)):
+                    # Its verdict, if it is one, was never confirmed, or told to nobody but the dead letters.
+                    self._recent.forget(entry.envelope.id)
                 elif self._keeper is not None and popped is entry:
                     self._keeper.note(slot, entry)
                 if not slot.unfinished:
@@ -356,7 +356,7 @@ class CommandProcessor:
         return self._entry(kind, slot, envelope, slot.version, record, result)
 
     def _raised(self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException) -> Entry:
-        if isinstance(error, _SENDERS_ERRORS):
+        if isinstance(error, SENDERS_ERRORS):
             logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, error)
         else:
             logger.error("command %s %r failed", envelope.type_name, envelope.id, exc_info=error)
@@ -369,8 +369,7 @@ class CommandProcessor:
             self._restore(envelope.aggregate_root_id, slot)
 
     def _failed(self, slot: Slot, envelope: Envelope, error: BaseException, rests_on: int | None) -> Entry:
-        result = failure(envelope.id, envelope.aggregate_root_id, error)
-        return self._entry(EntryKind.VERDICT, slot, envelope, rests_on, result=result)
+        return self._entry(EntryKind.VERDICT, slot, envelope, rests_on, result=failed(envelope, error))
 
     @staticmethod
     def _entry(

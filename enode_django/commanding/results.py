@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -85,6 +86,27 @@ class CommandResult:
                 f"{self.error_type}: {self.error_message}", error_type=self.error_type, error_fields=self.error_fields
             )
         return self
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Crash(CommandResult):
+    """A failure by an exception that is no refusal, as the worker has it; its sender gets a plain result.
+
+    ``traceback`` is empty where the sender waits for the answer.
+    """
+
+    traceback: str = dataclasses.field(default="", compare=False)
+
+
+def crash(command_id: str, aggregate_root_id: str, error: BaseException, *, with_traceback: bool) -> Crash:
+    return Crash(
+        status=CommandStatus.FAILED,
+        command_id=command_id,
+        aggregate_root_id=aggregate_root_id,
+        error_type=type(error).__name__,
+        error_message=_text_of(error),
+        traceback="".join(traceback.format_exception(error)) if with_traceback else "",
+    )
 
 
 def failure(command_id: str, aggregate_root_id: str, error: BaseException) -> CommandResult:

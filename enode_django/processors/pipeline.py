@@ -19,8 +19,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from enode_django.commanding import flow
+from enode_django.commanding.burying import is_kept, letters_of
 from enode_django.commanding.committing import Committer
-from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
+from enode_django.commanding.entries import STORED, Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader
@@ -37,13 +38,14 @@ from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore, Shard
+from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties
 from enode_django.processors.measuring import BatchMeter
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
-from enode_django.runtime import make_producer, make_snapshots, make_states
+from enode_django.runtime import make_dead_letters, make_producer, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind
 from enode_django.tracing import current_tracing
 
@@ -105,6 +107,7 @@ class Pipeline:
         self._store = store
         self._statistics = statistics
         self._meter = BatchMeter(statistics)
+        self._dead_letters = make_dead_letters(store)
         self._tracing = current_tracing()
         shards = len(store.shards)
         self._router = MailboxRouter(conf.COMMAND_MAILBOXES, conf.EVENT_MAILBOXES, shards, store.place_of)
@@ -129,7 +132,6 @@ class Pipeline:
             make_producer(transport),
             remembered,
             event_topic=conf.EVENT_TOPIC,
-            command_topic=conf.COMMAND_TOPIC,
             persist=until_it_works,
             commit=lambda: until_it_works(self.consumer.commit),
         )
@@ -282,7 +284,7 @@ class Pipeline:
     def _route(self, received: Received) -> Collection[int]:
         """Returns the places of the shards whose aggregates the commands are for."""
         if received.finished:
-            self._finished.post(received.finished)
+            self._route_finished(received.finished)
         if len(self._commands) == 1:
             if received.commands:
                 self._commands[0].post(Commands(received.commands, received.is_backlog))
@@ -294,6 +296,19 @@ class Pipeline:
             if share:
                 box.post(Commands(share, received.is_backlog))
         return {self._router.shard_of(number) for number, share in enumerate(shares) if share}
+
+    def _route_finished(self, finished: Sequence[Finished]) -> None:
+        """What is broken belongs to no aggregate: the first event mailbox keeps it."""
+        broken = [
+            Entry(STORED, one.envelope.aggregate_root_id, 0, one.envelope, None, None, one.result)
+            for one in finished
+            if is_kept(one.envelope, one.result)
+        ]
+        answered = [one for one in finished if not is_kept(one.envelope, one.result)]
+        if broken:
+            self._events[0].post(broken)
+        if answered:
+            self._finished.post(answered)
 
     # -- command mailboxes ----------------------------------------------------------------------------------------
 
@@ -352,18 +367,21 @@ class Pipeline:
 
     def _run_event_mailbox(self, box: Mailbox[Sequence[Entry]]) -> None:
         committer = Committer(self._store, persist=until_it_works, clock=time.monotonic)
+        letters = self._dead_letters[self._router.shard_beside(self._events.index(box))]
         while (items := box.take(self._conf.COPY_MAX_BATCH)) is not None:
             entries = items[0] if len(items) == 1 else [entry for item in items for entry in item]
             for start in range(0, len(entries), self._conf.COPY_MAX_BATCH):
-                self._commit(committer, entries[start : start + self._conf.COPY_MAX_BATCH])
+                self._commit(committer, letters, entries[start : start + self._conf.COPY_MAX_BATCH])
 
-    def _commit(self, committer: Committer, entries: Sequence[Entry]) -> None:
+    def _commit(self, committer: Committer, letters: DeadLetters, entries: Sequence[Entry]) -> None:
         began, clock = self._tracing.now(), time.perf_counter()
         committed = committer.commit(entries)
         self._meter.stored(committed.finished, len(committed.recoveries), committer.store_seconds)
         self._tracing.batch("commit", (one.envelope for one in committed.finished), began)
         if flow.is_told():
             flow.tell_committed(committed, time.perf_counter() - clock)
+        if crashed := letters_of(committed.finished):
+            until_it_works(partial(letters.keep, crashed))
         if committed.finished:
             self._finished.post(committed.finished)
         self._tell_command_mailboxes(committed.released, committed.recoveries)
