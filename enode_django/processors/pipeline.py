@@ -136,7 +136,7 @@ class Pipeline:
             commit=lambda: until_it_works(self.consumer.commit),
         )
         self._keepers = queue_keepers(conf, [self.consumer])
-        self._pruner = Housekeeper(store_duties(conf, self.consumer, store))
+        self._pruner = Housekeeper(store_duties(conf, self.consumer, store, self._dead_letters))
         self._commands: list[Mailbox[CommandItem]] = [
             Mailbox(f"enode-commands-{n}", _command_weight) for n in range(self._router.command_mailboxes)
         ]
