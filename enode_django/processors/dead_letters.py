@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.models import Exists, OuterRef, Q
 
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
     command_type: str = ""
     error_type: str = ""
 
-    def letters(self) -> Iterator[tuple[str, QuerySet[DeadLetter]]]:
+    def letters(self) -> Iterator[tuple[str, QuerySet[Any]]]:
         """Per database of the event store, with its alias; the oldest first. ``is_stored`` of each says that its
         command is stored by now, so that sending it again changes nothing."""
         for alias in conf().event_databases:
@@ -55,8 +55,8 @@ class Choice(NamedTuple):
         return condition
 
 
-def letters_in(alias: str) -> QuerySet[DeadLetter]:
-    """Of one database of the event store, the oldest first."""
+def letters_in(alias: str) -> QuerySet[Any]:
+    """Those of one database of the event store, the oldest first, with ``is_stored``."""
     stored = EventStream.objects.using(alias).filter(
         command_id=OuterRef("command_id"), aggregate_root_id=OuterRef("aggregate_root_id")
     )

@@ -40,9 +40,7 @@ ASKS = {
 }
 
 
-REQUEUE_EXPLAINED = (
-    f"{REQUEUE_GROUP}: whoever sends dead letters anew; it keeps back those that were not sent yet, and what came after"
-)
+REQUEUE_EXPLAINED = f"{REQUEUE_GROUP}: whoever sends dead letters anew; its backlog are those that were not sent yet, and what came after"
 
 
 class Command(BaseCommand):
