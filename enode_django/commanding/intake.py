@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from enode_django.commanding.addresses import crash_handler_in
 from enode_django.commanding.entries import Envelope, Finished
 from enode_django.commanding.outcomes import failed
 from enode_django.commanding.remembered import RememberedAnswers
@@ -182,6 +183,7 @@ class Intake:
     ) -> Envelope:
         wire = one.wire
         command_mailbox, event_mailbox = self._router.mailboxes(wire.aggregate_root_id)
+        handler = crash_handler_in(wire.reply_to) if wire.reply_to else ""
         return Envelope(
             wire.id,
             wire.aggregate_root_id,
@@ -189,13 +191,14 @@ class Intake:
             command,
             failed=failed,
             metadata=wire.metadata,
-            reply_to=wire.reply_to,
+            reply_to="" if handler else wire.reply_to,
             window=one.window,
             offset=one.offset,
             body=body,
             command_mailbox=command_mailbox,
             event_mailbox=event_mailbox,
             expected_version=wire.expected_version,
+            crash_handler=handler,
         )
 
     def _broken(self, window: OffsetWindow, offset: int, body: bytes, error: EnodeError) -> Finished:
@@ -224,4 +227,4 @@ def _salvage(body: bytes) -> tuple[str, str, str]:
         return "", "", ""
     parts = value if isinstance(value, list) and len(value) in (7, 8) else [None] * 7
     id, aggregate_root_id, reply_to = (part if isinstance(part, str) else "" for part in (parts[2], parts[3], parts[6]))
-    return id, aggregate_root_id, reply_to
+    return id, aggregate_root_id, "" if crash_handler_in(reply_to) else reply_to

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from typing import Any
 
+from enode_django.commanding.crashes import CommandCrashed
 from enode_django.commanding.entries import Envelope
 from enode_django.commanding.results import CommandResult, CommandStatus, crash, failure
 from enode_django.domain.aggregate import AggregateRoot
@@ -14,11 +16,14 @@ from enode_django.exceptions import (
     AggregateAlreadyExists,
     AggregateNotFound,
     AggregateTypeMismatch,
+    EnodeError,
     MessageTooLarge,
 )
 from enode_django.serialization.codec import encode_refusal, encode_stream
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
+
+logger = logging.getLogger("enode_django.commands")
 
 SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismatch)
 """Not the handler's fault, so a traceback would tell nothing."""
@@ -63,6 +68,21 @@ def refusal_of(
         _checked(encode_refusal(refusal), max_bytes),
         envelope.metadata,
     )
+
+
+def crash_record(
+    envelope: Envelope, aggregate: AggregateRoot | None, error: BaseException, max_bytes: int
+) -> StreamRecord | None:
+    """The row of a crash that a process manager handles; None for one that cannot be stored."""
+    assert envelope.command is not None
+    try:
+        crash = CommandCrashed.of(envelope.command, error, sender=envelope.crash_handler, body=envelope.body)
+        return refusal_of(envelope, aggregate, crash, max_bytes)
+    except EnodeError as unstorable:
+        logger.error(
+            "the crash of command %r cannot be told to %s: %s", envelope.id, envelope.crash_handler, unstorable
+        )
+        return None
 
 
 def check_version(expected_version: int, aggregate_root_id: str, version: int) -> None:

@@ -23,6 +23,7 @@ from enode_django.commanding.loading import AggregateLoader, Begin, History, rep
 from enode_django.commanding.outcomes import (
     SENDERS_ERRORS,
     check_version,
+    crash_record,
     failed,
     nothing_changed,
     refusal_of,
@@ -361,6 +362,9 @@ class CommandProcessor:
         else:
             logger.error("command %s %r failed", envelope.type_name, envelope.id, exc_info=error)
         self._clean(slot, envelope, context)
+        record = crash_record(envelope, slot.aggregate, error, self._max_bytes) if envelope.crash_handler else None
+        if record is not None:
+            return self._entry(EntryKind.REFUSAL, slot, envelope, slot.version, record)
         return self._failed(slot, envelope, error, slot.version)
 
     def _clean(self, slot: Slot, envelope: Envelope, context: CommandContext) -> None:

@@ -104,7 +104,7 @@ def crash(command_id: str, aggregate_root_id: str, error: BaseException, *, with
         command_id=command_id,
         aggregate_root_id=aggregate_root_id,
         error_type=type(error).__name__,
-        error_message=_text_of(error),
+        error_message=text_of(error),
         traceback="".join(traceback.format_exception(error)) if with_traceback else "",
     )
 
@@ -115,11 +115,12 @@ def failure(command_id: str, aggregate_root_id: str, error: BaseException) -> Co
         command_id=command_id,
         aggregate_root_id=aggregate_root_id,
         error_type=type(error).__name__,
-        error_message=_text_of(error),
+        error_message=text_of(error),
     )
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """The text of an exception, cut to a bounded length; never raises."""
     try:
         text = str(error)
         return text if len(text) <= LONGEST_ERROR_TEXT else f"{text[:LONGEST_ERROR_TEXT]}…"

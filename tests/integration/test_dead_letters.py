@@ -11,8 +11,8 @@ from enode_django import CommandStatus, execute_command, send_command
 from enode_django.conf import conf
 from enode_django.equeue.producer import Producer
 from enode_django.exceptions import TransportUnavailable
+from enode_django.management.dead_letters import Choice, discard, requeue
 from enode_django.models import DeadLetter
-from enode_django.processors.dead_letters import Choice, discard, requeue
 from enode_django.runtime import make_producer, make_transport
 from enode_django.serialization.codec import encode_command
 from enode_django.serialization.plain import pack

@@ -40,7 +40,9 @@ ASKS = {
 }
 
 
-REQUEUE_EXPLAINED = f"{REQUEUE_GROUP}: whoever sends dead letters anew; its backlog are those that were not sent yet, and what came after"
+REQUEUE_EXPLAINED = (
+    f"{REQUEUE_GROUP}: whoever sends dead letters anew; its backlog are those that were not sent, and what came after"
+)
 
 
 class Command(BaseCommand):
