@@ -1,4 +1,4 @@
-"""Pages of the admin: the event store, subscribers and what they have parked, batch jobs and rebuilds, the queue."""
+"""Pages of the admin: event store, dead letters, subscribers and what they have parked, jobs and rebuilds, queue."""
 
 from django.apps import apps
 
@@ -6,6 +6,7 @@ if apps.is_installed(
     "django.contrib.admin"
 ):  # else this is imported, too: by filters of templates, which Django checks
     from enode_django.admin.dashboard import DashboardAdmin
+    from enode_django.admin.dead_letters import DeadLetterAdmin
     from enode_django.admin.jobs import JobAdmin
     from enode_django.admin.parked import ParkedEventAdmin
     from enode_django.admin.rebuilds import RebuildAdmin
@@ -15,6 +16,7 @@ if apps.is_installed(
 
 __all__ = [
     "DashboardAdmin",
+    "DeadLetterAdmin",
     "EventStreamAdmin",
     "JobAdmin",
     "ParkedEventAdmin",

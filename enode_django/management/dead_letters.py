@@ -94,12 +94,13 @@ def requeue_in(transport: Transport, alias: str, pks: Sequence[int]) -> int:
 def discard(choice: Choice) -> int:
     """Be done with letters without sending them; returns how many. Raises as `requeue`."""
     _check_names(choice)
-    return sum(discard_in(alias, list(found)) for alias, found in choice.letters())
+    return sum(discard_in(alias, list(found.values_list("pk", flat=True))) for alias, found in choice.letters())
 
 
-def discard_in(alias: str, letters: Sequence[DeadLetter]) -> int:
-    """As `discard`, of letters of one database; those that have failed once more since they were read stay."""
-    return sum(_delete(alias, letters[start : start + AT_ONCE]) for start in range(0, len(letters), AT_ONCE))
+def discard_in(alias: str, pks: Sequence[int]) -> int:
+    """As `discard`, of letters of one database."""
+    portions = (pks[start : start + AT_ONCE] for start in range(0, len(pks), AT_ONCE))
+    return sum(_delete(alias, list(letters_in(alias).filter(pk__in=portion))) for portion in portions)
 
 
 def _delete(alias: str, letters: Sequence[DeadLetter]) -> int:
