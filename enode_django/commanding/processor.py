@@ -136,7 +136,9 @@ class CommandProcessor:
             # Another entry may stand there for the same command, if the aggregate was recovered meanwhile.
             if slot is not None and slot.unfinished and slot.unfinished[0].envelope is entry.envelope:
                 popped = slot.unfinished.popleft()
-                if entry.envelope is not None and (_is_lost(entry) or is_withdrawn(entry)):
+                if entry.envelope is not None and (
+                    _is_lost(entry) or (entry.result is not None and is_withdrawn(entry))
+                ):
                     # Its verdict, if it is one, was never confirmed, or told to nobody but the dead letters.
                     self._recent.forget(entry.envelope.id)
                 elif self._keeper is not None and popped is entry:

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
+from django.db import DatabaseError
+
 from enode_django.conf import conf
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.administration import PeekedMessage, QueueShare
@@ -147,7 +149,7 @@ def list_dead_letters(transport: Transport, options: Options) -> Iterator[Row]:
         yield from islice(_command_letters(options), options["limit"])
         return
     if options["group"] is None:
-        if many := sum(found.count() for _, found in command_letters.Choice().letters()):
+        if many := _count_of_commands():
             yield {"group": conf().CONSUMER_GROUP, "dead letters": many}
         for group in dead_letters.groups_with_dead_letters(transport):
             yield {"group": group, "dead letters": sum(1 for _ in dead_letters.dead_letters(transport, group))}
@@ -164,6 +166,14 @@ def list_dead_letters(transport: Transport, options: Options) -> Iterator[Row]:
             "error": failed and failed.error,
             "body": letter.body,
         }
+
+
+def _count_of_commands() -> int | str:
+    """The rest is shown without the database, too."""
+    try:
+        return sum(found.count() for _, found in command_letters.Choice().letters())
+    except DatabaseError as error:
+        return f"not known: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _is_of_commands(options: Options) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
 from enode_django import CommandStatus, execute_command, send_command
 from enode_django.conf import conf
 from enode_django.equeue.producer import Producer
+from enode_django.eventstore.dead_letters import PostgresDeadLetters
 from enode_django.exceptions import TransportUnavailable
 from enode_django.management.dead_letters import Choice, discard, requeue
 from enode_django.models import DeadLetter
@@ -178,3 +180,13 @@ def test_letter_of_a_command_that_is_stored_by_now_says_so_and_sending_it_again_
     assert letter.is_stored
     assert requeue(running.transport, Choice([crashed.id])) == 1
     assert counted(crashed.aggregate_root_id) == 2, "only the count before this was added"
+
+
+def test_letters_that_nobody_settles_are_deleted_after_a_time(running: Processors, note: str) -> None:
+    command = RaiseInHandler(aggregate_root_id=note)
+    send_command(command)
+    letter = letter_of(command.id)
+    letters = PostgresDeadLetters()
+    assert letters.prune(letter.last_failed_at) == 0
+    assert letters.prune(letter.last_failed_at + timedelta(seconds=1)) == 1
+    assert not DeadLetter.objects.filter(pk=letter.pk).exists()
