@@ -7,7 +7,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
-from enode_django.eventstore.rows import connected, run
+from enode_django.eventstore.rows import connected, execute, run
 from enode_django.ids import MAX_ID_LENGTH
 
 TABLE = "enode_django_deadletter"
@@ -42,6 +42,9 @@ class DeadLetters(Protocol):
         """Returns when they are durable. One whose key is there already counts an attempt, and says what failed last.
         Raises `StoreUnavailable`; it may be called again then."""
 
+    def count(self) -> int:
+        """How many there are. Raises `StoreUnavailable`."""
+
     def prune(self, before: datetime, *, limit: int = 1_000) -> int:
         """Delete some of those that failed last before a time; returns how many. Raises `StoreUnavailable`."""
 
@@ -59,6 +62,7 @@ _KEEP = f"""
         is_answered = known.is_answered OR EXCLUDED.is_answered, attempts = known.attempts + 1,
         last_failed_at = statement_timestamp()
 """
+_COUNT = f"SELECT count(*) FROM {TABLE}"
 _PRUNE = f"""
     DELETE FROM {TABLE} WHERE id IN (SELECT id FROM {TABLE} WHERE last_failed_at < %s ORDER BY last_failed_at LIMIT %s)
 """
@@ -76,6 +80,11 @@ class PostgresDeadLetters:
             with connected(self.alias) as connection:
                 run(connection, _KEEP, tuple(map(list, zip(*rows, strict=True))))
 
+    def count(self) -> int:
+        with connected(self.alias) as connection:
+            ((count,),) = execute(connection, _COUNT, ())
+            return int(count)
+
     def prune(self, before: datetime, *, limit: int = 1_000) -> int:
         with connected(self.alias) as connection:
             return run(connection, _PRUNE, (before, limit))
@@ -89,6 +98,9 @@ class MemoryDeadLetters:
 
     def keep(self, letters: Sequence[DeadLetter]) -> None:
         self.kept.update((letter.key, letter) for letter in letters)
+
+    def count(self) -> int:
+        return len(self.kept)
 
     def prune(self, before: datetime, *, limit: int = 1_000) -> int:
         return 0

@@ -53,6 +53,7 @@ class _Figures(Collector):
             yield from self._commands()
             yield from self._subscribers()
             yield self._backlog()
+            yield from self._dead_letters()
             yield from self._workers()
 
     def _plain(self) -> Iterator[Metric]:
@@ -102,6 +103,12 @@ class _Figures(Collector):
             for group, count in groups.items():
                 backlog.add_metric([topic, group], count)
         return backlog
+
+    def _dead_letters(self) -> Iterator[Metric]:
+        """Nothing while the event store cannot be asked: 0 would say that all is well."""
+        if "dead_letters" in self._figures:
+            count = self._figures["dead_letters"]
+            yield GaugeMetricFamily("enode_dead_letters", "Dead letters of commands.", value=count)
 
     def _workers(self) -> Iterator[Metric]:
         for metric, prefix, text in (
