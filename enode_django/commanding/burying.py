@@ -9,12 +9,26 @@ from enode_django.commanding.results import CommandResult, Crash
 from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, column_text, key_of
 
 
-def letters_of(finished: Iterable[Finished]) -> list[DeadLetter]:
-    """Of what a batch came to: few have any."""
+def crashed_among(finished: Iterable[Finished]) -> list[Finished]:
+    """Few are."""
+    return [one for one in finished if isinstance(one.result, Crash)]
+
+
+def letters_of(crashed: Iterable[Finished]) -> list[DeadLetter]:
     return [
         _letter(envelope, result)
-        for envelope, _, result in finished
+        for envelope, _, result in crashed
         if isinstance(result, Crash) and is_kept(envelope, result)
+    ]
+
+
+def answered_keys(crashed: Iterable[Finished]) -> list[str]:
+    """Of commands whose senders are told that they failed: if they are dead letters from before, they are answered
+    now."""
+    return [
+        key_of(envelope.id, envelope.aggregate_root_id, b"")
+        for envelope, _, result in crashed
+        if envelope.reply_to and envelope.id and not is_kept(envelope, result)
     ]
 
 

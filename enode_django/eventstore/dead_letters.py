@@ -38,9 +38,10 @@ class DeadLetter(NamedTuple):
 class DeadLetters(Protocol):
     """Those of one shard of the event store."""
 
-    def keep(self, letters: Sequence[DeadLetter]) -> None:
+    def keep(self, letters: Sequence[DeadLetter], answered: Sequence[str] = ()) -> None:
         """Returns when they are durable. One whose key is there already counts an attempt, and says what failed last.
-        Raises `StoreUnavailable`; it may be called again then."""
+        Those with the keys ``answered``, if they are there, count as answered from now on. Raises `StoreUnavailable`;
+        it may be called again then."""
 
     def count(self) -> int:
         """How many there are. Raises `StoreUnavailable`."""
@@ -62,6 +63,7 @@ _KEEP = f"""
         is_answered = known.is_answered OR EXCLUDED.is_answered, attempts = known.attempts + 1,
         last_failed_at = statement_timestamp()
 """
+_ANSWER = f"UPDATE {TABLE} SET is_answered = true WHERE key = ANY(%s::text[])"
 _COUNT = f"SELECT count(*) FROM {TABLE}"
 _PRUNE = f"""
     DELETE FROM {TABLE} WHERE id IN (SELECT id FROM {TABLE} WHERE last_failed_at < %s ORDER BY last_failed_at LIMIT %s)
@@ -74,11 +76,13 @@ class PostgresDeadLetters:
     def __init__(self, alias: str = "default") -> None:
         self.alias = alias
 
-    def keep(self, letters: Sequence[DeadLetter]) -> None:
+    def keep(self, letters: Sequence[DeadLetter], answered: Sequence[str] = ()) -> None:
         rows = {letter.key: letter for letter in letters}.values()
-        if rows:
-            with connected(self.alias) as connection:
+        with connected(self.alias) as connection:
+            if rows:
                 run(connection, _KEEP, tuple(map(list, zip(*rows, strict=True))))
+            if answered:
+                run(connection, _ANSWER, (list(answered),))
 
     def count(self) -> int:
         with connected(self.alias) as connection:
@@ -96,8 +100,10 @@ class MemoryDeadLetters:
     def __init__(self) -> None:
         self.kept: dict[str, DeadLetter] = {}
 
-    def keep(self, letters: Sequence[DeadLetter]) -> None:
+    def keep(self, letters: Sequence[DeadLetter], answered: Sequence[str] = ()) -> None:
         self.kept.update((letter.key, letter) for letter in letters)
+        for key in self.kept.keys() & set(answered):
+            self.kept[key] = self.kept[key]._replace(is_answered=True)
 
     def count(self) -> int:
         return len(self.kept)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from enode_django.commanding import flow
-from enode_django.commanding.burying import is_kept, letters_of
+from enode_django.commanding.burying import answered_keys, crashed_among, is_kept, letters_of
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import STORED, Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
@@ -380,8 +380,8 @@ class Pipeline:
         self._tracing.batch("commit", (one.envelope for one in committed.finished), began)
         if flow.is_told():
             flow.tell_committed(committed, time.perf_counter() - clock)
-        if crashed := letters_of(committed.finished):
-            until_it_works(partial(letters.keep, crashed))
+        if crashed := crashed_among(committed.finished):
+            until_it_works(partial(letters.keep, letters_of(crashed), answered_keys(crashed)))
         if committed.finished:
             self._finished.post(committed.finished)
         self._tell_command_mailboxes(committed.released, committed.recoveries)

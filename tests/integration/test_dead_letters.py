@@ -190,3 +190,19 @@ def test_letters_that_nobody_settles_are_deleted_after_a_time(running: Processor
     assert letters.prune(letter.last_failed_at) == 0
     assert letters.prune(letter.last_failed_at + timedelta(seconds=1)) == 1
     assert not DeadLetter.objects.filter(pk=letter.pk).exists()
+
+
+def test_command_whose_sender_asked_later_and_was_told_that_it_failed_is_sent_again_under_another_id(
+    running: Processors, note: str
+) -> None:
+    """Else the queue would give its answer once more, and the letter would be gone."""
+    command = CountWhenMended(aggregate_root_id=note)
+    broken.add(note)
+    send_command(command)
+    assert not letter_of(command.id).is_answered
+    assert execute_command(command).status is CommandStatus.FAILED
+    broken.discard(note)
+    assert letter_of(command.id).is_answered
+    assert requeue(running.transport, Choice([command.id])) == 1
+    assert counted(note) == 1
+    assert execute_command(command).status is CommandStatus.FAILED, "an answer is final"

@@ -39,11 +39,11 @@ class Away(MemoryDeadLetters):
     is_back = False
     refused = 0
 
-    def keep(self, letters: Sequence[DeadLetter]) -> None:
+    def keep(self, letters: Sequence[DeadLetter], answered: Sequence[str] = ()) -> None:
         if not self.is_back:
             self.refused += 1
             raise StoreUnavailable("the database is away")
-        super().keep(letters)
+        super().keep(letters, answered)
 
 
 class Running:
