@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         send_commands,
     )
     from enode_django.commanding.context import CommandContext
+    from enode_django.commanding.crashes import CommandCrashed
     from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
     from enode_django.domain.aggregate import AggregateRoot, applies
     from enode_django.domain.handlers import command_handler
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from enode_django.domain.metadata import Metadata, metadata
     from enode_django.domain.refusals import DomainException, VersionMismatch
     from enode_django.eventing.event_handlers import event_handler
-    from enode_django.eventing.process_managers import ProcessManager
+    from enode_django.eventing.process_managers import ProcessManager, handles_crash
     from enode_django.eventing.projections import ModelProjection, Projection
     from enode_django.eventing.subscribers import handles
     from enode_django.exceptions import Retry
@@ -37,6 +38,7 @@ __all__ = [
     "AggregateRoot",
     "Command",
     "CommandContext",
+    "CommandCrashed",
     "CommandResult",
     "CommandStatus",
     "DomainEvent",
@@ -55,6 +57,7 @@ __all__ = [
     "event_handler",
     "execute_command",
     "handles",
+    "handles_crash",
     "metadata",
     "send_command",
     "send_command_on_commit",
@@ -74,6 +77,7 @@ _PLACES = {
         "send_commands",
     ),
     "commanding.context": ("CommandContext",),
+    "commanding.crashes": ("CommandCrashed",),
     "commanding.results": ("CommandResult", "CommandStatus", "WaitFor"),
     "domain.aggregate": ("AggregateRoot", "applies"),
     "domain.handlers": ("command_handler",),
@@ -81,7 +85,7 @@ _PLACES = {
     "domain.metadata": ("Metadata", "metadata"),
     "domain.refusals": ("DomainException", "VersionMismatch"),
     "eventing.event_handlers": ("event_handler",),
-    "eventing.process_managers": ("ProcessManager",),
+    "eventing.process_managers": ("ProcessManager", "handles_crash"),
     "eventing.projections": ("ModelProjection", "Projection"),
     "eventing.subscribers": ("handles",),
     "exceptions": ("Retry",),

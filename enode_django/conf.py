@@ -138,6 +138,8 @@ class Conf:
     UNKNOWN_TYPE_DELAYS: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 30.0)
     REFUSAL_RETENTION_DAYS: float | None = 90
     """Stored refusals older than this are deleted (None: never)."""
+    DEAD_LETTER_RETENTION_DAYS: float | None = 90
+    """Dead letters of commands that failed last before this are deleted (None: never)."""
     EXECUTE_TIMEOUT: float = 10.0
     AUTODISCOVER_MODULES: tuple[str, ...] = DISCOVERED_MODULES
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
+from enode_django.commanding.crashes import CommandCrashed
 from enode_django.commanding.results import CommandResult
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.exceptions import (
@@ -61,8 +62,8 @@ def texts_of(errors: Mapping[Path, str]) -> list[str]:
 
 
 def _is_refusal(failed: CommandResult) -> bool:
+    """A crash that is stored as a refusal, for its process manager, speaks to developers only."""
     try:
-        types.class_of(DomainException, failed.error_type)
+        return not issubclass(types.class_of(DomainException, failed.error_type), CommandCrashed)
     except UnknownMessageType:
         return False
-    return True

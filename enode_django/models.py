@@ -290,6 +290,42 @@ class Snapshot(models.Model):
         return f"{self.aggregate_root_type} {self.aggregate_root_id} at version {self.version}"
 
 
+class DeadLetter(models.Model):
+    """A command that could not be handled, or that an exception ended while nobody waited for it, kept until it is sent
+    again or discarded; or a message of the commands' topic that is no command.
+
+    Written by the event mailboxes, in the database of its aggregate's streams. `enode_django.management.dead_letters`
+    settles it.
+    """
+
+    key = models.CharField(
+        "key", max_length=64, db_collation="C", help_text="Of the command, or of bytes that are none."
+    )
+    command_id = models.CharField("command id", max_length=255, db_collation="C", blank=True)
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C", blank=True)
+    command_type = models.CharField("command type", max_length=255, db_collation="C", blank=True)
+    topic = models.CharField("topic", max_length=255)
+    queue = models.IntegerField("queue")
+    message_offset = models.BigIntegerField("offset")
+    error_type = models.CharField("error type", max_length=255)
+    error = models.TextField("error", help_text="With its traceback, if it has one.")
+    body = models.BinaryField("body", help_text="The message as it was sent.")
+    is_answered = models.BooleanField("is answered", help_text="Its sender was told that it failed.")
+    attempts = models.IntegerField("attempts", db_default=1)
+    first_failed_at = models.DateTimeField("first failed at", db_default=Now())
+    last_failed_at = models.DateTimeField("last failed at", db_default=Now())
+
+    class Meta:
+        verbose_name = "dead letter"
+        verbose_name_plural = "dead letters"
+        default_permissions = ("view", "change")
+        constraints = [models.UniqueConstraint(fields=["key"], name="enode_dead_letter")]
+        indexes = [models.Index(fields=["last_failed_at"], name="enode_dead_letter_failed_at")]
+
+    def __str__(self) -> str:
+        return f"{self.command_type or 'message'} {self.command_id or self.key[:12]}: {self.error_type}"
+
+
 class JobState(models.TextChoices):
     RUNNING = "running"
     SUCCEEDED = "succeeded"

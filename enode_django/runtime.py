@@ -23,6 +23,7 @@ from enode_django.eventing.applying import Applier, RowApplier, TransactionAppli
 from enode_django.eventing.calling import CallingApplier, SendCommands
 from enode_django.eventing.follower import RetryPolicy
 from enode_django.eventing.notices import notices_through
+from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.replaying import replay as replay_stored
@@ -32,6 +33,7 @@ from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.buckets import select_queue
+from enode_django.eventstore.dead_letters import DeadLetters, MemoryDeadLetters, PostgresDeadLetters
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
@@ -98,6 +100,14 @@ def make_snapshots(store: EventStore) -> SnapshotStore | None:
     return shards[0] if len(shards) == 1 else ShardedSnapshotStore(shards, store.place_of)
 
 
+def make_dead_letters(store: EventStore) -> Sequence[DeadLetters]:
+    """For each shard of ``store``, where its commands go that failed for good."""
+    return [
+        PostgresDeadLetters(shard.alias) if isinstance(shard, PostgresEventStore) else MemoryDeadLetters()
+        for shard in store.shards
+    ]
+
+
 def make_states() -> SharedStates | None:
     """What stands behind the aggregate caches of the workers; None if the settings name no server. Raises
     `ConfigurationError`. It connects when it is first used."""
@@ -138,9 +148,9 @@ def make_follower(
     subscriber: Subscriber, transport: Transport, store: EventStore, *, persist: Persist = until_it_works
 ) -> SweepingFollower:
     """A subscriber's way through the events of the settings' topic."""
-    current = conf()
+    current, handler = conf(), crash_handler(subscriber)
     return SweepingFollower(
-        Runner(make_applier(subscriber, store, lambda commands: current_bus().forward(commands)), persist),
+        Runner(make_applier(subscriber, store, lambda some: current_bus().forward(some, handler)), persist),
         policy=RetryPolicy(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, tuple(current.UNKNOWN_TYPE_DELAYS)),
         notify=notices_through(transport, persist),
         transport=transport,
@@ -174,7 +184,12 @@ def replay(*names: str) -> dict[str, int]:
     """
     store = make_store()
     chosen = [subscribers.get(name) for name in names] if names else subscribers.all()
-    return replay_stored(chosen, store, lambda one: make_applier(one, store, current_bus().forward))
+
+    def applier_of(subscriber: Subscriber) -> Applier:
+        handler = crash_handler(subscriber)
+        return make_applier(subscriber, store, lambda some: current_bus().forward(some, handler))
+
+    return replay_stored(chosen, store, applier_of)
 
 
 def _import(path: str, key: str) -> Any:

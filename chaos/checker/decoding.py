@@ -141,15 +141,6 @@ def read_command_key(body: bytes) -> tuple[str, str]:
 
 
 @_strict
-def read_dead_letter(body: bytes) -> bytes:
-    """The message that a letter of the topic of dead commands is about."""
-    _place, _reason, message = _unpack(body)
-    if not isinstance(message, bytes):
-        raise Undecodable(f"a dead letter is about {message!r}")
-    return message
-
-
-@_strict
 def read_records(body: bytes) -> list[bytes]:
     """The messages in the body of one of the broker's batches."""
     records = msgpack.unpackb(unsealed(body))

@@ -1,4 +1,4 @@
-"""Pages of the admin: the event store, subscribers and what they have parked, batch jobs and rebuilds, the queue.
+"""Pages of the admin: event store, dead letters, subscribers and what they have parked, jobs and rebuilds, queue.
 
 Django imports the admin classes in every process, for `manage.py check` and `migrate`, too. So they import what only
 their pages need when a page is asked for: the runtime, histories, rebuilds and the queue are none of it before.
@@ -10,6 +10,7 @@ if apps.is_installed(
     "django.contrib.admin"
 ):  # else this is imported, too: by filters of templates, which Django checks
     from enode_django.admin.dashboard import DashboardAdmin
+    from enode_django.admin.dead_letters import DeadLetterAdmin
     from enode_django.admin.jobs import JobAdmin
     from enode_django.admin.parked import ParkedEventAdmin
     from enode_django.admin.rebuilds import RebuildAdmin
@@ -19,6 +20,7 @@ if apps.is_installed(
 
 __all__ = [
     "DashboardAdmin",
+    "DeadLetterAdmin",
     "EventStreamAdmin",
     "JobAdmin",
     "ParkedEventAdmin",

@@ -47,7 +47,14 @@ class Chart(NamedTuple):
 
 
 CHARTS = (
-    Chart("commands", "Commands", "per second", FIRST, "", "Commands whose outcome is final, and those that failed."),
+    Chart(
+        "commands",
+        "Commands",
+        "per second",
+        FIRST,
+        "",
+        "Commands whose outcome is final, those that failed, and those that crashed.",
+    ),
     Chart("pulled", "Latency", "ms", FIRST, "p50", "From the pull of a command until its outcome was durable."),
     Chart("sent", "Latency since sending", "ms", FIRST, "p50", "From when a command was made until it was durable."),
     Chart("sizes", "Batch size", "commands", FIRST, "average", "Commands that were stored in one batch."),

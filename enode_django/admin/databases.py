@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -12,6 +12,7 @@ from django.db.models import Model
 from django.http import Http404, HttpRequest
 
 from enode_django.admin.showing import ReadOnly
+from enode_django.conf import conf
 from enode_django.eventing.subscribers import checkpoint_database
 
 if TYPE_CHECKING:
@@ -32,9 +33,14 @@ def databases() -> list[str]:
     return list(dict.fromkeys([checkpoint_database(), *own]))
 
 
-def within(alias: str, url: str) -> str:
-    """The address of a page, for rows of this database."""
-    if alias == checkpoint_database():
+def shards() -> list[str]:
+    """Those of the event store."""
+    return conf().event_databases
+
+
+def within(alias: str, url: str, offered: Callable[[], Sequence[str]] = databases) -> str:
+    """The address of a page, for rows of this database, which is one of those ``offered``."""
+    if alias == offered()[0]:
         return url
     return f"{url}{'&' if '?' in url else '?'}{urlencode({PARAMETER: alias})}"
 
@@ -43,28 +49,39 @@ class DatabaseFilter(admin.SimpleListFilter):
     """Offers what there is to choose from; `ByDatabase` looks what was chosen."""
 
     title = parameter_name = PARAMETER
+    offered = staticmethod(databases)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        found = databases()
+        found = self.offered()
         return [(alias, alias) for alias in found] if len(found) > 1 else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        chosen = self.value() or checkpoint_database()
+        chosen = self.value() or self.offered()[0]
         for alias, title in self.lookup_choices:
             url = changelist.get_query_string({PARAMETER: alias})
             yield {"selected": alias == chosen, "query_string": url, "display": title}
 
 
+class ShardFilter(DatabaseFilter):
+    """As `DatabaseFilter`, for rows beside the streams."""
+
+    offered = staticmethod(shards)
+
+
 class ByDatabase(ReadOnly, Pages):
-    """To be mixed with an admin class whose ``list_filter`` has `DatabaseFilter`."""
+    """To be mixed with an admin class whose ``list_filter`` has `DatabaseFilter`, or `ShardFilter` and its ``offered``
+    databases."""
+
+    offered = staticmethod(databases)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        alias = request.GET.get(PARAMETER) or checkpoint_database()
-        if alias not in databases():
-            raise Http404(f"no subscriber has a database {alias!r}")
+        offered = self.offered()
+        alias = request.GET.get(PARAMETER) or offered[0]
+        if alias not in offered:
+            raise Http404(f"there are no such rows in a database {alias!r}")
         return super().get_queryset(request).using(alias)
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
@@ -76,4 +93,5 @@ class ByDatabase(ReadOnly, Pages):
 
 class _Listing(ChangeList):
     def url_for_result(self, result: Model) -> str:
-        return within(result._state.db or "", super().url_for_result(result))
+        offered = cast(ByDatabase, self.model_admin).offered
+        return within(result._state.db or "", super().url_for_result(result), offered)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from enode_django.api.problems import Problem, problem_body
+from enode_django.commanding.crashes import CommandCrashed
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.exceptions import CommandTimeout, UnknownMessageType
@@ -59,10 +60,12 @@ def failure_of(result: CommandResult) -> Problem | None:
 
 
 def _refusal_class(name: str) -> type[DomainException] | None:
+    """None for what is none, a crash that is stored as one among it."""
     try:
-        return types.class_of(DomainException, name)
+        found = types.class_of(DomainException, name)
     except UnknownMessageType:
         return None
+    return None if issubclass(found, CommandCrashed) else found
 
 
 def refused_unseen(result: CommandResult) -> dict[str, Any]:

@@ -4,14 +4,16 @@
 ``""``                   nobody waits
 ``"ADDRESS"``            an answer is sent to that inbox
 ``"handled@ADDRESS"``    an answer, and a notice of every subscriber that handles its events
+``"crashes@NAME"``       nobody waits, but the process manager of this name handles its crash
 =======================  ==============================================================
 
-No inbox has an address that begins with the mark.
+No inbox has an address that begins with a mark.
 """
 
 from __future__ import annotations
 
 _HANDLED = "handled@"
+_CRASHES = "crashes@"
 
 
 def reply_address(inbox: str, *, handling: bool = False) -> str:
@@ -29,7 +31,25 @@ def answer_address(reply_to: str) -> str:
     >>> answer_address("in1"), answer_address("handled@in1"), answer_address("")
     ('in1', 'in1', '')
     """
-    return reply_to.removeprefix(_HANDLED)
+    return "" if reply_to.startswith(_CRASHES) else reply_to.removeprefix(_HANDLED)
+
+
+def crashes_address(process_manager: str) -> str:
+    """What a command carries whose crash a process manager handles; empty for an empty name.
+
+    >>> crashes_address("bank.transfers"), crashes_address("")
+    ('crashes@bank.transfers', '')
+    """
+    return _CRASHES + process_manager if process_manager else ""
+
+
+def crash_handler_in(reply_to: str) -> str:
+    """The name of the process manager that handles the command's crash, or empty.
+
+    >>> crash_handler_in("crashes@bank.transfers"), crash_handler_in("in1")
+    ('bank.transfers', '')
+    """
+    return reply_to.removeprefix(_CRASHES) if reply_to.startswith(_CRASHES) else ""
 
 
 def notice_address(reply_to: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Protocol
 
 from enode_django.commanding import flow
-from enode_django.commanding.addresses import reply_address
+from enode_django.commanding.addresses import crashes_address, reply_address
 from enode_django.commanding.replies import Replies
 from enode_django.commanding.results import CommandResult
 from enode_django.commanding.waiting import Followers, Wait
@@ -33,6 +33,13 @@ SEND_TRIES = 3
 MOST_SENDS = 64
 """Of those that somebody waits for. More at once only wait while the queue stands still."""
 
+CrashHandler = Callable[[Command], str]
+"""Says of a command which process manager handles its crash: its name, or empty."""
+
+
+def nobody(command: Command) -> str:
+    return ""
+
 
 class CommandBus(Protocol):
     """What `enode_django.send_command` and its kin stand on.
@@ -46,8 +53,8 @@ class CommandBus(Protocol):
         """Blocks until the queue has stored the commands. Each is refused by a `VersionMismatch` if its aggregate has
         another version than the expected one (None: any will do) when it is handled."""
 
-    def forward(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
-        """As `send`, each command with metadata of its own."""
+    def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
+        """As `send`, each command with metadata of its own. ``crash_handler`` says who handles the crash of each."""
 
     def execute(
         self,
@@ -91,22 +98,23 @@ class QueueCommandBus:
     def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
         with self._tracing.sending(_named(commands), current_metadata()) as metadata:
             encoded = encode_metadata(metadata)
-            self._send([(command, encoded) for command in commands], "", expected_version)
+            self._send([(command, encoded) for command in commands], nobody, expected_version)
 
-    def forward(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
+    def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
         """They continue the traces of the events that they follow from."""
-        self._send([(command, encode_metadata(metadata)) for command, metadata in commands], "")
+        encoded = [(command, encode_metadata(metadata)) for command, metadata in commands]
+        self._send(encoded, lambda command: crashes_address(crash_handler(command)))
 
     def _send(
         self,
         commands: Sequence[tuple[Command, bytes]],
-        reply_to: str,
+        reply_to: Callable[[Command], str],
         expected_version: int | None = None,
         deadline: float = math.inf,
     ) -> list[SendResult]:
         begun = time.perf_counter()
         messages = [
-            (command.aggregate_root_id, encode_command(command, metadata, reply_to, expected_version))
+            (command.aggregate_root_id, encode_command(command, metadata, reply_to(command), expected_version))
             for command, metadata in commands
         ]
         sent = self._store(messages, deadline)
@@ -128,7 +136,8 @@ class QueueCommandBus:
     def _ask(self, command: Command, handling: bool, expected_version: int | None, deadline: float) -> SendResult:
         reply_to = reply_address(self._replies.address, handling=handling)
         with self._tracing.sending(_named([command]), current_metadata()) as metadata:
-            return self._send([(command, encode_metadata(metadata))], reply_to, expected_version, deadline)[0]
+            encoded = [(command, encode_metadata(metadata))]
+            return self._send(encoded, lambda _: reply_to, expected_version, deadline)[0]
 
     def execute(
         self,

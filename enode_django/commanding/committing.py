@@ -22,7 +22,7 @@ from enode_django.commanding.entries import (
     Finished,
     Recovery,
 )
-from enode_django.commanding.results import failure
+from enode_django.commanding.outcomes import failed
 from enode_django.concurrency.backoff import Persist
 from enode_django.eventstore.base import Appended, CommandKey, EventStore, Outcome, StreamRecord
 from enode_django.exceptions import MessageError, StoreUnavailable
@@ -237,8 +237,7 @@ class _Batch:
 
     def fail(self, entry: Entry, error: Exception) -> None:
         if entry.envelope is not None:
-            result = failure(entry.envelope.id, entry.aggregate_root_id, error)
-            self.finished.append(Finished(entry.envelope, None, result))
+            self.finished.append(Finished(entry.envelope, None, failed(entry.envelope, error)))
             self.released.append(entry)
 
     def refuse(self, entry: Entry) -> None:

@@ -21,8 +21,9 @@ class Envelope:
 
     Exactly one of ``command`` (to be handled) and ``failed`` (it cannot be: the error) is set. ``window`` is None
     where no queue stands behind the command (in a user's test). ``position`` names queue and offset in one integer
-    above 0. ``body`` is kept only of a command that goes to the dead letters. ``expected_version`` is the only one of
-    the aggregate that the command may be handled on (None: any).
+    above 0. ``body`` is the message, for the dead letters. ``expected_version`` is the only one of
+    the aggregate that the command may be handled on (None: any). ``crash_handler`` names the process manager that
+    handles the command's crash, if one does; nobody waits for its answer then.
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class Envelope:
         "body",
         "command",
         "command_mailbox",
+        "crash_handler",
         "event_mailbox",
         "expected_version",
         "failed",
@@ -60,6 +62,7 @@ class Envelope:
         command_mailbox: int = 0,
         event_mailbox: int = 0,
         expected_version: int | None = None,
+        crash_handler: str = "",
     ) -> None:
         self.id = id
         self.aggregate_root_id = aggregate_root_id
@@ -76,6 +79,7 @@ class Envelope:
         self.command_mailbox = command_mailbox
         self.event_mailbox = event_mailbox
         self.expected_version = expected_version
+        self.crash_handler = crash_handler
 
 
 def position_of(queue: int, offset: int) -> int:
@@ -101,7 +105,8 @@ class EntryKind(Enum):
     REPEAT = "repeat"
     """The command was seen before: its outcome should be in the store."""
     STORED = "stored"
-    """The outcome was found in the store (``record``) before the command was handled."""
+    """The outcome was known before the command was handled: found in the store (``record``), or that it is no command
+    at all (``result``)."""
     POSTPONED = "postponed"
     """Not decided yet: the command is handled later. There is nothing to be stored or finished."""
     RESUMED = "resumed"

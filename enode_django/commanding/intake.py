@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from enode_django.commanding.addresses import crash_handler_in
 from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.outcomes import failed
 from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.results import failure
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
@@ -22,7 +23,8 @@ logger = logging.getLogger("enode_django.commands")
 
 
 class Received(NamedTuple):
-    """``commands`` go to command mailboxes, ``finished`` (broken, or answered before) to the publisher; in order.
+    """``commands`` go to command mailboxes; of ``finished`` what was answered before goes to the publisher, and what is
+    broken to an event mailbox, which keeps it; in order.
 
     ``is_backlog`` says that some of the commands stood in their queue when it was taken over: they may be stored.
     """
@@ -162,7 +164,7 @@ class Intake:
             except EnodeError as invalid:
                 error = invalid
             else:
-                envelope = self._envelope(one, command)
+                envelope = self._envelope(one, command, body=one.body)
                 envelope.suspect = deaths > 0
                 received.commands.append(envelope)
                 return
@@ -181,6 +183,7 @@ class Intake:
     ) -> Envelope:
         wire = one.wire
         command_mailbox, event_mailbox = self._router.mailboxes(wire.aggregate_root_id)
+        handler = crash_handler_in(wire.reply_to) if wire.reply_to else ""
         return Envelope(
             wire.id,
             wire.aggregate_root_id,
@@ -188,13 +191,14 @@ class Intake:
             command,
             failed=failed,
             metadata=wire.metadata,
-            reply_to=wire.reply_to,
+            reply_to="" if handler else wire.reply_to,
             window=one.window,
             offset=one.offset,
             body=body,
             command_mailbox=command_mailbox,
             event_mailbox=event_mailbox,
             expected_version=wire.expected_version,
+            crash_handler=handler,
         )
 
     def _broken(self, window: OffsetWindow, offset: int, body: bytes, error: EnodeError) -> Finished:
@@ -203,7 +207,7 @@ class Intake:
         envelope = Envelope(
             id, aggregate_root_id, "", None, failed=error, reply_to=reply_to, window=window, offset=offset, body=body
         )
-        return Finished(envelope, None, failure(id, aggregate_root_id, error))
+        return Finished(envelope, None, failed(envelope, error))
 
 
 def _extra(wire: WireCommand) -> dict[str, str]:
@@ -223,4 +227,4 @@ def _salvage(body: bytes) -> tuple[str, str, str]:
         return "", "", ""
     parts = value if isinstance(value, list) and len(value) in (7, 8) else [None] * 7
     id, aggregate_root_id, reply_to = (part if isinstance(part, str) else "" for part in (parts[2], parts[3], parts[6]))
-    return id, aggregate_root_id, reply_to
+    return id, aggregate_root_id, "" if crash_handler_in(reply_to) else reply_to

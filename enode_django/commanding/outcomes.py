@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from typing import Any
 
+from enode_django.commanding.crashes import CommandCrashed
 from enode_django.commanding.entries import Envelope
-from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.commanding.results import CommandResult, CommandStatus, crash, failure
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.eventstore.base import StreamRecord, make_record
-from enode_django.exceptions import MessageTooLarge
+from enode_django.exceptions import (
+    AggregateAlreadyExists,
+    AggregateNotFound,
+    AggregateTypeMismatch,
+    EnodeError,
+    MessageTooLarge,
+)
 from enode_django.serialization.codec import encode_refusal, encode_stream
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
+
+logger = logging.getLogger("enode_django.commands")
+
+SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismatch)
+"""Not the handler's fault, so a traceback would tell nothing."""
+
+
+def failed(envelope: Envelope, error: BaseException) -> CommandResult:
+    """The answer to a command that an exception has ended: a `Crash`, unless its sender is told of its own mistake."""
+    if envelope.reply_to and isinstance(error, SENDERS_ERRORS):
+        return failure(envelope.id, envelope.aggregate_root_id, error)
+    is_kept = not envelope.reply_to or envelope.failed is not None
+    return crash(envelope.id, envelope.aggregate_root_id, error, with_traceback=is_kept)
 
 
 def stream_of(envelope: Envelope, aggregate: AggregateRoot, result: Any, max_bytes: int) -> StreamRecord:
@@ -47,6 +68,21 @@ def refusal_of(
         _checked(encode_refusal(refusal), envelope, max_bytes),
         envelope.metadata,
     )
+
+
+def crash_record(
+    envelope: Envelope, aggregate: AggregateRoot | None, error: BaseException, max_bytes: int
+) -> StreamRecord | None:
+    """The row of a crash that a process manager handles; None for one that cannot be stored."""
+    assert envelope.command is not None
+    try:
+        crash = CommandCrashed.of(envelope.command, error, sender=envelope.crash_handler, body=envelope.body)
+        return refusal_of(envelope, aggregate, crash, max_bytes)
+    except EnodeError as unstorable:
+        logger.error(
+            "the crash of command %r cannot be told to %s: %s", envelope.id, envelope.crash_handler, unstorable
+        )
+        return None
 
 
 def check_version(expected_version: int, aggregate_root_id: str, version: int) -> None:

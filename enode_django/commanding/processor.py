@@ -15,13 +15,23 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
+from enode_django.commanding.burying import is_withdrawn
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import POSTPONED, STREAM, Entry, EntryKind, Envelope, Recovery
 from enode_django.commanding.flow import is_told, telling
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader, Begin, History, replay_record
-from enode_django.commanding.outcomes import check_version, nothing_changed, refusal_of, refused_for_now, stream_of
+from enode_django.commanding.outcomes import (
+    SENDERS_ERRORS,
+    check_version,
+    crash_record,
+    failed,
+    nothing_changed,
+    refusal_of,
+    refused_for_now,
+    stream_of,
+)
 from enode_django.commanding.recent import RecentCommands
 from enode_django.commanding.results import CommandResult, failure
 from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
@@ -32,21 +42,10 @@ from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import (
-    AggregateAlreadyExists,
-    AggregateNotFound,
-    AggregateTypeMismatch,
-    EnodeError,
-    StoreUnavailable,
-    UnknownMessageType,
-    UnusableSnapshot,
-)
+from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
 from enode_django.tracing import current_tracing
 
 logger = logging.getLogger("enode_django.commands")
-
-_SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismatch)
-"""Not the handler's fault, so a traceback would tell nothing."""
 
 IDLE = 0
 
@@ -183,8 +182,9 @@ class CommandProcessor:
             held = slot.unfinished.pop(envelope, None)
             if held is None:
                 continue
-            if _is_lost(entry):
-                self._recent.forget(envelope.id, slot.id)  # its verdict, if it is one, was never confirmed
+            if _is_lost(entry) or (entry.result is not None and is_withdrawn(entry)):
+                # Its verdict, if it is one, was never confirmed, or told to nobody but the dead letters.
+                self._recent.forget(envelope.id, slot.id)
             elif self._keeper is not None and held is entry:
                 self._keeper.note(slot, entry)
             if not slot.unfinished:
@@ -425,11 +425,14 @@ class CommandProcessor:
         self._store_away = None
         if due is not None:
             return self._postpone(slot, envelope, context, error, due)
-        if isinstance(error, _SENDERS_ERRORS):
+        if isinstance(error, SENDERS_ERRORS):
             logger.warning("command %s %r failed: %s", envelope.type_name, envelope.id, error)
         else:
             logger.error("command %s %r failed", envelope.type_name, envelope.id, exc_info=error)
         self._clean(slot, envelope, context)
+        record = crash_record(envelope, slot.aggregate, error, self._max_bytes) if envelope.crash_handler else None
+        if record is not None:
+            return self._entry(EntryKind.REFUSAL, slot, envelope, slot.version, record)
         return self._failed(slot, envelope, error, slot.version)
 
     def _postpone(
@@ -448,8 +451,7 @@ class CommandProcessor:
             self._restore(envelope.aggregate_root_id, slot)
 
     def _failed(self, slot: Slot, envelope: Envelope, error: BaseException, rests_on: int | None) -> Entry:
-        result = failure(envelope.id, envelope.aggregate_root_id, error)
-        return self._entry(EntryKind.VERDICT, slot, envelope, rests_on, result=result)
+        return self._entry(EntryKind.VERDICT, slot, envelope, rests_on, result=failed(envelope, error))
 
     @staticmethod
     def _entry(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -87,17 +88,39 @@ class CommandResult:
         return self
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Crash(CommandResult):
+    """A failure by an exception that is no refusal, as the worker has it; its sender gets a plain result.
+
+    ``traceback`` is empty where the sender waits for the answer.
+    """
+
+    traceback: str = dataclasses.field(default="", compare=False)
+
+
+def crash(command_id: str, aggregate_root_id: str, error: BaseException, *, with_traceback: bool) -> Crash:
+    return Crash(
+        status=CommandStatus.FAILED,
+        command_id=command_id,
+        aggregate_root_id=aggregate_root_id,
+        error_type=type(error).__name__,
+        error_message=text_of(error),
+        traceback="".join(traceback.format_exception(error)) if with_traceback else "",
+    )
+
+
 def failure(command_id: str, aggregate_root_id: str, error: BaseException) -> CommandResult:
     return CommandResult(
         status=CommandStatus.FAILED,
         command_id=command_id,
         aggregate_root_id=aggregate_root_id,
         error_type=type(error).__name__,
-        error_message=_text_of(error),
+        error_message=text_of(error),
     )
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """The text of an exception, cut to a bounded length; never raises."""
     try:
         text = str(error)
         return text if len(text) <= LONGEST_ERROR_TEXT else f"{text[:LONGEST_ERROR_TEXT]}…"

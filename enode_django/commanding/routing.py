@@ -48,3 +48,7 @@ class MailboxRouter:
     def shard_of(self, command_mailbox: int) -> int:
         """The place of the shard whose aggregates are handled in this mailbox."""
         return command_mailbox // self._per_shard[0]
+
+    def shard_beside(self, event_mailbox: int) -> int:
+        """The place of the shard whose streams are stored in this mailbox."""
+        return event_mailbox // self._per_shard[1]

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from enode_django.domain.messages import DomainEvent
-from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_handler
-from enode_django.eventing.subscribers import BEGINNING, NOW, Followed, Handler, Subscriber
+from enode_django.eventing.subscribers import BEGINNING, NOW, Followed, Handler, Subscriber, check_followed
 from enode_django.exceptions import DefinitionError
 
 Function = TypeVar("Function", bound=Callable[[Any], None])
@@ -110,9 +108,7 @@ def event_handler(
         raise DefinitionError(
             'event_handler() names no event; write @event_handler(SomeEvent, name="app.what_it_does")'
         )
-    for cls in followed:
-        if not (isinstance(cls, type) and issubclass(cls, DomainEvent | DomainException)):
-            raise DefinitionError(f"event_handler() takes classes of events or domain exceptions, got {cls!r}")
+    check_followed("event_handler", followed)
     if start not in (NOW, BEGINNING):
         raise DefinitionError(f'event_handler() got start={start!r}; use "now" or "beginning"')
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
 
+from enode_django.commanding.bus import CrashHandler
+from enode_django.commanding.crashes import CommandCrashed
 from enode_django.domain.messages import Command
-from enode_django.eventing.subscribers import NOW, Subscriber
+from enode_django.eventing.subscribers import NOW, Method, Subscriber
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.registry import types
 
@@ -28,6 +30,46 @@ class ProcessManager(Subscriber):
     replays = False
     handles_refusals = True
     _may_yield: ClassVar[bool] = True
+    _crashes: ClassVar[tuple[type[Command], ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        method = cls._methods.get(CommandCrashed)
+        cls._crashes = () if method is None else _crashes_of(cls, method)
+
+
+def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
+    """Mark the method of a process manager that handles the crashes of commands of these classes, and their subclasses,
+    which this process manager has sent: it gets a `CommandCrashed` when an exception that is no refusal has ended one,
+    and yields the commands that follow. Others that crash become dead letters.
+    """
+    if not commands:
+        raise DefinitionError("handles_crash() names no command; write @handles_crash(SomeCommand)")
+    for cls in commands:
+        if not (isinstance(cls, type) and issubclass(cls, Command)):
+            raise DefinitionError(f"handles_crash() takes classes of commands, got {cls!r}")
+
+    def mark(method: Method) -> Method:
+        method._enode_handles = (CommandCrashed,)  # type: ignore[attr-defined]
+        method._enode_crashes = commands  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+def crash_handler(subscriber: Subscriber) -> CrashHandler:
+    """Says of a command that the subscriber sends whether it handles the crash of it."""
+    handled = subscriber._crashes if isinstance(subscriber, ProcessManager) else ()
+    return lambda command: subscriber.name if isinstance(command, handled) else ""
+
+
+def _crashes_of(cls: type[ProcessManager], method: str) -> tuple[type[Command], ...]:
+    """What the method was marked for, where it was marked."""
+    for base in cls.__mro__:
+        marked: tuple[type[Command], ...] | None = getattr(vars(base).get(method), "_enode_crashes", None)
+        if marked is not None:
+            return marked
+    return ()
 
 
 def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscriber: str) -> Iterator[Command]:

@@ -17,17 +17,8 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.messages import encode_published
 from enode_django.exceptions import EnodeError
-from enode_django.serialization.plain import pack
 
 logger = logging.getLogger("enode_django.publisher")
-
-
-LONGEST_REASON = 4_000
-"""Characters of an error's text that a dead letter keeps."""
-
-
-def dead_letter_topic(topic: str) -> str:
-    return f"{topic}.dead-letters"
 
 
 class EventPublisher:
@@ -45,7 +36,6 @@ class EventPublisher:
         remembered: RememberedAnswers,
         *,
         event_topic: str,
-        command_topic: str,
         persist: Persist,
         commit: Callable[[], None],
     ) -> None:
@@ -53,7 +43,6 @@ class EventPublisher:
         self._producer = producer
         self._remembered = remembered
         self._event_topic = event_topic
-        self._dead_letters = dead_letter_topic(command_topic)
         self._persist = persist
         self._commit = commit
         self._waiting: list[Finished] = []
@@ -90,7 +79,6 @@ class EventPublisher:
             if one.record is not None
         ]
         self._send_streams(streams)
-        self._bury([one for one in finished if one.record is None and one.envelope.body is not None])
         unstored = [one for one in finished if one.record is None and one.envelope.reply_to]
         self._remember(unstored)
         self._waiting.extend(unstored)
@@ -132,21 +120,6 @@ class EventPublisher:
         replies = ((answer_address(reply_to), body) for reply_to, body in answers)
         for some in portions(replies, _size_of_reply):
             self._persist(partial(self._transport.reply, some))
-
-    def _bury(self, dead: Sequence[Finished]) -> None:
-        """Keep a message that can never be handled, with its place and the reason, for somebody to look at."""
-        letters = []
-        for one in dead:
-            envelope = one.envelope
-            window = envelope.window
-            place = (window.topic, window.queue, envelope.offset) if window is not None else None
-            error = envelope.failed
-            reason = (type(error).__name__, str(error)[:LONGEST_REASON].encode(errors="replace").decode())
-            # Who sent it past our producers may have left no room for the place and the reason.
-            body = (envelope.body or b"")[: self._producer.max_message]
-            letters.append((envelope.aggregate_root_id or "?", pack((place, reason, body))))
-        if letters:
-            self._persist(lambda: self._producer.send_all(self._dead_letters, letters))
 
     @staticmethod
     def _move_windows(finished: Sequence[Finished]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from django.apps import apps
 from django.db import router
 
+from enode_django.commanding.crashes import CommandCrashed
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
@@ -38,15 +39,25 @@ def handles(*followed: Followed) -> Callable[[Method], Method]:
     """
     if not followed:
         raise DefinitionError("handles() names no event; write @handles(SomeEvent)")
-    for cls in followed:
-        if not (isinstance(cls, type) and issubclass(cls, DomainEvent | DomainException)):
-            raise DefinitionError(f"handles() takes classes of events or domain exceptions, got {cls!r}")
+    check_followed("handles", followed)
 
     def mark(method: Method) -> Method:
         method._enode_handles = followed  # type: ignore[attr-defined]
         return method
 
     return mark
+
+
+def check_followed(decorator: str, followed: Iterable[object]) -> None:
+    """Raises `DefinitionError` for what cannot be followed."""
+    for cls in followed:
+        if not (isinstance(cls, type) and issubclass(cls, DomainEvent | DomainException)):
+            raise DefinitionError(f"{decorator}() takes classes of events or domain exceptions, got {cls!r}")
+        if issubclass(cls, CommandCrashed):
+            raise DefinitionError(
+                f"{decorator}() got {cls.__qualname__}, which only comes to the process manager that has sent the "
+                "command; write @handles_crash(SomeCommand) there"
+            )
 
 
 class Subscriber:

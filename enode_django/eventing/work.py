@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from enode_django.commanding.crashes import CommandCrashed
 from enode_django.commanding.loading import StoredStamp
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.refusals import DomainException
@@ -215,7 +216,8 @@ def follows_refusal(subscriber: Subscriber, record: StreamRecord) -> bool:
 
 
 def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> Followed | None:
-    """A stored refusal with its handlers; None if the subscriber does not handle it. Raises as `FollowedEvents.of`."""
+    """A stored refusal with its handlers; None if the subscriber does not handle it, or if it is the crash of a command
+    that another one has sent. Raises as `FollowedEvents.of`."""
     stored = read_stored(record.events)
     if not isinstance(stored, StoredRefusal):
         return None
@@ -223,5 +225,7 @@ def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> Followed |
     if not handlers:
         return None
     refusal = decode_refusal(stored)
+    if isinstance(refusal, CommandCrashed) and refusal.sender != subscriber.name:
+        return None
     refusal.stamp(StoredStamp(record))
     return refusal, handlers

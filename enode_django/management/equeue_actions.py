@@ -7,10 +7,15 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
+from django.db import DatabaseError
+
+from enode_django.conf import conf
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.administration import PeekedMessage, QueueShare
 from enode_django.equeue.messages import Start
 from enode_django.equeue.transports.base import Transport
+from enode_django.exceptions import QueueError
+from enode_django.management import dead_letters as command_letters
 from enode_django.management.tables import Row
 
 Options = Mapping[str, Any]
@@ -145,7 +150,12 @@ def _message(message: PeekedMessage) -> Row:
 
 
 def list_dead_letters(transport: Transport, options: Options) -> Iterator[Row]:
+    if _is_of_commands(options):
+        yield from islice(_command_letters(options), options["limit"])
+        return
     if options["group"] is None:
+        if many := _count_of_commands():
+            yield {"group": conf().CONSUMER_GROUP, "dead letters": many}
         for group in dead_letters.groups_with_dead_letters(transport):
             yield {"group": group, "dead letters": sum(1 for _ in dead_letters.dead_letters(transport, group))}
         return
@@ -163,14 +173,65 @@ def list_dead_letters(transport: Transport, options: Options) -> Iterator[Row]:
         }
 
 
+def _count_of_commands() -> int | str:
+    """The rest is shown without the database, too."""
+    try:
+        return sum(found.count() for _, found in command_letters.Choice().letters())
+    except DatabaseError as error:
+        return f"not known: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _is_of_commands(options: Options) -> bool:
+    """Letters of the workers' group are rows beside the streams. Raises `QueueError` for what only they have."""
+    if options["group"] == conf().CONSUMER_GROUP:
+        return True
+    if options["type"] or options["error"]:
+        raise QueueError(f"--type and --error choose among dead letters of the group {conf().CONSUMER_GROUP!r} only")
+    return False
+
+
+def _choice(options: Options) -> command_letters.Choice:
+    return command_letters.Choice(options.get("offsets", ()), options["type"] or "", options["error"] or "")
+
+
+def _command_letters(options: Options) -> Iterator[Row]:
+    for _, found in _choice(options).letters():
+        for letter in found[: options["limit"]]:
+            yield {
+                "letter": command_letters.name_of(letter),
+                "type": letter.command_type,
+                "aggregate": letter.aggregate_root_id,
+                "attempts": letter.attempts,
+                "failed at": letter.last_failed_at,
+                "stored": letter.is_stored,
+                "error": letter.error_type,
+                "text": letter.error.strip().rpartition("\n")[2],
+            }
+
+
+def _offsets(options: Options) -> list[int] | None:
+    wrong = [text for text in options["offsets"] if not (text.isascii() and text.isdecimal())]
+    if wrong:
+        raise QueueError(
+            f"{wrong[0]!r} is no number from 0 on; group {options['group']!r} names its letters by offsets"
+        )
+    return None if options["all"] else [int(text) for text in options["offsets"]]
+
+
 def requeue(transport: Transport, options: Options) -> Iterator[Row]:
-    chosen = None if options["all"] else options["offsets"]
+    if _is_of_commands(options):
+        many = command_letters.requeue(transport, _choice(options))
+        return iter([{"group": options["group"], "sent anew": many}] if many else [])
+    chosen = _offsets(options)
     sent = dead_letters.requeue(transport, options["group"], chosen, to_topic=options["to_topic"])
     return ({"group": options["group"], "offset sent anew": offset} for offset in sent)
 
 
 def discard(transport: Transport, options: Options) -> Iterator[Row]:
-    discarded = dead_letters.discard(transport, options["group"], None if options["all"] else options["offsets"])
+    if _is_of_commands(options):
+        many = command_letters.discard(_choice(options))
+        return iter([{"group": options["group"], "discarded": many}] if many else [])
+    discarded = dead_letters.discard(transport, options["group"], _offsets(options))
     return ({"group": options["group"], "offset discarded": offset} for offset in discarded)
 
 

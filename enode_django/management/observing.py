@@ -22,6 +22,7 @@ from enode_django.processors.probes import (
 )
 from enode_django.processors.probing import Pages, ProbeServer
 from enode_django.reports import ReportWriter
+from enode_django.runtime import make_dead_letters
 
 Say = Callable[[str], object]
 
@@ -57,7 +58,7 @@ def observed_processors(
     say: Say,
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Gives what the supervisor is to call with its report at each turn. Raises `ConfigurationError`."""
-    observations = Observations(transport, topics, store)
+    observations = Observations(transport, topics, store, make_dead_letters(store))
     pages: Pages = {}
     if health is not None or metrics is not None:  # else nothing of them is imported
         pages = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from enode_django.commanding.entries import Entry, Finished
+from enode_django.commanding.entries import Entry
 from enode_django.concurrency.room import Room
 
 Item = TypeVar("Item")
@@ -37,8 +37,3 @@ def size_of_entry(entry: Entry) -> int:
 def size_of_entries(entries: Sequence[Entry]) -> int:
     # For every command again, so without a call for each.
     return sum([len(entry.record.events) for entry in entries if entry.record is not None])
-
-
-def size_of_broken(finished: Sequence[Finished]) -> int:
-    """Of what did not come as far as the store."""
-    return sum(len(one.envelope.body or b"") for one in finished)

@@ -13,6 +13,7 @@ from django.db import close_old_connections
 from enode_django.conf import Conf
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.eventstore.base import EventStore, Shard
+from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError
 
 logger = logging.getLogger("enode_django.worker")
@@ -68,17 +69,29 @@ def queue_keepers(conf: Conf, consumers: Sequence[QueueConsumer]) -> Mapping[str
     return {name: Housekeeper(of_thread) for name, of_thread in duties.items() if of_thread}
 
 
-def store_duties(conf: Conf, consumer: QueueConsumer, store: EventStore) -> Sequence[Duty]:
+def store_duties(
+    conf: Conf, consumer: QueueConsumer, store: EventStore, dead_letters: Sequence[DeadLetters]
+) -> Sequence[Duty]:
     """For another thread than those of the `queue_keepers`, which must not wait for the store."""
-    retention = conf.REFUSAL_RETENTION_DAYS
 
-    def prune(shard: Shard) -> None:
-        # One worker of all does it: the one that owns the first queue.
-        if retention is None or 0 not in consumer.owned:
-            return
+    def before(days: float | None) -> datetime | None:
+        """None if nothing is to be deleted here: one worker of all does it, the one that owns the first queue."""
+        if days is None or 0 not in consumer.owned:
+            return None
         close_old_connections()
-        before = datetime.now(UTC) - timedelta(days=retention)
-        while shard.prune_refusals(before):
-            pass
+        return datetime.now(UTC) - timedelta(days=days)
 
-    return [(PRUNE_INTERVAL, partial(prune, shard)) for shard in store.shards]
+    def prune_refusals(shard: Shard) -> None:
+        if (time := before(conf.REFUSAL_RETENTION_DAYS)) is not None:
+            while shard.prune_refusals(time):
+                pass
+
+    def prune_dead_letters(letters: DeadLetters) -> None:
+        if (time := before(conf.DEAD_LETTER_RETENTION_DAYS)) is not None:
+            while pruned := letters.prune(time):
+                logger.warning("deleted %d dead letters from before %s that nobody settled", pruned, time)
+
+    return [
+        *((PRUNE_INTERVAL, partial(prune_refusals, shard)) for shard in store.shards),
+        *((PRUNE_INTERVAL, partial(prune_dead_letters, letters)) for letters in dead_letters),
+    ]

@@ -11,7 +11,7 @@ from math import inf
 from weakref import WeakKeyDictionary
 
 from enode_django.commanding.entries import Finished
-from enode_django.commanding.results import CommandStatus
+from enode_django.commanding.results import CommandStatus, Crash
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.ids import made_at
 from enode_django.processors.statistics import Outcomes, Statistics
@@ -70,15 +70,17 @@ class BatchMeter:
 
 
 def outcomes_of(finished: Sequence[Finished]) -> Outcomes:
-    failed = unchanged = 0
+    failed = unchanged = crashed = 0
     for _, record, result in finished:
         if record is not None:
             if record.version is None:
                 failed += 1
+        elif isinstance(result, Crash):
+            crashed += 1
         elif result is not None:
             failed += result.status is CommandStatus.FAILED
             unchanged += result.status is CommandStatus.NOTHING_CHANGED
-    return Outcomes(len(finished) - failed - unchanged, unchanged, failed)
+    return Outcomes(len(finished) - failed - unchanged - crashed, unchanged, failed, crashed)
 
 
 def _age(command_id: str) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 from enode_django.equeue.administration import list_groups
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.processors.watching import Watch
 
 WATCH_INTERVAL = 5.0
@@ -29,14 +30,17 @@ class Observations:
     Before `start` only the supervisor's report is known.
     """
 
-    def __init__(self, transport: Transport, topics: Sequence[str], store: EventStore) -> None:
+    def __init__(
+        self, transport: Transport, topics: Sequence[str], store: EventStore, dead_letters: Sequence[DeadLetters]
+    ) -> None:
         self._transport = transport
         self._topics = topics
         self._store = store
+        self._dead_letters = dead_letters
         self._report: dict[str, Any] = {}
         self._turned_at = time.monotonic()
         self._queue: Watch[Backlog] | None = None
-        self._shards: Watch[None] | None = None
+        self._shards: Watch[int] | None = None
 
     def start(self, *, with_store: bool = True) -> None:
         """``with_store``: health is asked for, not figures alone."""
@@ -54,12 +58,16 @@ class Observations:
         self._turned_at = time.monotonic()
 
     def figures(self) -> dict[str, Any]:
-        backlog = self._queue.answer if self._queue is not None else None
-        return self._report if backlog is None else {**self._report, "backlog": backlog}
+        """The supervisor's report, with what is known of the queue and the store."""
+        asked = (("backlog", self._queue), ("dead_letters", self._shards))
+        known = {name: watch.answer for name, watch in asked if watch is not None and watch.answer is not None}
+        return {**self._report, **known}
 
-    def _ask_store(self) -> None:
+    def _ask_store(self) -> int:
+        """How many dead letters there are."""
         for shard in self._store.shards:
             shard.heads(["?"])
+        return sum(letters.count() for letters in self._dead_letters)
 
     # -- health ---------------------------------------------------------------------------------------------------
 

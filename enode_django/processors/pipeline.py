@@ -12,7 +12,6 @@ Between threads go lists of messages that nobody changes any more.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -20,8 +19,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from enode_django.commanding import flow
+from enode_django.commanding.burying import answered_keys, crashed_among, is_kept, letters_of
 from enode_django.commanding.committing import Committer
-from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
+from enode_django.commanding.entries import STORED, Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader
@@ -42,13 +42,13 @@ from enode_django.equeue.portions import portions
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore, Shard
+from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
 from enode_django.processors.amounts import (
     FIRST_LOOKUP,
     HANDLE_BYTES,
     LOOKUP_BYTES,
     Sized,
-    size_of_broken,
     size_of_entries,
     size_of_entry,
 )
@@ -57,7 +57,7 @@ from enode_django.processors.housekeeping import Housekeeper, queue_keepers, sto
 from enode_django.processors.measuring import BatchMeter
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
-from enode_django.runtime import make_producer, make_retries, make_snapshots, make_states
+from enode_django.runtime import make_dead_letters, make_producer, make_retries, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind
 from enode_django.tracing import current_tracing
 
@@ -133,6 +133,7 @@ class Pipeline:
         self._store = store
         self._statistics = statistics
         self._meter = BatchMeter(statistics)
+        self._dead_letters = make_dead_letters(store)
         self._tracing = current_tracing()
         shards = len(store.shards)
         self._router = MailboxRouter(conf.COMMAND_MAILBOXES, conf.EVENT_MAILBOXES, shards, store.place_of)
@@ -160,12 +161,11 @@ class Pipeline:
             make_producer(transport),
             remembered,
             event_topic=conf.EVENT_TOPIC,
-            command_topic=conf.COMMAND_TOPIC,
             persist=until_it_works,
             commit=lambda: until_it_works(self.consumer.commit),
         )
         self._keepers = queue_keepers(conf, [self.consumer])
-        self._pruner = Housekeeper(store_duties(conf, self.consumer, store))
+        self._pruner = Housekeeper(store_duties(conf, self.consumer, store, self._dead_letters))
         self._commands: list[Mailbox[CommandItem]] = [
             Mailbox(f"enode-commands-{n}", _command_weight) for n in range(self._router.command_mailboxes)
         ]
@@ -175,7 +175,6 @@ class Pipeline:
         self._finished: Mailbox[Sized[Finished]] = Mailbox("enode-publisher", _weight)
         # One for each shard: that one is away must not stop the others.
         self._rooms = [Room(max(1, conf.MAX_UNFINISHED_BYTES // shards)) for _ in range(shards)]
-        self._unlimited = Room(sys.maxsize)
         self._lookups = [
             Lookups(first=FIRST_LOOKUP, most=max(1, conf.PULL_MAX_BATCH), most_bytes=LOOKUP_BYTES)
             for _ in self._commands
@@ -341,9 +340,7 @@ class Pipeline:
     def _route(self, received: Received) -> Collection[int]:
         """Returns the places of the shards whose aggregates the commands are for."""
         if received.finished:
-            size = size_of_broken(received.finished)
-            self._unlimited.take(size)
-            self._finished.post(Sized(received.finished, size, self._unlimited))
+            self._route_finished(received.finished)
         if len(self._commands) == 1:
             if received.commands:
                 self._commands[0].post(Commands(received.commands, received.is_backlog))
@@ -355,6 +352,20 @@ class Pipeline:
             if share:
                 box.post(Commands(share, received.is_backlog))
         return {self._router.shard_of(number) for number, share in enumerate(shares) if share}
+
+    def _route_finished(self, finished: Sequence[Finished]) -> None:
+        """What is broken belongs to no aggregate: the first event mailbox keeps it."""
+        broken = [
+            Entry(STORED, one.envelope.aggregate_root_id, 0, one.envelope, None, None, one.result)
+            for one in finished
+            if is_kept(one.envelope, one.result)
+        ]
+        answered = [one for one in finished if not is_kept(one.envelope, one.result)]
+        room = self._rooms[self._router.shard_beside(0)]
+        if broken:
+            self._events[0].post(Sized(broken, 0, room))
+        if answered:
+            self._finished.post(Sized(answered, 0, room))
 
     # -- command mailboxes ----------------------------------------------------------------------------------------
 
@@ -454,10 +465,11 @@ class Pipeline:
 
     def _run_event_mailbox(self, box: Mailbox[Sized[Entry]]) -> None:
         committer = Committer(self._store, persist=self._persist, clock=time.monotonic)
+        letters = self._dead_letters[self._router.shard_beside(self._events.index(box))]
         while (items := box.take(self._conf.COPY_MAX_BATCH)) is not None:
             if items:
                 for batch in self._divided(_joined(items)):
-                    self._commit(committer, batch)
+                    self._commit(committer, letters, batch)
                 items.clear()  # else they stay in memory until the next ones come
 
     def _divided(self, batch: Sized[Entry]) -> Iterable[Sized[Entry]]:
@@ -468,13 +480,15 @@ class Pipeline:
         pieces = portions(batch.items, size_of_entry, most_bytes=most_bytes, most_items=most)
         return (Sized(some, size_of_entries(some), batch.room) for some in pieces)
 
-    def _commit(self, committer: Committer, batch: Sized[Entry]) -> None:
+    def _commit(self, committer: Committer, letters: DeadLetters, batch: Sized[Entry]) -> None:
         began, clock = self._tracing.now(), time.perf_counter()
         committed = committer.commit(batch.items)
         self._meter.stored(committed.finished, len(committed.recoveries), committer.store_seconds)
         self._tracing.batch("commit", (one.envelope for one in committed.finished), began)
         if flow.is_told():
             flow.tell_committed(committed, time.perf_counter() - clock)
+        if crashed := crashed_among(committed.finished):
+            until_it_works(partial(letters.keep, letters_of(crashed), answered_keys(crashed)))
         if committed.finished:
             batch.room.take(committer.found_bytes)
             self._finished.post(Sized(committed.finished, batch.size + committer.found_bytes, batch.room))

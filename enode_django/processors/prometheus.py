@@ -41,7 +41,7 @@ HISTOGRAMS = {
     "store_seconds": ("enode_store_seconds", "What the event store took to store a batch."),
 }
 LATENCIES = {"pulled_to_durable": "pulled", "sent_to_durable": "sent"}
-OUTCOMES = ("succeeded", "unchanged", "failed")
+OUTCOMES = ("succeeded", "unchanged", "failed", "crashed")
 ROLES = {"command": "workers", "event": "event_workers"}
 
 
@@ -57,6 +57,7 @@ class _Figures(Collector):
             yield from self._commands()
             yield from self._subscribers()
             yield self._backlog()
+            yield from self._dead_letters()
             yield from self._workers()
 
     def _plain(self) -> Iterator[Metric]:
@@ -106,6 +107,12 @@ class _Figures(Collector):
             for group, count in groups.items():
                 backlog.add_metric([topic, group], count)
         return backlog
+
+    def _dead_letters(self) -> Iterator[Metric]:
+        """Nothing while the event store cannot be asked: 0 would say that all is well."""
+        if "dead_letters" in self._figures:
+            count = self._figures["dead_letters"]
+            yield GaugeMetricFamily("enode_dead_letters", "Dead letters of commands.", value=count)
 
     def _workers(self) -> Iterator[Metric]:
         for metric, prefix, text in (

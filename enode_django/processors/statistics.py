@@ -18,14 +18,16 @@ MOMENTARY = frozenset({"cached_aggregates", "unfinished", "waiting_for_help", LA
 
 
 class Outcomes(NamedTuple):
-    """How the commands of a batch have ended; ``failed`` are the refused ones, too."""
+    """How the commands of a batch have ended; ``failed`` were refused, or are their sender's mistake, and ``crashed``
+    ended by any other exception."""
 
     succeeded: int
     unchanged: int
     failed: int
+    crashed: int = 0
 
 
-NONE = Outcomes(0, 0, 0)
+NONE = Outcomes(0, 0, 0, 0)
 
 
 class _Followed(NamedTuple):

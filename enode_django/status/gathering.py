@@ -15,9 +15,9 @@ from enode_django.status.lags import ask_lags
 from enode_django.status.parts import Finding, Part, Status, bad
 from enode_django.status.processors import ask_mailboxes, ask_processors
 from enode_django.status.queue import ask_backlog, ask_queue
-from enode_django.status.work import ask_jobs, ask_parked
+from enode_django.status.work import ask_jobs, ask_letters, ask_parked
 
-PARTS = ("database", "shards", "queue", "processors", "mailboxes", "backlog", "lag", "parked", "jobs")
+PARTS = ("database", "shards", "queue", "processors", "mailboxes", "backlog", "lag", "letters", "parked", "jobs")
 TIMEOUT = 5.0
 
 
@@ -47,6 +47,7 @@ def _questions() -> list[_Question]:
     return [
         *(_Question("database", f"database {alias}", partial(ask_database, alias)) for alias in _databases()),
         *(_Question("shards", f"shard {alias}", partial(ask_shard, alias)) for alias in conf().event_databases),
+        *(_Question("letters", f"shard {alias}", partial(ask_letters, alias)) for alias in conf().event_databases),
         _Question("queue", "queue", ask_queue),
         _Question("backlog", "queue", ask_backlog),
         _Question("lag", "lag", ask_lags),

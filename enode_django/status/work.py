@@ -1,4 +1,4 @@
-"""What needs somebody's attention: what is parked, and the batch jobs."""
+"""What needs somebody's attention: dead letters, what is parked, and the batch jobs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,25 @@ from typing import Any, NamedTuple
 from django.db.models import Count, Max, Q
 from django.db.models.functions import Now
 
+from enode_django.conf import POSTGRES, conf
 from enode_django.job_leases import job_database, with_lease_state
 from enode_django.job_texts import in_words, state_of
-from enode_django.models import Job, JobState, ParkedEvent
+from enode_django.models import DeadLetter, Job, JobState, ParkedEvent
 from enode_django.status.databases import subscriber_databases
 from enode_django.status.parts import Finding, Problem, degraded
 
 LATELY = timedelta(hours=24)
 MOST_JOBS = 20
+
+
+class LettersRow(NamedTuple):
+    """Dead letters of commands in one database of the event store. ``newest``: when one of them failed last."""
+
+    database: str
+    command_type: str
+    error_type: str
+    letters: int
+    newest: datetime
 
 
 class ParkedRow(NamedTuple):
@@ -34,6 +45,19 @@ class JobRow(NamedTuple):
     state: str
     started_at: datetime
     progress: str
+
+
+def ask_letters(alias: str) -> Finding:
+    """Those of commands; of consumers' own, `manage.py equeue dead-letters` knows."""
+    if conf().event_store_backend != POSTGRES:
+        return Finding()
+    kinds = DeadLetter.objects.using(alias).values_list("command_type", "error_type")
+    counted = kinds.annotate(Count("pk"), Max("last_failed_at")).order_by("command_type", "error_type")
+    rows = [LettersRow(alias, *row) for row in counted]
+    many = sum(row.letters for row in rows)
+    tell = f"see manage.py equeue dead-letters {conf().CONSUMER_GROUP}, mend what is wrong, and requeue or discard them"
+    problems = [degraded(f"{many:,} dead letters of commands in {alias!r}: {tell}")] if many else []
+    return Finding(rows, problems)
 
 
 def ask_parked() -> Finding:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator, ExitStack
 from typing import Any, Self, TypeVar
 
+from enode_django.commanding.bus import CrashHandler, nobody
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished
 from enode_django.commanding.loading import AggregateLoader, events_of
@@ -21,6 +22,7 @@ from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.eventing.follower import RAISE, Follower
+from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
@@ -54,8 +56,10 @@ class InlineCommandBus:
         metadata = current_metadata()
         self._take([_envelope(command, metadata, expected_version) for command in commands])
 
-    def forward(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
-        self._take([_envelope(command, metadata) for command, metadata in commands])
+    def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
+        self._take(
+            [_envelope(command, metadata, crash_handler=crash_handler(command)) for command, metadata in commands]
+        )
 
     def _take(self, envelopes: Sequence[Envelope]) -> None:
         with self._lock:
@@ -91,7 +95,8 @@ class InlineCommandBus:
 
     def _follower(self, subscriber: Subscriber) -> Follower:
         """What a handler raises is raised to the test."""
-        runner = Runner(make_applier(subscriber, self._store, self.forward), once)
+        handler = crash_handler(subscriber)
+        runner = Runner(make_applier(subscriber, self._store, lambda some: self.forward(some, handler)), once)
         for shard in self._store.shards:
             runner.applier.subscribe(shard)
         return Follower(runner, policy=RAISE, notify=lambda notices: None)
@@ -141,15 +146,20 @@ class InlineCommandBus:
         self.results.append(decode_result(encode_result(result)))
 
 
-def _envelope(command: Command, metadata: Metadata, expected_version: int | None = None) -> Envelope:
+def _envelope(
+    command: Command, metadata: Metadata, expected_version: int | None = None, crash_handler: str = ""
+) -> Envelope:
     """As the queue would deliver it: encoded and decoded."""
-    wire = decode_command(encode_command(command, encode_metadata(metadata), "", expected_version))
+    body = encode_command(command, encode_metadata(metadata), "", expected_version)
+    wire = decode_command(body)
     return Envelope(
         wire.id,
         wire.aggregate_root_id,
         wire.type_name,
         restore_command(wire),
         metadata=wire.metadata,
+        body=body,
+        crash_handler=crash_handler,
         expected_version=wire.expected_version,
     )
 

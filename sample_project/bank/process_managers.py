@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from enode_django import Command, ProcessManager, handles
+from enode_django import Command, CommandCrashed, ProcessManager, handles, handles_crash
 from sample_project.bank.domain import (
     AccountIsClosed,
     CancelReservation,
@@ -70,6 +70,14 @@ class TransferProcess(ProcessManager):
         """Deposits and withdrawals at the counter are refused, too: those name no transfer."""
         if refusal.transfer is not None:
             yield CancelTransfer(aggregate_root_id=refusal.transfer, reason=refusal.message)
+
+    @handles_crash(ReserveWithdrawal, ReserveDeposit)
+    def not_reserved(self, crash: CommandCrashed) -> Iterator[Command]:
+        """Nothing has moved yet, so nobody needs to wait until it is mended. What crashes later has to be done in the
+        end: it becomes a dead letter, to be sent again."""
+        command = crash.command
+        if isinstance(command, ReserveWithdrawal | ReserveDeposit):
+            yield CancelTransfer(aggregate_root_id=command.transfer, reason="It could not be carried out.")
 
     @handles(TransferCancelled)
     def cancelled(self, event: TransferCancelled) -> Iterator[Command]:

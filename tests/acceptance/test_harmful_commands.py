@@ -24,7 +24,7 @@ def test_a_command_that_ends_its_process_or_never_returns_is_failed_after_three_
         assert processors.count("hangs in the command at queue") >= 3
         assert processors.count("died: killed by SIGKILL; starting another") >= 3
     stack.check()
-    assert {letter[1][0] for letter in stack.dead_letters()} == {"CommandKilledWorker"}
+    assert {error for _, error in stack.dead_letters()} == {"CommandKilledWorker"}
 
 
 def fail(stack: Stack, command: Command) -> None:

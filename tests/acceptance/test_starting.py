@@ -47,7 +47,7 @@ def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it_or_is_fail
     assert after is not None
     assert (after.status, after.version) == (CommandStatus.SUCCESS, 4)
     stack.check()
-    assert [letter[1][0] for letter in stack.dead_letters()] == ["UnknownMessageType"]
+    assert [error for _, error in stack.dead_letters()] == ["UnknownMessageType"]
 
 
 def test_without_what_it_needs_it_says_so_and_does_not_start(stack: Stack) -> None:

@@ -13,7 +13,9 @@ from pytest_django import DjangoDbBlocker
 
 from enode_django.admin import links
 from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters
 from enode_django.history import causation
+from enode_django.management.dead_letters import Choice, discard
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
 from tests.admin.people import logged_in
@@ -110,3 +112,22 @@ def test_a_shard_that_is_away_hides_nothing_of_the_others(reader: Client) -> Non
         assert reader.get(links.aggregate_url(FIRST)).status_code == 503
         with away(ALIASES[1]):
             assert reader.get(LIST, {"q": "c1"}).status_code == 503
+
+
+def test_dead_letters_lie_in_the_shards_of_their_aggregates_each_with_its_list(client: Client) -> None:
+    for alias, id in zip(ALIASES, (FIRST, SECOND), strict=True):
+        letter = DeadLetter(id, "c", id, "gone.Do", "commands", 0, 0, "KeyError", "", b"", False)
+        PostgresDeadLetters(alias).keep([letter])
+    logged_in(client, "view_deadletter")
+
+    def found(**parameters: str) -> list[str]:
+        listing = client.get("/admin/enode_django/deadletter/", parameters).context["cl"]
+        return [row.aggregate_root_id for row in listing.result_list]
+
+    assert found() == [FIRST]
+    assert found(database=ALIASES[1]) == [SECOND]
+    assert [(alias, [row.aggregate_root_id for row in rows]) for alias, rows in Choice(["c"]).letters()] == [
+        (ALIASES[0], [FIRST]),
+        (ALIASES[1], [SECOND]),
+    ]
+    assert discard(Choice(["c"])) == 2

@@ -14,8 +14,11 @@ from django.test import Client, override_settings
 from django.urls import resolve
 from rest_framework.throttling import ScopedRateThrottle, UserRateThrottle
 
+from enode_django import Metadata, execute_command
 from enode_django.api.base import ApiView, Throttle, throttles
 from enode_django.api.commands import CommandsView
+from enode_django.api.outcomes import failure_of
+from enode_django.failures import BROKEN, status_of, text_of
 from enode_django.models import EventStream
 from enode_django.testing.inline import InlineCommandBus
 from tests.api import commands
@@ -114,6 +117,19 @@ def test_other_failures_have_a_status_of_their_own(
     response = sender.send(type_name, "a", fields, query="?wait=executed")
     assert problem(response, status)["type"] == f"urn:problem-type:{kind}"
     assert b"swordfish" not in response.content
+
+
+def test_a_crash_that_a_process_manager_handles_tells_nobody_else_what_it_was(bus: InlineCommandBus) -> None:
+    """It is stored as a refusal, but is none that was meant for people."""
+    crashing = commands.Break(aggregate_root_id="a", id="k", how="worse")
+    bus.forward([(crashing, Metadata())], lambda command: "api.process")
+    assert EventStream.objects.filter(command_id="k", version=None).exists()
+    result = execute_command(crashing)
+    told = failure_of(result)
+    assert told is not None
+    assert told.body["type"] == "urn:problem-type:enode:failed"
+    assert status_of(result) == told.status_code == BROKEN
+    assert "swordfish" not in f"{told.body} {text_of(result)}"
 
 
 def test_an_aggregate_is_not_made_twice(sender: Caller, bus: InlineCommandBus) -> None:

@@ -189,3 +189,20 @@ def test_topic_whose_name_is_too_long_for_a_directory_is_refused(opened: Callabl
     with pytest.raises(QueueError, match="cannot name a topic"):
         first.state.create_topic(name, 1)
     assert first.state.coordinator.topics == {}
+
+
+def test_dead_letters_that_are_not_settled_count_as_what_nobody_consumes(opened: Callable[[], Opened]) -> None:
+    """Whoever settles one leaves a group behind, which would keep the others, and all files behind them, for ever."""
+    current = opened()
+    state = current.state
+    state.create_topic("dead.billing", 1)
+    current.send("dead.billing", 0, 1)
+    assert state.consumed("dead.billing", 0) is None
+    lease = state.acquire("requeue", "dead.billing", 0, "somebody", 60.0, 0)
+    state.commit("requeue", "dead.billing", {0: Commit(lease.epoch, 1)})
+    assert state.consumed("dead.billing", 0) is None
+    state.commit("requeue", "dead.billing", {0: Commit(lease.epoch, 2)})
+    assert state.consumed("dead.billing", 0) == 2
+    state.create_topic("orders", 1)
+    state.acquire("billing", "orders", 0, "somebody", 60.0, 0)
+    assert state.consumed("orders", 0) == 0

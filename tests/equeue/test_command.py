@@ -219,6 +219,7 @@ def test_dead_letters_are_discarded_for_good(queue: MemoryTransport, monkeypatch
     assert equeue("discard", "billing", "--all", "--yes").strip() == "nothing to discard"
 
 
+@pytest.mark.django_db
 def test_dead_letters_are_shown_and_sent_anew(queue: MemoryTransport) -> None:
     assert equeue("dead-letters").strip() == "no dead letters"
     queue.send("orders", {0: texts("good", "bad")})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from enode_django.equeue.broker.retention import QueuePart, Retention
+from enode_django.equeue.broker.retention import Notices, QueuePart, Retention
 from enode_django.equeue.broker.store import MessageStore
 from tests.equeue.storing import chunks, messages, opened, send
 
@@ -42,10 +42,31 @@ def test_limits_say_what_is_due(retention: Retention, due: bool) -> None:
 
 def test_what_a_group_needs_is_spared() -> None:
     parts = [QueuePart("orders", 0, 10, 0.0), QueuePart("orders", 1, 5, 0.0)]
-    assert Retention().spares(parts, lambda topic, queue: (10, 4)[queue])
-    assert not Retention().spares(parts, lambda topic, queue: (10, 5)[queue])
-    assert Retention().spares(parts, no_group)
-    assert not Retention(delete_unconsumed=True).spares(parts, no_group)
+    notices = Notices()
+    assert Retention().spares(parts, lambda topic, queue: (10, 4)[queue], notices, now=1.0)
+    assert not Retention().spares(parts, lambda topic, queue: (10, 5)[queue], notices, now=1.0)
+    assert Retention().spares(parts, no_group, notices, now=1e9)
+    assert not Retention(delete_unconsumed=True).spares(parts, no_group, notices, now=1.0)
+
+
+def test_what_nobody_consumes_goes_by_its_age_after_a_notice(caplog: pytest.LogCaptureFixture) -> None:
+    """Also of a broker that was away for longer than the age, or did not delete such messages before."""
+    rule, notices, day = Retention(max_age=3 * 86_400), Notices(), 86_400.0
+    old, young = QueuePart("audit", 0, 10, 0.0), QueuePart("lonely", 0, 10, 9 * day)
+    for now in (1.9 * day, 2.1 * day, 2.9 * day):
+        assert rule.spares([old], no_group, notices, now=now)
+    assert caplog.text.count("nobody consumes topic 'audit'") == 1
+    assert "24 hours" in caplog.text
+    assert not rule.spares([old], no_group, notices, now=3.2 * day)
+    assert rule.spares([young], no_group, notices, now=20 * day), "nobody was told yet"
+    assert "nobody consumes topic 'lonely'" in caplog.text
+    assert not rule.spares([young], no_group, notices, now=21.1 * day)
+    assert rule.spares([QueuePart("lonely", 1, 10, 19 * day)], no_group, notices, now=21.1 * day), "it is too young"
+    assert rule.spares([old], everything_but_the_last, notices, now=99 * day), "a group needs it"
+
+
+def everything_but_the_last(topic: str, queue: int) -> int:
+    return 9
 
 
 def filled(directory: Path, *, count: int = 40) -> tuple[MessageStore, list[float]]:
@@ -101,7 +122,6 @@ def test_all_limits_together_delete_less(tmp_path: Path) -> None:
         (lambda topic, queue: 3, 1),
         (lambda topic, queue: (20, 5)[queue], 2),
         (everything, 9),
-        (no_group, 0),
     ],
 )
 def test_what_a_group_has_not_consumed_stays(
@@ -112,6 +132,18 @@ def test_what_a_group_has_not_consumed_stays(
     assert store.delete(Retention(max_age=1), consumed) == deleted
     assert left(store) == list(range(4 * deleted, 40))
     assert store.delete(Retention(max_age=1, delete_unconsumed=True), consumed) == 9 - deleted
+    store.abandon()
+
+
+def test_letters_and_topics_that_nobody_consumes_hold_back_no_file_longer_than_the_age(tmp_path: Path) -> None:
+    store, now = filled(tmp_path)
+    rule = Retention(max_age=90)
+    assert store.delete(rule, no_group) == 0
+    now[0] += 65
+    assert store.delete(rule, no_group) == 0, "the oldest are 105 s old, and nobody was told before"
+    now[0] += 31
+    assert store.delete(rule, no_group) == 9
+    assert left(store) == list(range(36, 40))
     store.abandon()
 
 

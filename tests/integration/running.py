@@ -13,7 +13,7 @@ from django.db import connection
 from django.test import override_settings
 
 from enode_django.conf import conf
-from enode_django.eventing.publisher import dead_letter_topic
+from enode_django.models import DeadLetter
 from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
 from enode_django.runtime import make_store, make_transport
@@ -68,10 +68,8 @@ class Processors:
     def published(self) -> list[bytes]:
         return self.messages(conf().EVENT_TOPIC)
 
-    def dead_letters(self) -> list[bytes]:
-        topic = dead_letter_topic(conf().COMMAND_TOPIC)
-        self.transport.create_topic(topic, self.queues)
-        return self.messages(topic)
+    def dead_letters(self) -> list[DeadLetter]:
+        return list(DeadLetter.objects.filter(topic=conf().COMMAND_TOPIC))
 
 
 @contextlib.contextmanager

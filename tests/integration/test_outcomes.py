@@ -33,7 +33,7 @@ from enode_django.middleware import EnodeMiddleware
 from enode_django.models import EventStream
 from enode_django.runtime import current_bus, make_store
 from enode_django.serialization.codec import decode_metadata, encode_command, encode_stream
-from enode_django.serialization.plain import pack, unpack
+from enode_django.serialization.plain import pack
 from tests.integration.notebook import (
     ChangeTitle,
     ChangeTitleLoudly,
@@ -240,23 +240,18 @@ def send_bytes(key: str, *bodies: bytes) -> None:
     transport.close()
 
 
-def letter(body: bytes) -> tuple[list[Any], list[str], bytes]:
-    place, reason, content = unpack(body)
-    return place, reason, content
-
-
 def test_garbage_is_dead_lettered_with_its_position_and_the_queue_goes_on(
     running: Processors, note: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     send_bytes(note, b"garbage", b"", pack([1, 2]), pack((1, "notebook.Count", "", note, {}, b"", "")))
     assert execute(Count(aggregate_root_id=note)).value == 1
     letters = wait_for(lambda: len(found := running.dead_letters()) == 4 and found)
-    assert {letter(body)[2] for body in letters} >= {b"garbage", b""}
-    for place, (name, text), _ in map(letter, letters):
-        topic, queue, offset = place
-        assert topic == conf().COMMAND_TOPIC
-        assert f"{topic}/{queue}, offset {offset}: {text}" in caplog.text
-        assert name in ("MalformedMessage", "InvalidId")
+    assert {bytes(letter.body) for letter in letters} >= {b"garbage", b""}
+    for letter in letters:
+        text = letter.error.strip().rpartition(": ")[2]
+        assert f"{letter.topic}/{letter.queue}, offset {letter.message_offset}: " in caplog.text
+        assert text in caplog.text
+        assert letter.error_type in ("MalformedMessage", "InvalidId")
 
 
 def test_field_of_the_wrong_type_is_answered_and_dead_lettered(running: Processors, note: str) -> None:
@@ -268,7 +263,9 @@ def test_field_of_the_wrong_type_is_answered_and_dead_lettered(running: Processo
     assert [failed(answer)[0] for answer in answers] == ["InvalidField"] * 2
     assert "ChangeTitle.title" in answers[0].error_message
     assert "'tilte'" in answers[1].error_message
-    assert body in {letter(found)[2] for found in wait_for(running.dead_letters)}
+    letters = wait_for(lambda: len(found := running.dead_letters()) == 2 and found)
+    assert body in {bytes(letter.body) for letter in letters}
+    assert all(letter.is_answered for letter in letters)
     assert execute(Count(aggregate_root_id=note)).value == 1
     inbox.close()
 

@@ -12,10 +12,10 @@ from enode_django.domain import refusals
 from tests.meta.tree import ROOT
 
 PUBLIC = {
-    "AggregateRoot", "Command", "CommandContext", "CommandResult", "CommandStatus", "DomainEvent", "DomainException",
-    "Metadata", "ModelProjection", "ProcessManager", "Projection", "Retry", "VersionMismatch", "WaitFor",
-    "aexecute_command", "applies", "asend_command", "command_handler", "event_handler", "execute_command", "handles",
-    "metadata", "send_command", "send_command_on_commit", "send_commands", "upcasts",
+    "AggregateRoot", "Command", "CommandContext", "CommandCrashed", "CommandResult", "CommandStatus", "DomainEvent",
+    "DomainException", "Metadata", "ModelProjection", "ProcessManager", "Projection", "Retry", "VersionMismatch",
+    "WaitFor", "aexecute_command", "applies", "asend_command", "command_handler", "event_handler", "execute_command",
+    "handles", "handles_crash", "metadata", "send_command", "send_command_on_commit", "send_commands", "upcasts",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from enode_django.equeue.messages import GroupState
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventstore.dead_letters import DeadLetter, MemoryDeadLetters
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable, TransportUnavailable
 from enode_django.processors import crew, observing, probes
@@ -56,10 +57,20 @@ def store() -> Store:
 
 
 @pytest.fixture
-def seen(queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observations]:
+def letters() -> MemoryDeadLetters:
+    """One letter of a shard."""
+    letters = MemoryDeadLetters()
+    letters.keep([DeadLetter("k", "c", "x", "t", "commands", 0, 0, "KeyError", "", b"", False)])
+    return letters
+
+
+@pytest.fixture
+def seen(
+    queue: Queue, store: Store, letters: MemoryDeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Observations]:
     monkeypatch.setattr(observing, "WATCH_INTERVAL", 0.01)
     monkeypatch.setattr(observing, "ANSWERS_WITHIN", 0.1)
-    observations = Observations(queue, ["commands"], store)
+    observations = Observations(queue, ["commands"], store, [letters, letters])
     observations.start()
     yield observations
     observations.stop()
@@ -74,7 +85,7 @@ def test_what_works_is_live_and_ready(seen: Observations) -> None:
     seen.look(WELL)
     wait_for(lambda: seen.is_not_ready() == [])
     assert seen.is_not_live() == []
-    assert seen.figures() == {**WELL, "backlog": {"commands": {"processors": 3}}}
+    assert seen.figures() == {**WELL, "backlog": {"commands": {"processors": 3}}, "dead_letters": 2}
 
 
 def test_it_is_not_ready_before_the_workers_are_up(seen: Observations) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from enode_django import ids
 from enode_django.commanding.entries import Envelope, Finished
-from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.commanding.results import CommandResult, CommandStatus, crash
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import StreamRecord
 from enode_django.ids import new_id
@@ -56,8 +56,13 @@ def test_outcomes_are_counted_as_their_senders_see_them() -> None:
         finished(status=CommandStatus.NOTHING_CHANGED),
         finished(status=CommandStatus.FAILED),
         finished(version=2),
+        Finished(
+            Envelope("crashed", "x", "bank.Deposit", None),
+            None,
+            crash("crashed", "x", KeyError("k"), with_traceback=False),
+        ),
     ]
-    assert outcomes_of(batch) == Outcomes(succeeded=2, unchanged=1, failed=2)
+    assert outcomes_of(batch) == Outcomes(succeeded=2, unchanged=1, failed=2, crashed=1)
 
 
 def test_a_command_was_pulled_when_the_pull_that_brought_it_returned() -> None:

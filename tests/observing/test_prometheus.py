@@ -23,12 +23,12 @@ def figures() -> dict[str, Any]:
     statistics.gauges["cached_aggregates"] = lambda: 3
     statistics.gauges["unfinished"] = lambda: 4
     statistics.gauges["waiting_for_help"] = lambda: 1
-    statistics.count_batch(7, 1, Outcomes(4, 2, 1))
+    statistics.count_batch(7, 1, Outcomes(3, 2, 1, 1))
     statistics.count_published(6)
     statistics.measure(store_seconds=0.004, pulled_to_durable=0.02, sent_to_durable=700.0)
     statistics.set_followed('bank."Ledger"\\\n', 5, 1, 90.0)
     workers = {"workers": 2, "event_workers": 1, "planned_workers": 2, "planned_event_workers": 2, "restarts": 9}
-    return {**statistics.report(), **workers, "backlog": {"commands": {"processors": 12}}, "pids": [1, 2]}
+    return {**statistics.report(), **workers, "backlog": {"commands": {"processors": 12}}, "dead_letters": 2}
 
 
 def samples(figures: dict[str, Any]) -> dict[tuple[str, ...], float]:
@@ -43,9 +43,10 @@ def test_figures_become_metrics(figures: dict[str, Any]) -> None:
     found = samples(figures)
     expected = {
         ("enode_commands_finished_total",): 7,
-        ("enode_commands_total", "succeeded"): 4,
+        ("enode_commands_total", "succeeded"): 3,
         ("enode_commands_total", "unchanged"): 2,
         ("enode_commands_total", "failed"): 1,
+        ("enode_commands_total", "crashed"): 1,
         ("enode_commands_published_total",): 6,
         ("enode_conflicts_total",): 1,
         ("enode_worker_restarts_total",): 9,
@@ -63,6 +64,7 @@ def test_figures_become_metrics(figures: dict[str, Any]) -> None:
         ("enode_aggregates_parked_total", 'bank."Ledger"\\\n'): 1,
         ("enode_subscriber_lag_seconds", 'bank."Ledger"\\\n'): 10,
         ("enode_queue_backlog_messages", "processors", "commands"): 12,
+        ("enode_dead_letters",): 2,
         ("enode_workers", "event"): 1,
         ("enode_workers_planned", "event"): 2,
     }
@@ -74,7 +76,9 @@ def test_before_the_first_report_there_are_no_metrics() -> None:
 
 
 def test_a_supervisor_whose_workers_have_not_said_anything_yet_has_metrics() -> None:
-    assert samples({"workers": 0, "planned_workers": 2})[("enode_workers_planned", "command")] == 2
+    found = samples({"workers": 0, "planned_workers": 2})
+    assert found[("enode_workers_planned", "command")] == 2
+    assert ("enode_dead_letters",) not in found, "how many there are is not known"
 
 
 def test_every_metric_of_the_dashboard_exists(figures: dict[str, Any]) -> None:

@@ -163,13 +163,14 @@ class Worker:
 def envelope(
     command: Command, window: OffsetWindow | None = None, offset: int = 0, expected_version: int | None = None
 ) -> Envelope:
-    """As the queue would deliver it: encoded and decoded."""
-    wire = decode_command(encode_command(command, b"", "", expected_version))
+    """As the queue would deliver it: encoded and decoded. Its sender waits for the answer."""
+    wire = decode_command(encode_command(command, b"", "inbox", expected_version))
     return Envelope(
         wire.id,
         wire.aggregate_root_id,
         wire.type_name,
         restore_command(wire),
+        reply_to=wire.reply_to,
         window=window,
         offset=offset,
         expected_version=wire.expected_version,

@@ -1,4 +1,4 @@
-"""The last step: answer, publish, bury, move the window; a crash after any of them repeats, and loses nothing."""
+"""The last step: answer, publish, move the window; a crash after any of them repeats, and loses nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
 from enode_django.eventing.messages import decode_published
-from enode_django.eventing.publisher import EventPublisher, dead_letter_topic
+from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.exceptions import InvalidField, TransportUnavailable
-from enode_django.serialization.plain import unpack
+from enode_django.exceptions import TransportUnavailable
 from tests.races.counting import Add, AddWithin, Create, SetTotal
 from tests.races.harness import Clock, Worker
 
@@ -65,7 +64,6 @@ class Setting:
             Producer(self.transport, queues=2),
             self.remembered,
             event_topic="events",
-            command_topic="commands",
             persist=once,
             commit=self.commit,
         )
@@ -152,20 +150,6 @@ def test_failure_of_a_step_leaves_the_window_where_it_was(setting: Setting, step
     assert setting.window.committed == 4
     assert [answer.command_id for answer in setting.answers()] == ["0", "2", "3", "1"]
     assert list(dict.fromkeys(setting.events())) == [("0", 1), ("2", 2), ("3", None)]
-
-
-def test_dead_letter_keeps_place_reason_and_body_and_comes_before_the_window_moves(setting: Setting) -> None:
-    setting.window.add([0])
-    error = InvalidField("no such field")
-    envelope = Envelope(
-        "c", "x", "t", None, failed=error, window=setting.window, offset=0, body=b"body", reply_to=setting.inbox.address
-    )
-    setting.publisher.publish([Finished(envelope, None, failure("c", "x", error))])
-    topic = dead_letter_topic("commands")
-    assert setting.transport.log == [topic, "commit", "reply"]
-    (batch,) = setting.transport.pull(topic, {0: 0, 1: 0}, limit=9, wait=0)
-    assert unpack(batch.bodies[0]) == [["commands", 0, 0], ["InvalidField", "no such field"], b"body"]
-    assert [answer.error_type for answer in setting.answers()] == ["InvalidField"]
 
 
 def test_nobody_waiting_means_no_reply_and_nothing_kept(setting: Setting) -> None:

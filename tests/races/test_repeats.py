@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from enode_django.commanding.entries import EntryKind
-from enode_django.commanding.results import CommandStatus
+from enode_django.commanding.results import CommandStatus, Crash
 from enode_django.domain.messages import Command
 from enode_django.eventing.publisher import answer_of
 from enode_django.eventstore.memory import MemoryEventStore
@@ -132,6 +132,29 @@ def test_repeat_of_a_finished_command_keeps_its_answer_through_a_recovery(
     assert worker.answers["c"]  # whatever the state has become
     assert_history_is_whole(store, "x")
     assert_answers_are_final(store, worker.answers)
+
+
+def test_what_an_exception_ended_while_nobody_waited_is_decided_anew_once_it_is_finished(
+    store: MemoryEventStore, worker: Worker
+) -> None:
+    """It is kept as a dead letter, and sent again from there. Until then a copy ends as it did."""
+
+    def send(total: int) -> None:
+        for envelope in worker.send(FailUnless(aggregate_root_id="x", id="c", total=total)):
+            envelope.reply_to = ""
+
+    send(-1)
+    send(0)
+    worker.settle()
+    first, copy = (one for one in worker.finished if one.envelope.id == "c")
+    assert isinstance(first.result, Crash)
+    assert "LookupError" in first.result.traceback
+    assert copy.result == first.result
+    send(0)
+    worker.settle()
+    assert worker.finished[-1].record is not None  # handled, and this time it did not fail
+    assert_history_is_whole(store, "x")
+    assert worker.in_flight == 0
 
 
 def test_same_command_id_on_two_aggregates_is_two_commands(store: MemoryEventStore, worker: Worker) -> None:

@@ -16,7 +16,7 @@ def stored_in(*databases: str) -> override_settings:
     return override_settings(ENODE={"EVENT_STORE": {"DATABASES": [*databases]}})
 
 
-@pytest.mark.parametrize("model", ["eventstream", "Snapshot", "storegeneration", "shard"])
+@pytest.mark.parametrize("model", ["eventstream", "Snapshot", "storegeneration", "shard", "deadletter"])
 def test_tables_of_the_store_lie_in_its_shards_only(model: str) -> None:
     with stored_in("events0", "events1"):
         allowed = [ROUTER.allow_migrate(db, "enode_django", model) for db in ("default", "events0", "events1")]

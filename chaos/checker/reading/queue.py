@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import intern
 from typing import NamedTuple
 
-from chaos.checker.decoding import Undecodable, read_command_key, read_dead_letter, read_published
-from chaos.checker.facts import CommandKey, LogRecord, Published, Sample, digest_of
+from chaos.checker.decoding import Undecodable, read_published
+from chaos.checker.facts import LogRecord, Published, Sample, digest_of
 from chaos.checker.reading.problems import Problems
 
 
@@ -18,10 +17,6 @@ class Topics(NamedTuple):
     commands: str = "commands"
     events: str = "events"
     garbage: frozenset[str] = frozenset()
-
-    @property
-    def dead_letters(self) -> str:
-        return f"{self.commands}.dead-letters"
 
 
 @dataclass
@@ -33,7 +28,6 @@ class QueueLog:
 
     published: list[Published] = field(default_factory=list)
     trimmed: set[int] = field(default_factory=set)
-    dead: set[CommandKey] = field(default_factory=set)
     log: list[LogRecord] = field(default_factory=list)
     is_whole: bool = True
     samples: list[Sample] = field(default_factory=list)
@@ -41,7 +35,7 @@ class QueueLog:
 
 
 class MessageReader:
-    """Decodes the messages of the topics that are looked into, those of events and those of dead commands."""
+    """Decodes the messages of the topic that is looked into, that of events."""
 
     def __init__(self, found: QueueLog, topics: Topics, problems: Problems) -> None:
         self._found = found
@@ -49,15 +43,12 @@ class MessageReader:
         self._problems = problems
 
     def reads(self, topic: str) -> bool:
-        return topic in (self._topics.events, self._topics.dead_letters)
+        return topic == self._topics.events
 
     def read(self, topic: str, queue: int, offset: int, body: bytes) -> None:
         """Take a message of a topic that it `reads`."""
         try:
-            if topic == self._topics.events:
-                self._published(queue, offset, body)
-            else:
-                self._dead(body)
+            self._published(queue, offset, body)
         except Undecodable as error:
             if topic in self._topics.garbage:
                 self._found.garbage += 1
@@ -68,8 +59,3 @@ class MessageReader:
         stream = read_published(body)
         id, command_id = intern(stream.aggregate_root_id), intern(stream.command_id)
         self._found.published.append(Published(queue, offset, id, stream.version, command_id, digest_of(*stream)))
-
-    def _dead(self, body: bytes) -> None:
-        message = read_dead_letter(body)
-        with suppress(Undecodable):  # it may be a dead letter because it is no command
-            self._found.dead.add(read_command_key(message))

@@ -13,7 +13,7 @@ from chaos.checker.reading.lines import read_lines
 from chaos.checker.reading.problems import Problems
 from chaos.checker.reading.queue import QueueLog, Topics
 from chaos.checker.reading.redis_streams import read_redis
-from chaos.checker.reading.store import read_read_side, read_shards
+from chaos.checker.reading.store import read_dead_letters, read_read_side, read_shards
 
 
 class NoRun(Exception):
@@ -29,11 +29,12 @@ def read_facts(directory: Path) -> tuple[Facts, Problems]:
     clients = read_clients(directory / "clients", problems)
     read_side = read_read_side(run["read_database"], problems)
     queue = _queue(run, _garbage(directory / "faults.jsonl", problems), problems)
+    shards = run["shards"] or [run["read_database"]]
     facts = Facts(
         sends=clients.sends,
         acknowledged=frozenset(clients.acknowledged),
         answers=clients.answers,
-        stored=read_shards(run["shards"] or [run["read_database"]], problems),
+        stored=read_shards(shards, problems),
         published=queue.published,
         trimmed=frozenset(queue.trimmed),
         subscribers=run.get("subscribers", ()),
@@ -41,7 +42,7 @@ def read_facts(directory: Path) -> tuple[Facts, Problems]:
         log=queue.log,
         log_is_whole=queue.is_whole,
         samples=[*read_samples(directory / "offsets.jsonl", problems), *queue.samples],
-        dead=frozenset(queue.dead),
+        dead=read_dead_letters(shards, problems),
         garbage=queue.garbage,
         tables=read_side.tables,
         checkpoints=read_side.checkpoints,

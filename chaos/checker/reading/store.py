@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from chaos.checker.decoding import Undecodable, microseconds, read_contents
-from chaos.checker.facts import Parked, StoredRow, TableRow, digest_of
+from chaos.checker.facts import CommandKey, Parked, StoredRow, TableRow, digest_of
 from chaos.checker.reading.problems import Problems
 from chaos.checker.replay.read_models import COLUMNS
 
@@ -24,6 +24,7 @@ _STREAMS = """
     SELECT aggregate_root_type, aggregate_root_id, version, command_id, command_type, created_at, events, metadata
     FROM enode_django_eventstream
 """
+_DEAD = "SELECT command_id, aggregate_root_id FROM enode_django_deadletter WHERE command_id <> ''"
 # A projection that was rebuilt has other checkpoints than before.
 _CHECKPOINTS = """
     SELECT subscriber, aggregate_root_id, version FROM enode_django_checkpoint AS one WHERE generation = coalesce(
@@ -59,6 +60,17 @@ def read_shards(databases: Sequence[str], problems: Problems) -> list[StoredRow]
         except psycopg.Error as error:
             problems.add(f"shard {shard}", error)
     return rows
+
+
+def read_dead_letters(databases: Sequence[str], problems: Problems) -> frozenset[CommandKey]:
+    """The commands that were kept as dead letters, in all shards."""
+    dead: set[CommandKey] = set()
+    for shard, database in enumerate(databases):
+        try:
+            dead.update((intern(id), intern(root)) for id, root in _select(database, sql.SQL(_DEAD)))
+        except psycopg.Error as error:
+            problems.add(f"dead letters of shard {shard}", error)
+    return frozenset(dead)
 
 
 def _shard(shard: int, database: str, problems: Problems) -> Iterator[StoredRow]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
+
+logger = logging.getLogger(__name__)
+
+LONGEST_NOTICE = 86_400.0
+"""Seconds from when it is said that what nobody consumes will be deleted, until it is: a third of the age at most."""
 
 Consumed: TypeAlias = Callable[[str, int], int | None]
 """Of a topic's queue, the lowest offset that any consumer group still needs; None if no group consumes the topic."""
@@ -19,12 +25,34 @@ class QueuePart(NamedTuple):
     newest: float
 
 
+class Notices:
+    """When it was said of which topics that what nobody consumes of them will be deleted. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+
+    def allow(self, part: QueuePart, max_age: float, now: float) -> bool:
+        """Whether what nobody consumes may go by its age. The first time that it soon may, this is said, and after that
+        it stays for as long as the notice is, however old it is."""
+        notice, age = min(LONGEST_NOTICE, max_age / 3), now - part.newest
+        if age > max_age - notice and part.topic not in self._said:
+            self._said[part.topic] = now
+            left = max(notice, max_age - age)
+            logger.warning(
+                "nobody consumes topic %r: what is older than %.0f hours will be deleted, for the first time in %.0f "
+                "hours; let a group consume it, or raise RETENTION_AGE, to keep it",
+                *(part.topic, max_age / 3600, left / 3600),
+            )
+        return age > max_age and now - self._said[part.topic] >= notice
+
+
 class Retention(NamedTuple):
     """When the oldest file is due: it is older than ``max_age`` seconds, or all files together hold more than
     ``max_bytes`` or ``max_messages``; with ``all_limits`` only when every limit that is set says so. Without any limit
     nothing is ever due.
 
-    What a group still needs stays, and so does what no group consumes, unless ``delete_unconsumed``.
+    What a group still needs stays, unless ``delete_unconsumed``. What no group consumes, and dead letters, stay until
+    they are older than ``max_age`` and `Notices` allow it: else one of them would keep everything behind it for ever.
     """
 
     max_age: float | None = None
@@ -43,11 +71,14 @@ class Retention(NamedTuple):
         limits = [limit for limit in reached if limit is not None]
         return bool(limits) and (all(limits) if self.all_limits else any(limits))
 
-    def spares(self, parts: Sequence[QueuePart], consumed: Consumed) -> bool:
-        """Whether a file that is due has to stay because of what it holds."""
-        return not self.delete_unconsumed and not all(_is_consumed(part, consumed) for part in parts)
+    def spares(self, parts: Sequence[QueuePart], consumed: Consumed, notices: Notices, *, now: float) -> bool:
+        """Whether a file has to stay because of what it holds, should it be due."""
+        if self.delete_unconsumed:
+            return False
+        stay = [not self._may_go(part, consumed(part.topic, part.queue), notices, now) for part in parts]
+        return any(stay)  # each was looked at: notice is given of all of them
 
-
-def _is_consumed(part: QueuePart, consumed: Consumed) -> bool:
-    needed = consumed(part.topic, part.queue)
-    return needed is not None and needed >= part.beyond
+    def _may_go(self, part: QueuePart, needed: int | None, notices: Notices, now: float) -> bool:
+        if needed is None:
+            return self.max_age is not None and notices.allow(part, self.max_age, now)
+        return needed >= part.beyond

@@ -24,9 +24,12 @@ from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
 from enode_django.equeue.membership import Group
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
+from enode_django.equeue.retrying import dead_letter_topic
 from enode_django.exceptions import QueueError, QueueFull
 
 logger = logging.getLogger(__name__)
+
+_DEAD_LETTERS = dead_letter_topic("")
 
 _FORMAT = 2
 MOST_TOPIC = 200
@@ -165,9 +168,13 @@ class BrokerState:
         return self.coordinator.groups(topic, now=self._clock())
 
     def consumed(self, topic: str, queue: int) -> int | None:
-        """The lowest offset that a group still needs; None for a topic that nobody consumes."""
+        """The lowest offset that a group still needs; None for a topic that nobody consumes, and for dead letters of
+        which some are not settled: who settles one does not keep the others."""
         known = self.coordinator.topics.get(topic)
-        return known.lowest_committed(queue) if known is not None and known.counting() else None
+        if known is None or not known.counting():
+            return None
+        needed, (_, end) = known.lowest_committed(queue), self._store.bounds(topic, queue)
+        return None if topic.startswith(_DEAD_LETTERS) and needed < end else needed
 
     # -- records and checkpoints ----------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from enode_django.equeue.broker.mapping import MappedMemory
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
-from enode_django.equeue.broker.retention import Consumed, Retention
+from enode_django.equeue.broker.retention import Consumed, Notices, Retention
 from enode_django.equeue.broker.ring import Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.records import is_whole
@@ -104,6 +104,7 @@ class MessageStore:
         self._ring = Ring(ring_batches, ring_bytes)
         self._preload = preload
         self._clock = clock
+        self._notices = Notices()
         self._time = 0
         self._checkpointed = 0
 
@@ -333,6 +334,8 @@ class MessageStore:
         parts = self._queues.parts_between(oldest.start, oldest.end)
         newest = max((part.newest for part in parts), default=oldest.path.stat().st_mtime)
         messages = sum(index.end - index.first(self._log.start) for _, index in self._queues.items())
-        return retention.is_due(age=self._clock() - newest, size=self.size, messages=messages) and not retention.spares(
-            parts, consumed
-        )
+        now = self._clock()
+        spared = retention.spares(
+            parts, consumed, self._notices, now=now
+        )  # first: it may give notice of what is not due
+        return not spared and retention.is_due(age=now - newest, size=self.size, messages=messages)

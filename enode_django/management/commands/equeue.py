@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 from django.utils import timezone
 
 from enode_django.conf import conf
@@ -42,7 +43,7 @@ ASKS = {
 
 
 REQUEUE_EXPLAINED = (
-    f"{REQUEUE_GROUP}: whoever sends dead letters anew; it keeps back those that were not sent yet, and what came after"
+    f"{REQUEUE_GROUP}: whoever sends dead letters anew; its backlog are those that were not sent, and what came after"
 )
 
 
@@ -60,8 +61,10 @@ class Command(BaseCommand):
                 actions.choices[name].add_argument("--yes", action="store_true", help="do not ask")
 
     def handle(self, *, action: str, **options: Any) -> None:
-        if action in ("requeue", "discard") and bool(options["offsets"]) == options["all"]:
-            raise CommandError("name offsets, as manage.py equeue dead-letters shows them, or say --all")
+        if action in ("requeue", "discard"):
+            some = bool(options["offsets"] or options["type"] or options["error"])
+            if some == options["all"]:
+                raise CommandError("name offsets or letters, as manage.py equeue dead-letters shows them, or say --all")
         if action in ASKS and not options["yes"]:
             self._ask(action, options)
         with _errors_shown(action, options.get("group")), closing(make_transport()) as transport:
@@ -103,7 +106,7 @@ def _errors_shown(action: str, group: str | None) -> Iterator[None]:
         raise CommandError(never or str(error)) from error
     except QueueBacklog as error:
         raise CommandError(f"{error}: --unordered") from error
-    except (EnodeError, ValueError) as error:
+    except (EnodeError, DatabaseError, ValueError) as error:
         raise CommandError(str(error)) from error
 
 
@@ -165,8 +168,11 @@ def _add_message_actions(actions: Any) -> None:
     discarding = actions.add_parser("discard", help="be done with dead letters for good")
     for action in (requeuing, discarding):
         action.add_argument("group")
-        action.add_argument("offsets", nargs="*", type=_number, metavar="offset", help="as dead-letters shows them")
+        action.add_argument("offsets", nargs="*", metavar="letter", help="as dead-letters shows them")
         action.add_argument("--all", action="store_true", help="all of the group")
+    for action in (letters, requeuing, discarding):
+        action.add_argument("--type", help="only those of this type of command")
+        action.add_argument("--error", help="only those that failed by an error of this class")
     requeuing.add_argument("--to-topic", action="store_true", help="to their own topic, where every group gets them")
 
 

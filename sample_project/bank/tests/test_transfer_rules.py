@@ -6,6 +6,7 @@ from decimal import Decimal
 
 from django.test import SimpleTestCase
 
+from enode_django import CommandCrashed
 from enode_django.testing import given
 from sample_project.bank.domain import (
     AccountClosed,
@@ -198,3 +199,10 @@ class TheProcess(SimpleTestCase):
                 given(TransferProcess, "a", OPENED).when(refusal).then(
                     CancelTransfer(aggregate_root_id="t", reason="no")
                 )
+
+    def test_a_reservation_that_crashes_cancels_its_transfer(self) -> None:
+        reserve = ReserveDeposit(aggregate_root_id="b", transfer="t", amount=Decimal(3))
+        crash = CommandCrashed.of(reserve, RuntimeError("a bug"), sender=TransferProcess.name)
+        given(TransferProcess, "b", OPENED).when(crash).then(
+            CancelTransfer(aggregate_root_id="t", reason="It could not be carried out.")
+        )

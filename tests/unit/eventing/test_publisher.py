@@ -41,7 +41,6 @@ def test_answer_counts_as_waiting_until_it_was_sent() -> None:
         Producer(transport, queues=1),
         RememberedAnswers(0, lambda window: ()),
         event_topic="events",
-        command_topic="commands",
         persist=once,
         commit=commit,
     )

@@ -1,0 +1,141 @@
+"""Commands that failed for good: a list, a page for each, sending them again and discarding them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from enode_django.admin.databases import ByDatabase, ShardFilter, shards, within
+from enode_django.admin.new_commands import cause_in, new_command
+from enode_django.admin.readable import readable
+from enode_django.admin.showing import STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
+from enode_django.exceptions import EnodeError
+from enode_django.management.dead_letters import discard_in, letters_in, requeue_in
+from enode_django.models import DeadLetter
+from enode_django.runtime import make_transport
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    LetterBase = admin.ModelAdmin[DeadLetter]
+    Letters = QuerySet[Any]
+else:  # generic for the type checker only
+    LetterBase = admin.ModelAdmin
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
+    """Read-only but for two actions and sending a new command; all three need the permission to change dead letters."""
+
+    offered = staticmethod(shards)
+    list_display = ("__str__", "aggregate_root_id", "attempts", "last_failed_at", "stored")
+    list_filter = (ShardFilter, "command_type", "error_type")
+    search_fields = ("aggregate_root_id__exact", "command_id__exact")
+    search_help_text = "an aggregate root id or a command id, whole"
+    ordering = ("-last_failed_at",)
+    fields = (
+        "command_type",
+        "command_id",
+        "aggregate_root_id",
+        "place",
+        "attempts",
+        "first_failed_at",
+        "last_failed_at",
+        "is_answered",
+        "stored",
+        "error_type",
+        "shown_error",
+    )
+    readonly_fields = (*fields, "hidden_error", "message", "answering")
+    actions = ("requeue", "discard")
+
+    class Media:
+        css = STYLES
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.new_command)
+        return [
+            path("<path:object_id>/command/", view, name="enode_django_deadletter_command"),
+            *super().get_urls(),
+        ]
+
+    def get_queryset(self, request: HttpRequest) -> Letters:
+        return letters_in(super().get_queryset(request).db)
+
+    def get_fields(self, request: HttpRequest, obj: DeadLetter | None = None) -> tuple[str, ...]:
+        more = ["message"] if request.user.has_perm(VIEW_PAYLOAD) else []
+        if more and self.has_settle_permission(request) and obj is not None and cause_in(bytes(obj.body)):
+            more.append("answering")
+        return without_hidden([*self.fields, *more], request)
+
+    def has_view_permission(self, request: HttpRequest, obj: DeadLetter | None = None) -> bool:
+        return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_deadletter"))
+
+    def has_settle_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm("enode_django.change_deadletter"))
+
+    @admin.display(description="place")
+    def place(self, letter: DeadLetter) -> str:
+        return f"queue {letter.queue} of {letter.topic}, offset {letter.message_offset}"
+
+    @admin.display(description="stored since", boolean=True)
+    def stored(self, letter: Any) -> bool:
+        """Its command came once more and took effect, or was refused: sending it again changes nothing."""
+        return bool(letter.is_stored)
+
+    @admin.display(description="message")
+    def message(self, letter: DeadLetter) -> SafeString:
+        kind, text = readable(bytes(letter.body))
+        return preformatted(f"{kind}\n{text}")
+
+    @admin.display(description="answer")
+    def answering(self, letter: DeadLetter) -> SafeString:
+        return format_html('<a href="{}">Send a new command like it</a>', _url(letter, "command"))
+
+    def new_command(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Its fields are filled in, to be corrected. The letter stays until it is discarded."""
+        if not self.has_settle_permission(request) or not request.user.has_perm(VIEW_PAYLOAD):
+            raise PermissionDenied
+        letter = self.get_object(request, unquote(object_id))
+        cause = cause_in(bytes(letter.body)) if letter is not None else None
+        if letter is None or cause is None:
+            raise Http404("there is no dead letter of a command of this number: it may have been settled meanwhile")
+        back = _url(letter, "change")
+        listing = within(letter._state.db or "", reverse("admin:enode_django_deadletter_changelist"), shards)
+        crumbs = [(listing, "Dead letters"), (back, str(letter))]
+        return new_command(self, request, letter, cause, back=back, crumbs=crumbs)
+
+    @admin.action(description="Send again, and be done with them", permissions=["settle"])
+    def requeue(self, request: HttpRequest, chosen: Letters) -> None:
+        with closing(make_transport()) as transport:
+            self._settle(request, chosen, "sent again", lambda alias, pks: requeue_in(transport, alias, pks))
+
+    @admin.action(description="Discard for good", permissions=["settle"])
+    def discard(self, request: HttpRequest, chosen: Letters) -> None:
+        self._settle(request, chosen, "discarded", discard_in)
+
+    def _settle(
+        self, request: HttpRequest, chosen: Letters, done: str, settle: Callable[[str, Sequence[int]], int]
+    ) -> None:
+        letters = list(chosen)
+        try:
+            many = settle(chosen.db, [letter.pk for letter in letters])
+        except EnodeError as error:
+            self.message_user(request, f"{error}; what is left here can be {done} once more", messages.ERROR)
+            return
+        for letter in letters:
+            self.log_change(request, letter, done)
+        self.message_user(request, f"{many} of {len(letters)} dead letters were {done}", messages.SUCCESS)
+
+
+def _url(letter: DeadLetter, page: str) -> str:
+    return within(letter._state.db or "", reverse(f"admin:enode_django_deadletter_{page}", args=[letter.pk]), shards)

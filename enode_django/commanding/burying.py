@@ -1,0 +1,67 @@
+"""Which finished commands become dead letters, and what is in them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from enode_django.commanding.entries import Entry, Envelope, Finished
+from enode_django.commanding.results import CommandResult, Crash
+from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, column_text, key_of
+
+
+def crashed_among(finished: Iterable[Finished]) -> list[Finished]:
+    """Few are."""
+    return [one for one in finished if isinstance(one.result, Crash)]
+
+
+def letters_of(crashed: Iterable[Finished]) -> list[DeadLetter]:
+    return [
+        _letter(envelope, result)
+        for envelope, _, result in crashed
+        if isinstance(result, Crash) and is_kept(envelope, result)
+    ]
+
+
+def answered_keys(crashed: Iterable[Finished]) -> list[str]:
+    """Of commands whose senders are told that they failed: if they are dead letters from before, they are answered
+    now."""
+    return [
+        key_of(envelope.id, envelope.aggregate_root_id, b"")
+        for envelope, _, result in crashed
+        if envelope.reply_to and envelope.id and not is_kept(envelope, result)
+    ]
+
+
+def is_kept(envelope: Envelope, result: CommandResult | None) -> bool:
+    """Whether a command goes to the dead letters: an exception has ended it while nobody waited, or it could not be
+    handled at all."""
+    return (
+        isinstance(result, Crash)
+        and envelope.window is not None
+        and (not envelope.reply_to or envelope.failed is not None)
+    )
+
+
+def is_withdrawn(entry: Entry) -> bool:
+    """Whether the outcome was told to nobody, so that the same command may be sent again and decided otherwise."""
+    envelope = entry.envelope
+    return envelope is not None and not envelope.reply_to and is_kept(envelope, entry.result)
+
+
+def _letter(envelope: Envelope, crash: Crash) -> DeadLetter:
+    window = envelope.window
+    assert window is not None
+    body = envelope.body or b""
+    return DeadLetter(
+        key_of(envelope.id, envelope.aggregate_root_id, body),
+        column_text(envelope.id),
+        column_text(envelope.aggregate_root_id),
+        column_text(envelope.type_name),
+        window.topic,
+        window.queue,
+        envelope.offset,
+        column_text(crash.error_type),
+        column_text(crash.traceback or crash.error_message, ERROR_MAX),
+        bytes(body),
+        bool(envelope.reply_to),
+    )

@@ -1,0 +1,160 @@
+"""Dead letters of commands in the admin."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client, override_settings
+from django.urls import reverse
+
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventstore.dead_letters import DeadLetter as Letter
+from enode_django.eventstore.dead_letters import PostgresDeadLetters, key_of
+from enode_django.ids import new_id
+from enode_django.models import DeadLetter
+from enode_django.serialization.codec import encode_command
+from sample_project.bank.domain import Deposit
+from tests.admin.people import HOSTILE, logged_in
+
+pytestmark = pytest.mark.django_db
+LIST = "/admin/enode_django/deadletter/"
+
+_memory: MemoryTransport | None = None
+
+
+def shared_memory(location: str) -> MemoryTransport:
+    assert _memory is not None
+    return _memory
+
+
+@pytest.fixture
+def queue() -> Iterator[MemoryTransport]:
+    """What the settings of the test name."""
+    global _memory
+    _memory = MemoryTransport()
+    _memory.create_topic("commands", 1)
+    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.shared_memory"}, "QUEUES_PER_TOPIC": 1}):
+        yield _memory
+    _memory = None
+
+
+def keep(command_type: str, error_type: str, body: bytes, id: str = "") -> DeadLetter:
+    text = f"Traceback (most recent call last):\n{error_type}: {HOSTILE}"
+    key = key_of(id, "ada", body)
+    PostgresDeadLetters().keep([Letter(key, id, "ada", command_type, "commands", 0, 7, error_type, text, body, False)])
+    return DeadLetter.objects.get(key=key)
+
+
+@pytest.fixture
+def deposit() -> DeadLetter:
+    command = Deposit(aggregate_root_id="ada", amount=Decimal("2.50"))
+    return keep("bank.Deposit", "KeyError", encode_command(command, b""), command.id)
+
+
+@pytest.fixture
+def garbage() -> DeadLetter:
+    return keep("", "MalformedMessage", b"\xff\x00")
+
+
+def page(letter: DeadLetter, name: str = "change") -> str:
+    return reverse(f"admin:enode_django_deadletter_{name}", args=[letter.pk])
+
+
+def act(client: Client, action: str, *letters: DeadLetter) -> str:
+    chosen = {"action": action, "_selected_action": [letter.pk for letter in letters]}
+    return html.unescape(client.post(LIST, chosen, follow=True).content.decode())
+
+
+def test_letters_are_listed_by_kind_and_found_by_id(client: Client, deposit: DeadLetter, garbage: DeadLetter) -> None:
+    logged_in(client, "view_deadletter")
+    assert client.get(LIST).context["cl"].result_count == 2
+    assert [row.pk for row in client.get(LIST, {"error_type": "KeyError"}).context["cl"].result_list] == [deposit.pk]
+    assert [row.pk for row in client.get(LIST, {"q": deposit.command_id}).context["cl"].result_list] == [deposit.pk]
+    text = client.get(LIST).content.decode()
+    assert HOSTILE not in text
+
+
+def test_errors_and_messages_are_for_those_who_may_see_contents(client: Client, deposit: DeadLetter) -> None:
+    logged_in(client, "view_deadletter")
+    text = client.get(page(deposit)).content.decode()
+    assert "KeyError" in text
+    assert "Traceback" not in text
+    assert "2.50" not in text
+
+
+def test_a_letter_is_shown_decoded_with_its_traceback(client: Client, deposit: DeadLetter, garbage: DeadLetter) -> None:
+    logged_in(client, "view_deadletter", "view_payload")
+    text = client.get(page(deposit)).content.decode()
+    assert HOSTILE not in text
+    assert HOSTILE in html.unescape(text)
+    assert "Traceback" in text
+    assert "2.50" in text
+    assert "ff 00" in client.get(page(garbage)).content.decode()
+
+
+def test_letters_are_sent_again_from_the_list(
+    client: Client, queue: MemoryTransport, deposit: DeadLetter, garbage: DeadLetter
+) -> None:
+    logged_in(client, "change_deadletter")
+    assert "1 of 1 dead letters were sent again" in act(client, "requeue", deposit)
+    (batch,) = queue.pull("commands", {0: 0}, limit=9, wait=0)
+    assert [bytes(body) for body in batch.bodies] == [bytes(deposit.body)]
+    assert [letter.pk for letter in DeadLetter.objects.all()] == [garbage.pk]
+    assert LogEntry.objects.get().object_id == str(deposit.pk)
+
+
+def test_letters_are_discarded_from_the_list(client: Client, deposit: DeadLetter, garbage: DeadLetter) -> None:
+    logged_in(client, "change_deadletter")
+    assert "2 of 2 dead letters were discarded" in act(client, "discard", deposit, garbage)
+    assert not DeadLetter.objects.exists()
+    assert LogEntry.objects.count() == 2
+
+
+def test_a_queue_that_is_away_is_told_and_loses_nothing(client: Client, deposit: DeadLetter) -> None:
+    logged_in(client, "change_deadletter")
+    away = {"BACKEND": "enode_django.equeue.transports.broker.BrokerTransport", "LOCATION": "tcp://127.0.0.1:1"}
+    with override_settings(ENODE={"QUEUE": {**away, "OPTIONS": {"timeout": 1.0}}}):
+        assert "runbroker" in act(client, "requeue", deposit)
+    assert DeadLetter.objects.exists()
+
+
+def test_who_may_only_look_settles_nothing(client: Client, deposit: DeadLetter) -> None:
+    logged_in(client, "view_deadletter")
+    for action in ("requeue", "discard"):
+        act(client, action, deposit)
+    assert DeadLetter.objects.exists()
+    assert client.get(page(deposit, "command")).status_code == 403
+
+
+def test_a_command_like_it_can_be_corrected_and_sent(
+    client: Client, queue: MemoryTransport, deposit: DeadLetter, garbage: DeadLetter
+) -> None:
+    logged_in(client, "change_deadletter", "view_payload")
+    assert page(deposit, "command") in client.get(page(deposit)).content.decode()
+    form = client.get(page(deposit, "command"), {"type": "bank.Deposit"}).content.decode()
+    assert "2.50" in form
+    assert page(garbage, "command") not in client.get(page(garbage)).content.decode()
+    assert client.get(page(garbage, "command")).status_code == 404
+
+
+def test_a_letter_whose_command_is_stored_says_so(client: Client, db: None) -> None:
+    from enode_django import execute_command
+    from enode_django.testing import inline
+    from sample_project.bank.domain import OpenAccount
+
+    with inline():
+        execute_command(OpenAccount(aggregate_root_id="ada", owner="Ada"))
+        command = Deposit(aggregate_root_id="ada", amount=Decimal(1), id=new_id())
+        execute_command(command)
+    letter = keep("bank.Deposit", "KeyError", encode_command(command, b""), command.id)
+    logged_in(client, "view_deadletter")
+    assert "icon-yes" in client.get(page(letter)).content.decode()
+
+
+def test_there_is_no_page_for_a_database_that_has_no_letters(client: Client, deposit: DeadLetter) -> None:
+    logged_in(client, "view_deadletter")
+    assert client.get(LIST, {"database": "nowhere"}).status_code == 404
