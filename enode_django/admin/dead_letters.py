@@ -15,13 +15,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, ShardFilter, shards, within
-from enode_django.admin.new_commands import cause_in, new_command
-from enode_django.admin.readable import readable
 from enode_django.admin.showing import STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
 from enode_django.exceptions import EnodeError
-from enode_django.management.dead_letters import discard_in, letters_in, requeue_in
 from enode_django.models import DeadLetter
-from enode_django.runtime import make_transport
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -69,9 +65,13 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
         ]
 
     def get_queryset(self, request: HttpRequest) -> Letters:
+        from enode_django.management.dead_letters import letters_in  # see the package
+
         return letters_in(super().get_queryset(request).db)
 
     def get_fields(self, request: HttpRequest, obj: DeadLetter | None = None) -> tuple[str, ...]:
+        from enode_django.admin.new_commands import cause_in
+
         more = ["message"] if request.user.has_perm(VIEW_PAYLOAD) else []
         if more and self.has_settle_permission(request) and obj is not None and cause_in(bytes(obj.body)):
             more.append("answering")
@@ -94,6 +94,8 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
 
     @admin.display(description="message")
     def message(self, letter: DeadLetter) -> SafeString:
+        from enode_django.admin.readable import readable
+
         kind, text = readable(bytes(letter.body))
         return preformatted(f"{kind}\n{text}")
 
@@ -103,6 +105,8 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
 
     def new_command(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Its fields are filled in, to be corrected. The letter stays until it is discarded."""
+        from enode_django.admin.new_commands import cause_in, new_command
+
         if not self.has_settle_permission(request) or not request.user.has_perm(VIEW_PAYLOAD):
             raise PermissionDenied
         letter = self.get_object(request, unquote(object_id))
@@ -116,11 +120,16 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
 
     @admin.action(description="Send again, and be done with them", permissions=["settle"])
     def requeue(self, request: HttpRequest, chosen: Letters) -> None:
+        from enode_django.management.dead_letters import requeue_in
+        from enode_django.runtime import make_transport
+
         with closing(make_transport()) as transport:
             self._settle(request, chosen, "sent again", lambda alias, pks: requeue_in(transport, alias, pks))
 
     @admin.action(description="Discard for good", permissions=["settle"])
     def discard(self, request: HttpRequest, chosen: Letters) -> None:
+        from enode_django.management.dead_letters import discard_in
+
         self._settle(request, chosen, "discarded", discard_in)
 
     def _settle(

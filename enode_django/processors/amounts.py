@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
 
 from enode_django.commanding.entries import Entry
-from enode_django.concurrency.room import Room
-
-Item = TypeVar("Item")
 
 HANDLE_BYTES = 4 * 1024 * 1024
 """Of events, after which a command mailbox hands over what it has, and lets go of what is stored by now."""
@@ -16,18 +12,6 @@ LOOKUP_BYTES = 16 * 1024 * 1024
 """Of what is found to be stored already, as far as lookups before it let expect."""
 FIRST_LOOKUP = 32
 """Commands of the first lookup in a backlog, of which nothing is known."""
-
-
-class Sized(NamedTuple, Generic[Item]):
-    """What goes to another mailbox, with the bytes that were taken of a room for it: who is done with it gives them
-    back."""
-
-    items: Sequence[Item]
-    size: int
-    room: Room
-
-    def give_back(self) -> None:
-        self.room.give(self.size)
 
 
 def size_of_entry(entry: Entry) -> int:

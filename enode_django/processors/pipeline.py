@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from enode_django.commanding import flow
 from enode_django.commanding.burying import answered_keys, crashed_among, is_kept, letters_of
@@ -38,22 +38,25 @@ from enode_django.domain.handlers import command_handlers
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.equeue.portions import portions
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
-from enode_django.processors.amounts import (
-    FIRST_LOOKUP,
-    HANDLE_BYTES,
-    LOOKUP_BYTES,
-    Sized,
-    size_of_entries,
-    size_of_entry,
-)
+from enode_django.processors.amounts import FIRST_LOOKUP, HANDLE_BYTES, LOOKUP_BYTES, size_of_entries
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties
+from enode_django.processors.mail import (
+    CommandItem,
+    Commands,
+    Outcomes,
+    Sized,
+    Taken,
+    command_weight,
+    divided,
+    joined,
+    weight,
+)
 from enode_django.processors.measuring import BatchMeter
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
@@ -63,8 +66,6 @@ from enode_django.tracing import current_tracing
 
 logger = logging.getLogger("enode_django.worker")
 
-Item = TypeVar("Item")
-
 HELD_PER_UNFINISHED = 5
 """A queue whose first message is stuck goes on until it holds so many times ``MAX_UNFINISHED`` finished ones behind."""
 HANDLE_AT_ONCE = 250
@@ -73,44 +74,6 @@ JOIN_TIMEOUT = 5.0
 """Seconds for the puller and the keepers to end, all together."""
 FLUSH = 0.5
 """Seconds that a command mailbox may take at its end to encode what the shared states have not got yet."""
-
-
-class Commands(NamedTuple):
-    """``is_backlog``: some of them may be stored already."""
-
-    envelopes: Sequence[Envelope]
-    is_backlog: bool
-
-
-class Outcomes(NamedTuple):
-    released: Sequence[Entry]
-    recoveries: Sequence[Recovery]
-
-
-class Taken(NamedTuple):
-    """A queue was acquired; ``previous_owner`` is set if that one's lease ran out, so that it may be writing still."""
-
-    queue: int
-    previous_owner: str | None
-
-
-CommandItem = Commands | Outcomes | Taken
-
-
-def _weight(batch: Sized[Any]) -> int:
-    return len(batch.items)
-
-
-def _joined(batches: Sequence[Sized[Item]]) -> Sized[Item]:
-    """All of them as one. In an event mailbox they have the same room."""
-    if len(batches) == 1:
-        return batches[0]
-    items = [item for batch in batches for item in batch.items]
-    return Sized(items, sum(batch.size for batch in batches), batches[0].room)
-
-
-def _command_weight(item: CommandItem) -> int:
-    return len(item.envelopes) if isinstance(item, Commands) else 0
 
 
 class Pipeline:
@@ -167,12 +130,12 @@ class Pipeline:
         self._keepers = queue_keepers(conf, [self.consumer])
         self._pruner = Housekeeper(store_duties(conf, self.consumer, store, self._dead_letters))
         self._commands: list[Mailbox[CommandItem]] = [
-            Mailbox(f"enode-commands-{n}", _command_weight) for n in range(self._router.command_mailboxes)
+            Mailbox(f"enode-commands-{n}", command_weight) for n in range(self._router.command_mailboxes)
         ]
         self._events: list[Mailbox[Sized[Entry]]] = [
-            Mailbox(f"enode-events-{n}", _weight) for n in range(self._router.event_mailboxes)
+            Mailbox(f"enode-events-{n}", weight) for n in range(self._router.event_mailboxes)
         ]
-        self._finished: Mailbox[Sized[Finished]] = Mailbox("enode-publisher", _weight)
+        self._finished: Mailbox[Sized[Finished]] = Mailbox("enode-publisher", weight)
         # One for each shard: that one is away must not stop the others.
         self._rooms = [Room(max(1, conf.MAX_UNFINISHED_BYTES // shards)) for _ in range(shards)]
         self._lookups = [
@@ -468,17 +431,9 @@ class Pipeline:
         letters = self._dead_letters[self._router.shard_beside(self._events.index(box))]
         while (items := box.take(self._conf.COPY_MAX_BATCH)) is not None:
             if items:
-                for batch in self._divided(_joined(items)):
+                for batch in divided(joined(items), self._conf.COPY_MAX_BATCH, self._conf.COPY_MAX_BYTES):
                     self._commit(committer, letters, batch)
                 items.clear()  # else they stay in memory until the next ones come
-
-    def _divided(self, batch: Sized[Entry]) -> Iterable[Sized[Entry]]:
-        """In pieces of which each is one COPY."""
-        most, most_bytes = self._conf.COPY_MAX_BATCH, self._conf.COPY_MAX_BYTES
-        if len(batch.items) <= most and batch.size <= most_bytes:
-            return (batch,)
-        pieces = portions(batch.items, size_of_entry, most_bytes=most_bytes, most_items=most)
-        return (Sized(some, size_of_entries(some), batch.room) for some in pieces)
 
     def _commit(self, committer: Committer, letters: DeadLetters, batch: Sized[Entry]) -> None:
         began, clock = self._tracing.now(), time.perf_counter()
@@ -527,7 +482,7 @@ class Pipeline:
                 publisher.answer_committed()
 
     def _publish(self, batches: Sequence[Sized[Finished]]) -> None:
-        finished, size, _ = _joined(batches)
+        finished, size, _ = joined(batches)
         began = self._tracing.now()
         self._publisher.publish(finished, size)
         for batch in batches:

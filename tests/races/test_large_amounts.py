@@ -20,7 +20,6 @@ from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.messages import decode_published
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.serialization.codec import encode_command
-from enode_django.serialization.plain import unpack
 from tests.equeue.brokers import RunningBroker
 from tests.races.counting import AddText, Create, Tell
 from tests.races.whole_worker import COMMANDS, WholeWorker
@@ -112,19 +111,6 @@ def test_large_remembered_answers_are_given_again_after_a_restart(queue: Queue, 
     answers = [decode_result(body) for body in inbox.receive(10)]
     assert [answer.command_id for answer in answers] == [commands[0].id, commands[-1].id]
     assert {answer.value for answer in answers} == {"x" * ANSWER}
-
-
-def test_large_dead_letters_are_kept_whole(transport: Transport) -> None:
-    worker = WholeWorker(transport, MemoryEventStore(), "first").take()
-    bodies = [b"%d no command " % n + bytes(STREAM) for n in range(STREAMS)]
-    for start in range(0, STREAMS, AT_ONCE):
-        transport.send(COMMANDS, {0: bodies[start : start + AT_ONCE]})
-    finished, _ = everything(worker)
-    worker.publisher.publish(finished)
-    topic, found = f"{COMMANDS}.dead-letters", list[bytes]()
-    while pulled := transport.pull(topic, {0: len(found)}, limit=AT_ONCE, wait=0):
-        found += (unpack(body)[2] for body in pulled[0].bodies)
-    assert found == bodies
 
 
 def test_large_answers_that_wait_for_the_offset_are_all_given(transport: Transport) -> None:

@@ -61,7 +61,6 @@ def test_stream_stored_with_larger_limits_is_left_to_the_sweep(caplog: pytest.Lo
         Producer(transport, queues=1),
         RememberedAnswers(0, lambda window: ()),
         event_topic="events",
-        command_topic="commands",
         persist=once,
         commit=lambda: None,
     )

@@ -1,0 +1,72 @@
+"""What goes between a worker's threads, how much it weighs, and how it is joined and divided. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from enode_django.commanding.entries import Entry, Envelope, Recovery
+from enode_django.concurrency.room import Room
+from enode_django.equeue.portions import portions
+from enode_django.processors.amounts import size_of_entries, size_of_entry
+
+Item = TypeVar("Item")
+
+
+class Commands(NamedTuple):
+    """``is_backlog``: some of them may be stored already."""
+
+    envelopes: Sequence[Envelope]
+    is_backlog: bool
+
+
+class Outcomes(NamedTuple):
+    released: Sequence[Entry]
+    recoveries: Sequence[Recovery]
+
+
+class Taken(NamedTuple):
+    """A queue was acquired; ``previous_owner`` is set if that one's lease ran out, so that it may be writing still."""
+
+    queue: int
+    previous_owner: str | None
+
+
+CommandItem = Commands | Outcomes | Taken
+"""What a command mailbox gets."""
+
+
+class Sized(NamedTuple, Generic[Item]):
+    """What an event mailbox or the publisher gets, with the bytes that were taken of a room for it: who is done with it
+    gives them back."""
+
+    items: Sequence[Item]
+    size: int
+    room: Room
+
+    def give_back(self) -> None:
+        self.room.give(self.size)
+
+
+def command_weight(item: CommandItem) -> int:
+    return len(item.envelopes) if isinstance(item, Commands) else 0
+
+
+def weight(batch: Sized[Any]) -> int:
+    return len(batch.items)
+
+
+def joined(batches: Sequence[Sized[Item]]) -> Sized[Item]:
+    """All of them as one. In an event mailbox they have the same room."""
+    if len(batches) == 1:
+        return batches[0]
+    items = [item for batch in batches for item in batch.items]
+    return Sized(items, sum(batch.size for batch in batches), batches[0].room)
+
+
+def divided(batch: Sized[Entry], most: int, most_bytes: int) -> Iterable[Sized[Entry]]:
+    """In pieces of which each is one COPY."""
+    if len(batch.items) <= most and batch.size <= most_bytes:
+        return (batch,)
+    pieces = portions(batch.items, size_of_entry, most_bytes=most_bytes, most_items=most)
+    return (Sized(some, size_of_entries(some), batch.room) for some in pieces)
