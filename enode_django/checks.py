@@ -68,6 +68,7 @@ _COUNTS = (
 _COUNTS_OR_NONE = ("PROCESSES",)
 _TIMES = (
     "COMMIT_INTERVAL",
+    "LONG_POLL",
     "LEASE",
     "GRACE",
     "HANDLER_TIME_LIMIT",

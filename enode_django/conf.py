@@ -108,6 +108,8 @@ class Conf:
     PRELOAD: bool = True
     """Workers are forked from a process that has the project loaded, where that is safe (False: each loads it)."""
     COMMIT_INTERVAL: float = 1.0
+    LONG_POLL: float = 15.0
+    """How long a pull waits for messages where there are none."""
     LEASE: float = 10.0
     """How long a worker that falls silent keeps its queues."""
     GRACE: float = 30.0

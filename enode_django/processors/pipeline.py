@@ -117,6 +117,7 @@ class Pipeline:
             lease=conf.LEASE,
             max_held=HELD_PER_UNFINISHED * conf.MAX_UNFINISHED,
             keep_receipts=conf.REMEMBERED_ANSWERS,
+            long_poll=conf.LONG_POLL,
         )
         remembered = RememberedAnswers(
             conf.REMEMBERED_ANSWERS, lambda window: until_it_works(lambda: self.consumer.receipts(window))

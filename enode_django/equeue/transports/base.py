@@ -39,12 +39,13 @@ MOST_PRODUCERS = 1_000
 
 @runtime_checkable
 class WakesPulls(Protocol):
-    """An optional part of a `Transport`: its pulls can be ended early. Pulls from a transport without it are short,
-    since the pulling thread has to look by itself whether its queues have changed."""
+    """An optional part of a `Transport`, which all drivers of this package have: pulls can be ended early. Pulls from
+    a transport without it are short, since the pulling thread has to look by itself whether its queues have changed."""
 
     def wake(self, thread: int) -> None:
-        """End the pull in which the thread with this identifier waits: it returns no messages. If it waits in none,
-        its next pull does not wait. Called by any other thread; does not block."""
+        """End the pull in which the thread with this identifier waits: it returns what has come by then, as a rule
+        nothing. If it waits in none, its next pull that may wait does not. Called by any other thread; does not
+        block."""
 
 
 @runtime_checkable

@@ -111,6 +111,7 @@ class MemoryTransport:
         self._sent: dict[tuple[str, str], OrderedDict[int, dict[int, int]]] = {}
         self._changed = threading.Condition()
         self._inboxes: dict[str, MemoryInbox] = {}
+        self._woken: set[int] = set()
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -211,9 +212,20 @@ class MemoryTransport:
             if not offsets:
                 return []
             queues = {number: self._queues[topic][number] for number in offsets}
-            self._changed.wait_for(lambda: any(q.holds_after(offsets[n]) for n, q in queues.items()), timeout=wait)
+            if wait > 0:
+                self._wait(lambda: any(q.holds_after(offsets[n]) for n, q in queues.items()), wait)
             found = {number: queue.read(offsets[number], limit) for number, queue in queues.items()}
             return [PulledBatch(number, places, bodies) for number, (places, bodies) in found.items() if bodies]
+
+    def _wait(self, has_come: Callable[[], bool], seconds: float) -> None:
+        thread = threading.get_ident()
+        self._changed.wait_for(lambda: thread in self._woken or has_come(), timeout=seconds)
+        self._woken.discard(thread)
+
+    def wake(self, thread: int) -> None:
+        with self._changed:
+            self._woken.add(thread)
+            self._changed.notify_all()
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         with self._changed:

@@ -51,13 +51,14 @@ from enode_django.equeue.transports.redis_batches import (
     steps,
 )
 from enode_django.equeue.transports.redis_claim_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, SET_OFFSET
-from enode_django.equeue.transports.redis_connection import Confirmation, RedisConnection, ScriptCall
+from enode_django.equeue.transports.redis_connection import Command, Confirmation, RedisConnection, ScriptCall
 from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, TRIM_TIMES
 from enode_django.equeue.transports.redis_topics import RedisTopics
-from enode_django.equeue.transports.redis_waiting import read_first
+from enode_django.equeue.transports.redis_waiting import read_first, read_waking
+from enode_django.equeue.transports.redis_wakes import Wakes
 from enode_django.exceptions import ConfigurationError, ForeignEntries, QueueHeld, StaleRoute
 
 TIMES_PER_CALL = 500
@@ -106,6 +107,7 @@ class RedisStreamsTransport:
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
         self._topics = RedisTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics)
+        self._wakes = Wakes()
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -207,12 +209,20 @@ class RedisStreamsTransport:
             raise self._foreign(topic, [batch.queue for batch in batches])
         return pulled
 
+    def wake(self, thread: int) -> None:
+        self._wakes.wake(thread)
+
     def _read_together(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
-        for block in blocks(wait):
-            command = ("XREAD", "COUNT", limit, *block, "STREAMS", *logs, *after)
-            response: Sequence[Any] | None = self._connection.read_blocking(None, command, key=logs[0])
-            if response:
-                return response
+        def command(*block: str | int) -> Command:
+            return ("XREAD", "COUNT", limit, *block, "STREAMS", *logs, *after)
+
+        if wait <= 0:
+            return self._connection.read_blocking(None, command(), key=logs[0]) or ()
+        with self._wakes.waiting() as wakeup:
+            for block in blocks(wait):
+                found = read_waking(self._connection, command(*block), key=logs[0], wakeup=wakeup)
+                if found or wakeup.is_woken:
+                    return found or ()
         return ()
 
     def _read_each(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
@@ -222,10 +232,12 @@ class RedisStreamsTransport:
         found = [stream for response in self._connection.read_all(reads) if response for stream in response]
         if found or wait <= 0:
             return found
-        for block in blocks(wait):
-            waits = {log: ("XREAD", "COUNT", limit, *block, "STREAMS", log, start) for log, start in places}
-            if found := read_first(self._connection, waits):
-                return found
+        with self._wakes.waiting() as wakeup:
+            for block in blocks(wait):
+                waits = {log: ("XREAD", "COUNT", limit, *block, "STREAMS", log, start) for log, start in places}
+                found = read_first(self._connection, waits, wakeup)
+                if found or wakeup.is_woken:
+                    return found
         return ()
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
