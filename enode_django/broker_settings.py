@@ -31,6 +31,8 @@ def broker_options(
             retention=_retention(given),
             low_watermark=given["LOW_WATERMARK"],
             high_watermark=given["HIGH_WATERMARK"],
+            ring_batches=given["RING_BATCHES"],
+            ring_bytes=given["RING_BYTES"],
             max_unflushed=given["MAX_UNFLUSHED"],
             secret=given["SECRET"],
             tls=_tls(given),

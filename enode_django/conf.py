@@ -30,6 +30,8 @@ BROKER_DEFAULTS: Mapping[str, Any] = {
     "DELETE_UNCONSUMED": False,
     "LOW_WATERMARK": None,
     "HIGH_WATERMARK": None,
+    "RING_BATCHES": 100_000,
+    "RING_BYTES": 64 * 1024 * 1024,
     "MAX_UNFLUSHED": 128 * 1024 * 1024,
     "SECRET": None,
     "TLS_CERTIFICATE": None,

@@ -53,6 +53,7 @@ class _Figures(Collector):
             yield from self._commands()
             yield from self._subscribers()
             yield self._backlog()
+            yield self._broker_reads()
             yield from self._workers()
 
     def _plain(self) -> Iterator[Metric]:
@@ -102,6 +103,16 @@ class _Figures(Collector):
             for group, count in groups.items():
                 backlog.add_metric([topic, group], count)
         return backlog
+
+    def _broker_reads(self) -> Metric:
+        reads = CounterMetricFamily(
+            "enode_broker_reads",
+            "Batches of messages that the broker has read from its ring, a mapped file, or a file that is not mapped.",
+            labels=["source"],
+        )
+        for source, count in self._figures.get("broker_reads", {}).items():
+            reads.add_metric([source], count)
+        return reads
 
     def _workers(self) -> Iterator[Metric]:
         for metric, prefix, text in (
