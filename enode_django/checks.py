@@ -12,7 +12,7 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 
 from enode_django import conf as settings
-from enode_django.broker_settings import broker_options
+from enode_django.broker_settings import broker_options, chosen_allocation
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
@@ -49,8 +49,15 @@ def _settings() -> Iterator[CheckMessage]:
     yield from _topics()
     yield from _states()
     yield from _spark()
-    yield from _broker()
+    try:
+        chosen_allocation(settings.conf())
+    except ConfigurationError as error:
+        yield Error(f"{error}.", hint=ALLOCATION_HINT, id="enode_django.E039")
+    else:
+        yield from _broker()
 
+
+ALLOCATION_HINT = "Name a function that takes queues, members, and what they have, or leave ALLOCATION out."
 
 _COUNTS = (
     "QUEUES_PER_TOPIC",

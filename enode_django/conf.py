@@ -72,6 +72,8 @@ class Conf:
     QUEUES_PER_TOPIC: int = 8
     """For topics that do not exist yet; an upper bound on how many workers can share them."""
     CONSUMER_GROUP: str = "processors"
+    ALLOCATION: str | None = None
+    """Dotted path of what divides queues among the members of a group (None: evenly, and as few as possible move)."""
     COMMAND_MAILBOXES: int = 1
     """For each shard. More help handlers that wait for something; Python runs one thread at a time, so it takes
     processes to use the cores."""

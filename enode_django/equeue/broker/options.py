@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES
 from enode_django.exceptions import ConfigurationError
@@ -57,6 +58,8 @@ class BrokerOptions:
     ring_batches: int = RING_BATCHES
     ring_bytes: int = RING_BYTES
     """The newest batches that are held in memory: so many, of so many bytes together. 0: none."""
+    allocate: Allocate = divide
+    """How the queues of a topic are divided among the members of a group."""
     secret: str | None = None
     tls: Tls | None = None
     max_unflushed: int = 128 * 1024 * 1024

@@ -63,7 +63,7 @@ class Broker:
             ring_batches=options.ring_batches,
             ring_bytes=options.ring_bytes,
         )
-        self._state = BrokerState(self._store, patience=options.patience_of_leases)
+        self._state = BrokerState(self._store, patience=options.patience_of_leases, allocate=options.allocate)
         self._sessions: set[Session] = set()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None

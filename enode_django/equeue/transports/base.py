@@ -166,8 +166,8 @@ class Transport(Protocol):
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:
         """Become a member of the group for ``session`` seconds, or stay one; tells which queues it shall own.
 
-        Members whose session has ended are dropped. Every queue that consumers may see is given to one member, no
-        member has two more than another, and as few as possible move.
+        Members whose session has ended are dropped. Every queue that consumers may see is given to one member. Unless
+        the driver was told to divide in another way, no member has two more than another, and as few as possible move.
         """
 
     def leave(self, group: str, topic: str, member: str) -> None:

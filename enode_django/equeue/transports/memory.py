@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.coordination import Bounds, Coordinator
 from enode_django.equeue.messages import (
     Commit,
@@ -100,13 +101,16 @@ class MemoryTransport:
     """Implements `Transport` for the threads of one process.
 
     ``location`` means nothing here; it is taken so that settings can name any driver in the same way. ``clock``
-    gives the seconds that leases are measured by. `close` keeps the messages: there is nothing to let go of.
+    gives the seconds that leases are measured by, ``allocate`` divides the queues among the members of a group. `close`
+    keeps the messages: there is nothing to let go of.
     """
 
-    def __init__(self, location: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, location: str = "", *, clock: Callable[[], float] = time.monotonic, allocate: Allocate = divide
+    ) -> None:
         self.location = location
         self._clock = clock
-        self._coordinator = Coordinator()
+        self._coordinator = Coordinator(allocate)
         self._queues: dict[str, list[_Queue]] = {}
         self._sent: dict[tuple[str, str], OrderedDict[int, dict[int, int]]] = {}
         self._changed = threading.Condition()

@@ -30,6 +30,7 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.messages import (
     Commit,
     GroupState,
@@ -78,7 +79,8 @@ class RedisStreamsTransport:
     ``max_length`` (messages) and ``max_age``, above which it cuts the queues of a topic that no group ever acquired,
     and with ``delete_unconsumed`` all queues (None: never); ``wait_replicas``, how many replicas must have what was
     sent or committed before the call returns, and ``wait_timeout``, how many seconds they have for it; ``client``,
-    further keyword arguments for redis-py's connections (certificates).
+    further keyword arguments for redis-py's connections (certificates); ``allocate``, which divides the queues among
+    the members of a group (None: evenly), the same for all of them: whoever finds that members have changed divides.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class RedisStreamsTransport:
         wait_replicas: int = 0,
         wait_timeout: float = 1.0,
         client: Mapping[str, Any] | None = None,
+        allocate: Allocate | None = None,
     ) -> None:
         if wait_replicas < 0 or wait_timeout <= 0:
             raise ConfigurationError(
@@ -106,7 +109,7 @@ class RedisStreamsTransport:
         self._delete_unconsumed = delete_unconsumed
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
         self._topics = RedisTopics(self._keys, self._connection, timeout)
-        self._groups = RedisGroups(self._keys, self._connection, self._topics)
+        self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
         self._wakes = Wakes()
 
     # -- topics ---------------------------------------------------------------------------------------------------
