@@ -38,7 +38,7 @@ def own_broker(tmp_path: Path) -> Iterator[RunningBroker]:
 
 
 @pytest.fixture(params=["memory", "broker", "redis"])
-def queue(request: pytest.FixtureRequest) -> Transport:
+def orders(request: pytest.FixtureRequest) -> Transport:
     """The topic "orders" of two queues, and no other, on each of the transports."""
     transport: Transport = request.getfixturevalue(f"{request.param}_queue")
     transport.create_topic("orders", 2)

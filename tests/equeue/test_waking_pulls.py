@@ -47,49 +47,49 @@ class Pulling:
         assert not self.thread.is_alive()
 
 
-def test_a_pull_that_is_woken_returns_nothing_and_the_next_one_works(queue: Waking) -> None:
-    pulling = Pulling(queue)
+def test_a_pull_that_is_woken_returns_nothing_and_the_next_one_works(orders: Waking) -> None:
+    pulling = Pulling(orders)
     assert pulling.thread.ident is not None
-    queue.wake(pulling.thread.ident)
+    orders.wake(pulling.thread.ident)
     pulling.end()
     assert not pulling.found
-    queue.send(TOPIC, {0: [b"one"]})
-    (batch,) = queue.pull(TOPIC, {0: 0}, limit=1, wait=SOON)
+    orders.send(TOPIC, {0: [b"one"]})
+    (batch,) = orders.pull(TOPIC, {0: 0}, limit=1, wait=SOON)
     assert batch.bodies == [b"one"]
 
 
-def test_whoever_is_woken_before_it_pulls_does_not_wait(queue: Waking) -> None:
-    pulling = Pulling(queue, before=queue.wake)
+def test_whoever_is_woken_before_it_pulls_does_not_wait(orders: Waking) -> None:
+    pulling = Pulling(orders, before=orders.wake)
     pulling.end()
     assert not pulling.found
 
 
-def test_a_pull_that_may_not_wait_leaves_the_wake_to_the_next_one(queue: Waking) -> None:
+def test_a_pull_that_may_not_wait_leaves_the_wake_to_the_next_one(orders: Waking) -> None:
     def before(thread: int) -> None:
-        queue.wake(thread)
-        queue.pull(TOPIC, {0: 0}, limit=1, wait=0)
+        orders.wake(thread)
+        orders.pull(TOPIC, {0: 0}, limit=1, wait=0)
 
-    Pulling(queue, before=before).end()
+    Pulling(orders, before=before).end()
 
 
-def test_nobody_else_is_woken(queue: Waking) -> None:
-    pulling = Pulling(queue)
-    queue.wake(threading.get_ident())
-    assert not queue.pull(TOPIC, {1: 0}, limit=1, wait=NEVER)
+def test_nobody_else_is_woken(orders: Waking) -> None:
+    pulling = Pulling(orders)
+    orders.wake(threading.get_ident())
+    assert not orders.pull(TOPIC, {1: 0}, limit=1, wait=NEVER)
     assert pulling.thread.is_alive()
-    queue.send(TOPIC, {0: [b"one"]})
+    orders.send(TOPIC, {0: [b"one"]})
     pulling.end()
     assert pulling.found
 
 
-def test_what_has_come_is_delivered_whoever_wakes(queue: Waking) -> None:
-    queue.send(TOPIC, {0: texts(*range(300))})
+def test_what_has_come_is_delivered_whoever_wakes(orders: Waking) -> None:
+    orders.send(TOPIC, {0: texts(*range(300))})
     received: list[bytes] = []
     ends = threading.Event()
 
     def pull() -> None:
         while len(received) < 300:
-            for batch in queue.pull(TOPIC, {0: len(received)}, limit=1, wait=NEVER):
+            for batch in orders.pull(TOPIC, {0: len(received)}, limit=1, wait=NEVER):
                 received.extend(batch.bodies)
         ends.set()
 
@@ -97,7 +97,7 @@ def test_what_has_come_is_delivered_whoever_wakes(queue: Waking) -> None:
     thread.start()
     while not ends.wait(0.001):
         assert thread.ident is not None
-        queue.wake(thread.ident)
+        orders.wake(thread.ident)
     assert received == texts(*range(300))
 
 
@@ -120,8 +120,8 @@ def test_a_forked_child_waits_and_wakes_for_itself(redis_queue: Waking) -> None:
 # -- members of a group -----------------------------------------------------------------------------------------------
 
 
-def test_a_member_that_is_given_other_queues_or_leaves_is_woken(queue: Waking) -> None:
-    consumer = QueueConsumer(queue, group="g", topic=TOPIC, owner="a", lease=NEVER)
+def test_a_member_that_is_given_other_queues_or_leaves_is_woken(orders: Waking) -> None:
+    consumer = QueueConsumer(orders, group="g", topic=TOPIC, owner="a", lease=NEVER)
     assert consumer.pull_wait == LONG_POLL == 15.0, "nothing is to be taken"
     consumer.join()
     assert consumer.pull_wait == LOOK_AGAIN, "it is to take queues"
@@ -140,7 +140,7 @@ def test_a_member_that_is_given_other_queues_or_leaves_is_woken(queue: Waking) -
     assert begins.wait(SOON)
     consumer.join()
     assert not woken.acquire(blocking=False), "nothing has changed"
-    queue.join("g", TOPIC, "b", NEVER)
+    orders.join("g", TOPIC, "b", NEVER)
     consumer.join()
     assert woken.acquire(timeout=SOON)
     consumer.leave()
@@ -200,34 +200,34 @@ def test_a_consumer_pulls_for_fifteen_seconds_by_default() -> None:
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_stop_waits_for_no_pull(queue: Waking, tmp_path: Path, mode: Mode) -> None:
+def test_stop_waits_for_no_pull(orders: Waking, tmp_path: Path, mode: Mode) -> None:
     handled = Handled()
-    consumer = _patient(queue, handled, mode=mode, directory=tmp_path)
+    consumer = _patient(orders, handled, mode=mode, directory=tmp_path)
     consumer.start()
-    queue.send(TOPIC, {0: texts("a")})
+    orders.send(TOPIC, {0: texts("a")})
     eventually(lambda: handled.bodies == ["a"])
     assert consumer.stop(SOON)
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_stop_right_after_the_start_waits_for_no_pull(queue: Waking, tmp_path: Path, mode: Mode) -> None:
+def test_stop_right_after_the_start_waits_for_no_pull(orders: Waking, tmp_path: Path, mode: Mode) -> None:
     for number in range(3):
-        consumer = _patient(queue, Handled(), mode=mode, directory=tmp_path / str(number))
+        consumer = _patient(orders, Handled(), mode=mode, directory=tmp_path / str(number))
         consumer.start()
         assert consumer.stop(SOON)
 
 
-def test_two_consumers_that_pull_for_long_share_the_queues_soon(queue: Waking) -> None:
+def test_two_consumers_that_pull_for_long_share_the_queues_soon(orders: Waking) -> None:
     first, second = Handled(), Handled()
-    one, other = (_patient(queue, handled) for handled in (first, second))
+    one, other = (_patient(orders, handled) for handled in (first, second))
     one.start()
     try:
-        queue.send(TOPIC, {0: texts("a"), 1: texts("b")})
+        orders.send(TOPIC, {0: texts("a"), 1: texts("b")})
         eventually(lambda: sorted(first.bodies) == ["a", "b"], SOON)
         other.start()
-        owned = lambda: {c.owner for c in queue.groups(TOPIC)["billing"].claims.values() if c.seconds > 0}  # noqa: E731
+        owned = lambda: {c.owner for c in orders.groups(TOPIC)["billing"].claims.values() if c.seconds > 0}  # noqa: E731
         eventually(lambda: owned() == {one.name, other.name}, SOON)
-        queue.send(TOPIC, {0: texts("c"), 1: texts("d")})
+        orders.send(TOPIC, {0: texts("c"), 1: texts("d")})
         eventually(lambda: len(first.bodies) + len(second.bodies) == 4, SOON)
         assert len(second.bodies) == 1
     finally:
@@ -235,15 +235,15 @@ def test_two_consumers_that_pull_for_long_share_the_queues_soon(queue: Waking) -
         other.stop(5)
 
 
-def test_whoever_broadcasts_is_woken_for_a_queue_that_is_new(queue: Waking, tmp_path: Path) -> None:
+def test_whoever_broadcasts_is_woken_for_a_queue_that_is_new(orders: Waking, tmp_path: Path) -> None:
     file = OffsetsFile(tmp_path, "billing", TOPIC)
-    queues = BroadcastQueues(queue, topic=TOPIC, file=file, start=lambda queue: 0)
+    queues = BroadcastQueues(orders, topic=TOPIC, file=file, start=lambda queue: 0)
     queues.join()
     assert queues.pull_wait == LOOK_AGAIN, "it is to take queues"
     queues.acquire_missing()
     assert queues.pull_wait == LONG_POLL
-    queue.add_queues(TOPIC, 3, unordered=True)
-    queue.send(TOPIC, {2: texts("in the new one")})
+    orders.add_queues(TOPIC, 3, unordered=True)
+    orders.send(TOPIC, {2: texts("in the new one")})
     began, found = threading.Event(), []
 
     def pull() -> None:
