@@ -41,7 +41,7 @@ from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnava
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties
 from enode_django.processors.measuring import BatchMeter
-from enode_django.processors.statistics import Statistics
+from enode_django.processors.statistics import CONSUME_OFFSET, MAX_OFFSET, Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
 from enode_django.runtime import make_producer, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind
@@ -148,6 +148,7 @@ class Pipeline:
         self._processors = self._make_processors(notes)
         statistics.gauges["cached_aggregates"] = lambda: self.cached_aggregates
         statistics.gauges["unfinished"] = lambda: self.consumer.unfinished
+        statistics.mailboxes = self._offsets
         self._room = threading.Event()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -232,6 +233,16 @@ class Pipeline:
             join_threads([thread for thread in self._threads if thread.name != self._states.name], timeout)
             self._states.close()
         join_threads(self._threads, timeout)
+
+    def _offsets(self) -> dict[str, dict[str, int]]:
+        """How much was ever posted into each mailbox, and taken from it. What is taken is read first, so that it never
+        looks as if more had been taken than posted."""
+        boxes: list[Mailbox[Any]] = [*self._commands, *self._events]
+        taken = [box.consume_offset for box in boxes]
+        return {
+            box.name.removeprefix("enode-"): {MAX_OFFSET: box.max_offset, CONSUME_OFFSET: offset}
+            for box, offset in zip(boxes, taken, strict=True)
+        }
 
     @property
     def owned(self) -> frozenset[int]:
