@@ -319,8 +319,9 @@ class Pipeline:
                     self._handle(item, processor)
                 elif isinstance(item, Outcomes):
                     processor.finish(item.released)
-                    for recovery in item.recoveries:
-                        self._post_entries(processor.recover(recovery), number)
+                    for start in range(0, len(item.recoveries), HANDLE_AT_ONCE):
+                        again = processor.recover(*item.recoveries[start : start + HANDLE_AT_ONCE])
+                        self._post_entries(again, number)
                 else:
                     if item.previous_owner is not None:
                         self._end_sessions(shard, item.previous_owner)
