@@ -209,6 +209,16 @@ def test_stop_waits_for_no_pull(orders: Waking, tmp_path: Path, mode: Mode) -> N
     assert consumer.stop(SOON)
 
 
+def test_stop_waits_a_moment_for_a_pull_that_nobody_can_end() -> None:
+    transport, handled = Unwakeable(), Handled()
+    transport.create_topic(TOPIC, 1)
+    consumer = _patient(transport, handled)
+    consumer.start()
+    transport.send(TOPIC, {0: texts("a")})
+    eventually(lambda: handled.bodies == ["a"])
+    assert consumer.stop(SOON)
+
+
 @pytest.mark.parametrize("mode", Mode)
 def test_stop_right_after_the_start_waits_for_no_pull(orders: Waking, tmp_path: Path, mode: Mode) -> None:
     for number in range(3):
