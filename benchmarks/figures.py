@@ -199,7 +199,7 @@ BARS = (
             lambda some, none: some / none,
             at_least=asked,
         )
-        for share, asked in (("0.1%", 0.95), ("1.0%", 0.9), ("10.0%", 0.7))
+        for share, asked in (("0.1%", 0.9), ("1.0%", 0.8), ("10.0%", 0.7))
     ),
     *(
         Bar(
