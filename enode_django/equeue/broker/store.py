@@ -238,11 +238,12 @@ class MessageStore:
         return (index.first(self._log.start), index.end) if index is not None else (0, 0)
 
     def offset_at(self, topic: str, queue: int, at: float) -> int:
-        """The first offset of the first batch that was taken at a time (seconds since 1970) or later, else the end."""
+        """The first offset of the first batch that was taken at a time (seconds since 1970) or later, else the end. A
+        batch has its time in whole milliseconds, so what was taken in the same one counts, too."""
         index = self._queues.get(topic, queue)
         if index is None:
             return 0
-        entry = next(index.at_time(-int(-at * 1000 // 1)), None)
+        entry = next(index.at_time(int(at * 1000 // 1)), None)
         return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
 
     def flush(self) -> int:
