@@ -189,6 +189,33 @@ BARS = (
     Bar("manage.py check, with / without the app", ["check with / without"], lambda ratio: ratio, at_most=1.15),
     Bar("idle, memory, MB", ["idle, memory"], lambda megabytes: megabytes, at_most=200),
     Bar("idle, % of a core", ["idle, processor time"], lambda share: share, at_most=1),
+    *(
+        Bar(
+            f"{mailboxes} / 1 command mailboxes",
+            [f"{mailboxes} command and 1 event mailboxes", "1 command and 1 event mailboxes"],
+            lambda several, one: several / one,
+            at_least=asked,
+        )
+        for mailboxes, asked in ((2, 1.6), (4, 2.5))
+    ),
+    *(
+        Bar(
+            f"conflicts, {share} / none",
+            [f"conflicts, {share} of the accounts", "no conflicts"],
+            lambda some, none: some / none,
+            at_least=asked,
+        )
+        for share, asked in (("0.1%", 0.9), ("1.0%", 0.8), ("10.0%", 0.7))
+    ),
+    *(
+        Bar(
+            f"workers' time, conflicts, {share} / none",
+            [f"conflicts, {share} of the accounts: workers", "no conflicts: workers"],
+            lambda some, none: some / none,
+            at_most=asked,
+        )
+        for share, asked in (("0.1%", 1.05), ("1.0%", 1.1), ("10.0%", 1.4))
+    ),
     Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
 )
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from decimal import Decimal
 
+from benchmarks.command_handlers import SlowDeposit
 from enode_django.domain.messages import Command
 from enode_django.ids import new_id
 from enode_django.serialization.codec import encode_command
@@ -37,6 +38,14 @@ def deposits(accounts: Sequence[str], count: int, seed: int = 1) -> Messages:
 
 def deposit(account: str) -> tuple[str, bytes]:
     return _message(Deposit(aggregate_root_id=account, amount=AMOUNT))
+
+
+def slow_deposits(accounts: Sequence[str], count: int) -> Messages:
+    """To each account in turn, by a handler that waits for something."""
+    return [
+        _message(SlowDeposit(aggregate_root_id=accounts[number % len(accounts)], amount=AMOUNT))
+        for number in range(count)
+    ]
 
 
 def with_repeats(messages: Messages, share: float, seed: int = 2) -> Messages:

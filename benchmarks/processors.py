@@ -124,6 +124,10 @@ class Processors:
         wait_for(f"{count} streams are published", published)
         return time.perf_counter()
 
+    def wait_reported(self, figure: str, least: int) -> None:
+        """Until the workers have reported a figure that is not below ``least``."""
+        wait_for(f"{figure} are {least}", lambda: self.report().get(figure, 0) >= least, 60.0)
+
     def __exit__(self, *_: object) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:

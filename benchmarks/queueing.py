@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -31,6 +33,7 @@ from sample_project.embedded import Broker
 BATCH = 500
 SIZES = {"1 KB": 1_000, "200 B": 200}
 TOPIC = "benchmark"
+PRODUCERS, WINDOW = 4, 64
 LAST_BATCHES = 100
 """Half a megabyte each. Unless a checkpoint comes just then, they are read again after a kill."""
 Rates = tuple[float, float]
@@ -117,6 +120,56 @@ def _beside_rabbitmq(count: int) -> list[Figure]:
             return []
         found += _rates(f"RabbitMQ, {name}", [rates], "quorum queue, persistent, confirms for each batch")
     return found
+
+
+# -- single messages ----------------------------------------------------------------------------------------------
+
+
+def run_single(services: Services, quick: bool) -> list[Figure]:
+    """Producers in processes of their own, each message in a request of its own: each waits for the answer before the
+    next, or has many requests under way, as asynchronous clients have."""
+    count, rounds = (5_000, 1) if quick else (30_000, 3)
+    found = []
+    with Broker() as server, contextlib.closing(BrokerTransport(server.url)) as transport:
+        transport.create_topic(TOPIC, PRODUCERS)
+        for window, how in ((1, "one by one"), (WINDOW, f"{WINDOW} under way")):
+            runs = [_single_rates(server, count, window) for _ in range(rounds)]
+            found += [
+                median(
+                    f"{PRODUCERS} producers, {how}", [rate for rate, _ in runs], "messages/s", "single ones of 1 KB"
+                ),
+                median(f"broker's time, {how}", [cost for _, cost in runs], "µs", "of a processor, for each message"),
+            ]
+    return found
+
+
+def _single_rates(server: Broker, count: int, window: int) -> Rates:
+    """Messages a second, and microseconds of processor time that the broker takes for one."""
+    broker, total = psutil.Process(server.pid), PRODUCERS * count
+    before = sum(broker.cpu_times()[:2])
+    seconds = _single_seconds(server.url, count, window)
+    return total / seconds, (sum(broker.cpu_times()[:2]) - before) / total * 1e6
+
+
+def _single_seconds(location: str, count: int, window: int) -> float:
+    """Of the slowest."""
+    command = [sys.executable, "-m", "benchmarks.single_sender", location, TOPIC, str(count), str(window)]
+    with contextlib.ExitStack() as stack:
+        senders = [
+            stack.enter_context(
+                subprocess.Popen([*command, str(queue)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for queue in range(PRODUCERS)
+        ]
+        pipes = [(sender.stdin, sender.stdout) for sender in senders]
+        for _, output in pipes:
+            if output is None or output.readline() != "ready\n":
+                raise BenchmarkError("a sender has not come up")
+        for begin, _ in pipes:
+            if begin is not None:
+                begin.write("go\n")
+                begin.flush()
+        return max(float(output.readline()) for _, output in pipes if output is not None)
 
 
 # -- latency ------------------------------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.utils.module_loading import import_string
 
 from enode_django.conf import BROKER_DEFAULTS, Conf
+from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.options import BrokerOptions, Tls
 from enode_django.equeue.broker.retention import Retention
 from enode_django.exceptions import ConfigurationError
@@ -31,12 +33,29 @@ def broker_options(
             retention=_retention(given),
             low_watermark=given["LOW_WATERMARK"],
             high_watermark=given["HIGH_WATERMARK"],
+            ring_batches=given["RING_BATCHES"],
+            ring_bytes=given["RING_BYTES"],
+            allocate=chosen_allocation(current),
             max_unflushed=given["MAX_UNFLUSHED"],
             secret=given["SECRET"],
             tls=_tls(given),
         )
     except TypeError as error:
         raise ConfigurationError(f"ENODE['BROKER'] has a value of the wrong kind: {error}") from error
+
+
+def chosen_allocation(current: Conf) -> Allocate:
+    """What divides the queues among the members of a group. Raises `ConfigurationError`."""
+    path = current.ALLOCATION
+    if path is None:
+        return divide
+    try:
+        allocate: Allocate = import_string(path)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"ENODE['ALLOCATION'] is {path!r}, which cannot be imported: {error}") from error
+    if not callable(allocate):
+        raise ConfigurationError(f"ENODE['ALLOCATION'] is {path!r}, which cannot be called; name a function")
+    return allocate
 
 
 def _retention(given: dict[str, Any]) -> Retention:

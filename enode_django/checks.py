@@ -13,6 +13,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 
 from enode_django import conf as settings
+from enode_django.broker_settings import broker_options, chosen_allocation
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
@@ -51,8 +52,15 @@ def _settings() -> Iterator[CheckMessage]:
     yield from _topics()
     yield from _states()
     yield from _spark()
-    yield from _broker()
+    try:
+        chosen_allocation(settings.conf())
+    except ConfigurationError as error:
+        yield Error(f"{error}.", hint=ALLOCATION_HINT, id="enode_django.E039")
+    else:
+        yield from _broker()
 
+
+ALLOCATION_HINT = "Name a function that takes queues, members, and what they have, or leave ALLOCATION out."
 
 _COUNTS = (
     "QUEUES_PER_TOPIC",
@@ -72,6 +80,7 @@ _COUNTS = (
 _COUNTS_OR_NONE = ("PROCESSES",)
 _TIMES = (
     "COMMIT_INTERVAL",
+    "LONG_POLL",
     "LEASE",
     "GRACE",
     "HANDLER_TIME_LIMIT",
@@ -207,7 +216,6 @@ def _wrong_spark(key: str, value: object, wanted: str) -> Error:
 def _broker() -> Iterator[CheckMessage]:
     if not settings.conf().BROKER:
         return
-    from enode_django.broker_settings import broker_options  # only the projects that have a broker need it
 
     try:
         broker_options(settings.conf())

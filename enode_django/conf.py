@@ -30,6 +30,8 @@ BROKER_DEFAULTS: Mapping[str, Any] = {
     "DELETE_UNCONSUMED": False,
     "LOW_WATERMARK": None,
     "HIGH_WATERMARK": None,
+    "RING_BATCHES": 100_000,
+    "RING_BYTES": 64 * 1024 * 1024,
     "MAX_UNFLUSHED": 128 * 1024 * 1024,
     "SECRET": None,
     "TLS_CERTIFICATE": None,
@@ -77,6 +79,8 @@ class Conf:
     QUEUES_PER_TOPIC: int = 8
     """For topics that do not exist yet; an upper bound on how many workers can share them."""
     CONSUMER_GROUP: str = "processors"
+    ALLOCATION: str | None = None
+    """Dotted path of what divides queues among the members of a group (None: evenly, and as few as possible move)."""
     COMMAND_MAILBOXES: int = 1
     """For each shard. More help handlers that wait for something; Python runs one thread at a time, so it takes
     processes to use the cores."""
@@ -119,6 +123,8 @@ class Conf:
     PRELOAD: bool = True
     """Workers are forked from a process that has the project loaded, where that is safe (False: each loads it)."""
     COMMIT_INTERVAL: float = 1.0
+    LONG_POLL: float = 15.0
+    """How long a pull waits for messages where there are none."""
     LEASE: float = 10.0
     """How long a worker that falls silent keeps its queues."""
     GRACE: float = 30.0

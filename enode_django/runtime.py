@@ -12,6 +12,7 @@ from typing import Any
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from enode_django.broker_settings import chosen_allocation
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
@@ -50,8 +51,15 @@ def make_transport() -> Transport:
     current = conf()
     backend = _import(current.queue_backend, 'QUEUE["BACKEND"]')
     _check_options(backend, current.queue_backend, current.queue_options)
-    transport: Transport = backend(current.queue_location, **current.queue_options)
+    transport: Transport = backend(current.queue_location, **_allocation(backend), **current.queue_options)
     return transport
+
+
+def _allocation(backend: Any) -> dict[str, Any]:
+    """For drivers whose clients divide the queues; a broker does that itself. Raises `ConfigurationError`."""
+    current = conf()
+    divides = "allocate" in inspect.signature(backend).parameters and "allocate" not in current.queue_options
+    return {"allocate": chosen_allocation(current)} if current.ALLOCATION is not None and divides else {}
 
 
 def _check_options(backend: Any, path: str, options: Mapping[str, Any]) -> None:

@@ -190,34 +190,45 @@ class CommandProcessor:
             if not slot.unfinished:
                 self._cache.settle(slot)
 
-    def recover(self, recovery: Recovery) -> list[Entry]:
-        """Reload the aggregate from the store alone and handle its unfinished commands again, under a new epoch. A
-        snapshot counts as the store: it was made of streams that were durable, and is held against them. A shared state
-        does not, and is deleted.
+    def recover(self, *recoveries: Recovery) -> list[Entry]:
+        """Reload the aggregates from the store alone, all together, and handle their unfinished commands again, each
+        aggregate's under a new epoch. A snapshot counts as the store: it was made of streams that were durable, and is
+        held against them. A shared state does not, and is deleted.
 
-        The first entry says that the new epoch begins. A recovery for an epoch that is over changes nothing.
+        An aggregate's first entry says that the new epoch begins. A recovery for an epoch that is over changes nothing.
         """
-        id = recovery.aggregate_root_id
-        slot = self._cache.get(id)
-        if slot is not None and slot.epoch > recovery.epoch:
-            return [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
-        unfinished = _unfinished(slot) if slot is not None else []
+        resumed: list[Entry] = []
+        again: dict[str, list[tuple[Entry, Envelope]]] = {}
+        for recovery in recoveries:
+            id = recovery.aggregate_root_id
+            if id in again:
+                continue
+            slot = self._cache.get(id)
+            if slot is not None and slot.epoch > recovery.epoch:
+                resumed.append(Entry(EntryKind.RESUMED, id, slot.epoch, None, None))
+            elif unfinished := self._drop_refused(id, slot):
+                again[id] = unfinished
+            else:
+                self._epoch += 1
+                resumed.append(Entry(EntryKind.RESUMED, id, self._epoch, None, None))
+        self._load_missing([unfinished[0][1] for unfinished in again.values()], begin=Begin.SNAPSHOT)
+        return resumed + [entry for id, unfinished in again.items() for entry in self._handle_again(id, unfinished)]
+
+    def _drop_refused(self, id: str, slot: Slot | None) -> list[tuple[Entry, Envelope]]:
+        """Forget the aggregate's state; returns what is unfinished of it."""
+        entries = _unfinished(slot) if slot is not None else []
         self._cache.drop(id)
         if self._keeper is not None:
             self._keeper.delete(id)
-        if not unfinished:
-            self._epoch += 1
-            return [Entry(EntryKind.RESUMED, id, self._epoch, None, None)]
-        extra = {"aggregate_root_id": id}
-        logger.warning(
-            "aggregate %r: stored by somebody else; handling %d commands again", id, len(unfinished), extra=extra
-        )
-        return self._handle_again(id, unfinished)
+        unfinished = [(entry, entry.envelope) for entry in entries if entry.envelope is not None]
+        if unfinished:
+            extra = {"aggregate_root_id": id}
+            text = "aggregate %r: stored by somebody else; handling %d commands again"
+            logger.warning(text, id, len(unfinished), extra=extra)
+        return unfinished
 
-    def _handle_again(self, id: str, unfinished: list[Entry]) -> list[Entry]:
+    def _handle_again(self, id: str, decided: list[tuple[Entry, Envelope]]) -> list[Entry]:
         waiting = self._postponed.suspend(id)  # it came after all of these
-        decided = [(entry, entry.envelope) for entry in unfinished if entry.envelope is not None]
-        self._load_missing([envelope for _, envelope in decided[:1]], begin=Begin.SNAPSHOT)
         slot = self._cache.slots[id]
         entries = [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
         seen: set[str] = set()

@@ -1,11 +1,22 @@
-"""Which worker consumes which queues: average allocation that moves as little as possible."""
+"""Which worker consumes which queues: average allocation that moves as little as possible, or one that is given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
+
+logger = logging.getLogger("enode_django.equeue")
 
 _NOTHING: Mapping[str, frozenset[int]] = MappingProxyType({})
+
+Allocate = Callable[[Sequence[int], Sequence[str], Mapping[str, frozenset[int]]], Mapping[str, Collection[int]]]
+"""Shares queues among the members of a group: it gets the queues and the members, both sorted, and what each member
+shall own so far (queues and members that are gone are still in it), and returns what each shall own from now on. Every
+queue goes to one member; a member that is left out gets none. It is called whenever members or queues change, by the
+broker or by any member, so it must not wait for anything, and should depend on its arguments alone."""
 
 
 def divide(
@@ -53,3 +64,40 @@ def _room(queues: int, names: Sequence[str], kept: Mapping[str, Sequence[int]]) 
     share, odd = divmod(queues, len(names))
     by_holding = sorted(names, key=lambda name: -len(kept[name]))
     return {name: share + (place < odd) for place, name in enumerate(by_holding)}
+
+
+def allocated(
+    allocate: Allocate, queues: Sequence[int], workers: Sequence[str], current: Mapping[str, frozenset[int]] = _NOTHING
+) -> dict[str, frozenset[int]]:
+    """What ``allocate`` says, with all workers in it. If it raises, or says what cannot be, that is logged as an error,
+    and the answer is that of `divide`: the group must go on."""
+    try:
+        given = allocate(queues, workers, current)
+        wrong = _wrong_in(given, queues, workers)
+    except Exception as error:
+        logger.exception("the allocation %s fails; queues are divided evenly instead", _name_of(allocate))
+        wrong, given = repr(error), {}
+    else:
+        if wrong:
+            logger.error("the allocation %s %s; queues are divided evenly instead", _name_of(allocate), wrong)
+    if wrong:
+        return divide(queues, workers, current)
+    return {worker: frozenset(given.get(worker, ())) for worker in workers}
+
+
+def _wrong_in(given: Mapping[str, Collection[int]], queues: Sequence[int], workers: Sequence[str]) -> str:
+    """What is wrong with an allocation; nothing if every queue has one worker."""
+    unknown = sorted(given.keys() - set(workers))
+    if unknown:
+        return f"gives queues to {unknown[0]!r}, which is no member"
+    times = Counter(queue for share in given.values() for queue in share)
+    for queue in sorted(times.keys() - set(queues)):
+        return f"gives away queue {queue!r}, which there is not"
+    for queue in queues:
+        if workers and times[queue] != 1:
+            return f"gives queue {queue!r} to {times[queue] or 'no'} members"
+    return ""
+
+
+def _name_of(allocate: Any) -> str:
+    return f"{getattr(allocate, '__module__', '')}.{getattr(allocate, '__qualname__', repr(allocate))}".lstrip(".")

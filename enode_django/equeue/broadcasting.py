@@ -7,16 +7,16 @@ import json
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from math import inf
 from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
-from enode_django.equeue.consumer import NOTHING_TO_PULL, Acquired, PulledMessages
+from enode_django.equeue.consumer import LOOK_AGAIN, NOTHING_TO_PULL, Acquired, PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.base import LONG_POLL, Transport
+from enode_django.equeue.waking import PullingThread
 from enode_django.exceptions import QueueError
 
 logger = logging.getLogger("enode_django.equeue")
@@ -87,7 +87,15 @@ class BroadcastQueues:
     """What `QueueConsumer` is for a group's share of a topic, for the whole topic: without leases, since nobody else
     has these offsets. The threads are the same: ``start`` says where a queue begins that has no offset yet."""
 
-    def __init__(self, transport: Transport, *, topic: str, file: OffsetsFile, start: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        topic: str,
+        file: OffsetsFile,
+        start: Callable[[int], int],
+        long_poll: float = LONG_POLL,
+    ) -> None:
         self._transport = transport
         self._topic = topic
         self._file = file
@@ -97,6 +105,8 @@ class BroadcastQueues:
         self._windows: dict[int, OffsetWindow] = {}
         self._has_left = False
         self._writing = threading.Lock()
+        self._long_poll = long_poll
+        self._puller = PullingThread(transport)
 
     @property
     def owned(self) -> frozenset[int]:
@@ -115,9 +125,26 @@ class BroadcastQueues:
             if offset > states[queue].end:  # a broker's machine has lost its power, and the newest messages
                 self._windows[queue].close()
         self._shown = frozenset(queue for queue, state in states.items() if state.to_consumers)
+        if not self._is_settled:
+            self.wake()
 
     def leave(self) -> None:
         self._has_left = True
+        self.wake()
+
+    def wake(self) -> None:
+        self._puller.wake()
+
+    @property
+    def pull_wait(self) -> float:
+        can_wait = self._is_settled and self._puller.can_be_woken
+        return self._long_poll if can_wait else min(self._long_poll, LOOK_AGAIN)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Return False while a queue is to be taken, or to be taken anew."""
+        windows = list(self._windows.values())
+        return self._shown <= {window.queue for window in windows} and not any(window.closed for window in windows)
 
     def renew(self) -> None:
         pass
@@ -154,13 +181,14 @@ class BroadcastQueues:
         return OffsetWindow(self._topic, queue, epoch=0, committed=offset, deadline=inf)
 
     def pull(self, limit: int, wait: float, *, without: Collection[int] = ()) -> list[PulledMessages]:
+        wait = self._puller.wait_of(wait)
         offsets = {
             queue: window.next_offset
             for queue, window in self._windows.items()
             if queue in self._shown and queue not in without
         }
         if not offsets:
-            time.sleep(min(wait, NOTHING_TO_PULL))
+            self._puller.rest(min(wait, NOTHING_TO_PULL))
             return []
         pulled = []
         for batch in self._transport.pull(self._topic, offsets, limit=limit, wait=wait):

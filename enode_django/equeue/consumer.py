@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from enode_django.equeue.messages import PulledBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.equeue.transports.base import Transport, WakesPulls
+from enode_django.equeue.transports.base import LONG_POLL, Transport
+from enode_django.equeue.waking import PullingThread
 from enode_django.exceptions import QueueHeld, TransportUnavailable
 
 logger = logging.getLogger("enode_django.equeue")
@@ -18,14 +19,12 @@ logger = logging.getLogger("enode_django.equeue")
 RETRY_ACQUIRE = 0.1
 """Seconds between tries to acquire a queue that another worker is about to release."""
 NOTHING_TO_PULL = 0.05
-"""Seconds that `QueueConsumer.pull` takes when there is no queue to pull from."""
+"""Seconds that `QueueConsumer.pull` takes when it may pull from none of its queues at the moment."""
 LOOK_AGAIN = 0.2
 """Seconds of one pull of a thread that has to look by itself whether its queues have changed."""
 WORKING_PULL = 1.0
 """Seconds of one pull of a thread that is woken when they do, while something that it has pulled is unfinished: a queue
 whose window is full is left out until the next pull."""
-IDLE_PULL = 5.0
-"""Seconds of one pull of such a thread when nothing is unfinished."""
 
 
 class PulledMessages(NamedTuple):
@@ -53,7 +52,7 @@ class QueueConsumer:
 
     In its window's ``weight`` a message counts for one more whenever it has another ``heavy`` bytes (None: never).
     Of the receipts that windows keep, the newest ``keep_receipts`` of each queue stay in the transport. ``start`` is
-    for queues that the group never had.
+    for queues that the group never had. ``long_poll``: seconds that a pull may wait while nothing else is to be done.
     """
 
     def __init__(
@@ -68,6 +67,7 @@ class QueueConsumer:
         heavy: int | None = None,
         keep_receipts: int = 0,
         start: Start | Callable[[int], int] = Start.FIRST,
+        long_poll: float = LONG_POLL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
@@ -84,8 +84,8 @@ class QueueConsumer:
         self._has_left = False
         self._ended = False
         self._joining = threading.Lock()
-        self._puller: int | None = None
-        self._wakes = transport if isinstance(transport, WakesPulls) else None
+        self._long_poll = long_poll
+        self._puller = PullingThread(transport)
         self._windows: dict[int, OffsetWindow] = {}
         self._draining: list[OffsetWindow] = []
         self._next_try = 0.0
@@ -99,7 +99,7 @@ class QueueConsumer:
         self._assigned = assigned
         self._next_try = 0.0
         if has_changed:
-            self._wake_puller()
+            self.wake()
 
     def join(self) -> None:
         """Be a member of the group, and own from now on what it gives to this one; nothing after `leave`. To be called
@@ -118,21 +118,25 @@ class QueueConsumer:
         with self._joining:
             self.assign(())
             self._has_left = True  # last: who sees it owns nothing more
-        self._wake_puller()
+        self.wake()
         self._transport.leave(self._group, self._topic, self._owner)
 
-    def _wake_puller(self) -> None:
-        if self._puller is not None and self._wakes is not None:
-            self._wakes.wake(self._puller)
+    def wake(self) -> None:
+        """Let the pulling thread return from its pull; if it is in none, the next one does not wait."""
+        self._puller.wake()
 
     @property
     def pull_wait(self) -> float:
         """Seconds that the next pull may wait for messages: few if it has to be looked soon whether a queue can be
         taken or given back, and if nothing wakes the pulling thread when its queues change."""
-        is_settled = not self._draining and self._assigned == self._windows.keys()
-        if not is_settled or self._wakes is None:
-            return LOOK_AGAIN
-        return WORKING_PULL if any(window.held for window in self._all_windows()) else IDLE_PULL
+        if not self._is_settled or not self._puller.can_be_woken:
+            return min(self._long_poll, LOOK_AGAIN)
+        is_working = any(window.held for window in self._all_windows())
+        return min(self._long_poll, WORKING_PULL) if is_working else self._long_poll
+
+    @property
+    def _is_settled(self) -> bool:
+        return not self._has_left and not self._draining and self._assigned == self._windows.keys()
 
     @property
     def owned(self) -> frozenset[int]:
@@ -235,7 +239,7 @@ class QueueConsumer:
 
         A queue whose window holds ``max_held`` messages is left out until its first unfinished one is finished.
         """
-        self._puller = threading.get_ident()
+        wait = self._puller.wait_of(wait)
         windows = {queue: window for queue, window in self._windows.items() if not window.closed}
         offsets = {
             queue: window.next_offset
@@ -243,7 +247,8 @@ class QueueConsumer:
             if window.held < self._max_held and queue not in without
         }
         if not offsets:
-            time.sleep(min(wait, NOTHING_TO_PULL))
+            # Whoever owns nothing, and shall own nothing, is woken when that changes.
+            self._puller.rest(wait if self._is_settled and not windows else min(wait, NOTHING_TO_PULL))
             return []
         pulled = []
         for batch in self._transport.pull(self._topic, offsets, limit=limit, wait=wait):
@@ -304,7 +309,7 @@ class QueueConsumer:
         if not window.closed:
             logger.warning("lost %s/%d: another worker has taken it over", window.topic, window.queue)
             window.close()
-            self._wake_puller()
+            self.wake()
 
     def trim(self) -> None:
         """Let the transport delete what every group has committed."""

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
+from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Claim, Commit, GroupState, Lease, Membership, QueueState, Route, Start
@@ -122,10 +123,12 @@ class Topic:
 
 
 class Coordinator:
-    """Every method that takes a topic raises `UnknownTopic`, and `QueueError` for a queue that it does not have."""
+    """Every method that takes a topic raises `UnknownTopic`, and `QueueError` for a queue that it does not have.
+    ``allocate`` divides the queues among the members of a group."""
 
-    def __init__(self) -> None:
+    def __init__(self, allocate: Allocate = divide) -> None:
         self.topics: dict[str, Topic] = {}
+        self._allocate = allocate
         self._epoch = 0
 
     def topic(self, name: str, queues: Collection[int] = ()) -> Topic:
@@ -177,7 +180,9 @@ class Coordinator:
     def join(self, group: str, name: str, member: str, session: float, *, now: float) -> Membership:
         topic = self.topic(name)
         record = topic.record(group)
-        record.group = joined(record.group, member, now=now, session=session, queues=topic.consumed)
+        record.group = joined(
+            record.group, member, now=now, session=session, queues=topic.consumed, allocate=self._allocate
+        )
         return record.group.membership(member)
 
     def leave(self, group: str, name: str, member: str, *, now: float) -> bool:
@@ -187,7 +192,7 @@ class Coordinator:
         record = topic.groups.get(group)
         if record is None:
             return False
-        record.group = left(record.group, member, now=now, queues=topic.consumed)
+        record.group = left(record.group, member, now=now, queues=topic.consumed, allocate=self._allocate)
         free = [c for c in record.claims.values() if c.owner == member and not c.epoch and c.until > 0]
         for claim in free:
             claim.until = 0.0
@@ -327,8 +332,8 @@ class Coordinator:
         ]
 
     @classmethod
-    def restore(cls, plain: Sequence[Any]) -> Coordinator:
-        coordinator = cls()
+    def restore(cls, plain: Sequence[Any], allocate: Allocate = divide) -> Coordinator:
+        coordinator = cls(allocate)
         topics, coordinator._epoch = plain
         for name, queues, version, producers, consumers, groups in topics:
             records = {group: _restored(*values) for group, values in groups.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from enode_django.equeue.assignment import divide
+from enode_django.equeue.assignment import Allocate, allocated, divide
 from enode_django.equeue.messages import Membership
 
 
@@ -26,21 +26,23 @@ class Group:
         return Membership(self.generation, self.division.get(member, frozenset()), tuple(sorted(self.division)))
 
 
-def joined(group: Group, member: str, *, now: float, session: float, queues: Collection[int]) -> Group:
+def joined(
+    group: Group, member: str, *, now: float, session: float, queues: Collection[int], allocate: Allocate = divide
+) -> Group:
     """The group after a member has joined, or said that it is still there."""
-    return _divided(replace(group, sessions={**group.sessions, member: now + session}), now, queues)
+    return _divided(replace(group, sessions={**group.sessions, member: now + session}), now, queues, allocate)
 
 
-def left(group: Group, member: str, *, now: float, queues: Collection[int]) -> Group:
+def left(group: Group, member: str, *, now: float, queues: Collection[int], allocate: Allocate = divide) -> Group:
     """The group without a member. What the others get is known to each when it joins again."""
     sessions = {name: until for name, until in group.sessions.items() if name != member}
-    return _divided(replace(group, sessions=sessions), now, queues)
+    return _divided(replace(group, sessions=sessions), now, queues, allocate)
 
 
-def _divided(group: Group, now: float, queues: Collection[int]) -> Group:
+def _divided(group: Group, now: float, queues: Collection[int], allocate: Allocate) -> Group:
     sessions = {name: until for name, until in group.sessions.items() if until > now}
     divided: set[int] = set().union(*group.division.values())
     if sessions.keys() == group.division.keys() and (divided == set(queues) or not sessions):
         return replace(group, sessions=sessions)
-    division = divide(sorted(queues), sorted(sessions), group.division)
+    division = allocated(allocate, sorted(queues), sorted(sessions), group.division)
     return Group(group.generation + 1, sessions, division)

@@ -18,6 +18,9 @@ from enode_django.exceptions import MalformedMessage
 
 logger = logging.getLogger("enode_django.equeue")
 
+LOOK_FOR_ROOM = 0.2
+"""Seconds until somebody who holds as many messages as it may looks whether it is to stop."""
+
 MakeTask = Callable[[OffsetWindow, int, bytes], Task]
 
 
@@ -42,7 +45,12 @@ class OwnedQueues(Protocol):
 
     def acquire_missing(self) -> list[Acquired]: ...
 
+    @property
+    def pull_wait(self) -> float: ...
+
     def pull(self, limit: int, wait: float, *, without: Collection[int] = ()) -> list[PulledMessages]: ...
+
+    def wake(self) -> None: ...
 
     def release_drained(self, held: Callable[[OffsetWindow], int] = ...) -> None: ...
 
@@ -107,7 +115,6 @@ class Share:
         make_task: MakeTask = task_of_message,
         max_held: int | None,
         limit: int,
-        wait: float,
     ) -> None:
         self.topic = topic
         self.prepared = False
@@ -117,7 +124,6 @@ class Share:
         self._make_task = make_task
         self._max_held = max_held
         self._limit = limit
-        self._wait = wait
         self._windows: list[OffsetWindow] = []
         self._given_up: list[OffsetWindow] = []
         self._moved = threading.Event()
@@ -130,12 +136,12 @@ class Share:
             self.prepared = True
 
     def pull(self) -> None:
-        """Blocks until something has come, or for a moment."""
+        """Blocks until something has come, `wake` is called, or the long poll is over."""
         self.prepare()
         self._take_over()
         limit = self._room()
         if limit:
-            for pulled in self._queues.pull(limit, self._wait):
+            for pulled in self._queues.pull(limit, self._queues.pull_wait):
                 self._worklist.post(self._tasks(pulled))
 
     def _take_over(self) -> None:
@@ -161,7 +167,7 @@ class Share:
         self._moved.clear()
         room = self._max_held - self._queues.unfinished
         if room < max(1, self._max_held // 4):
-            self._moved.wait(self._wait)
+            self._moved.wait(LOOK_FOR_ROOM)
             return 0
         return max(1, min(self._limit, room // max(1, len(self._queues.owned))))
 
@@ -174,6 +180,10 @@ class Share:
     def finish(self, task: Task) -> None:
         task.window.finish(task.offset)
         self._moved.set()
+
+    def wake(self) -> None:
+        """Let the pulling thread return from `pull` soon. Called by any thread."""
+        self._queues.wake()
 
     def beat(self) -> None:
         if self.prepared:

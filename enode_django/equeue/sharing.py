@@ -13,7 +13,7 @@ from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import retry_topic
 from enode_django.equeue.share import MakeTask, OwnedQueues, Share, Starts, task_of_message, task_of_retry
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.base import LONG_POLL, Transport
 from enode_django.equeue.worklist import Worklist
 
 
@@ -34,12 +34,13 @@ class Order(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """``max_held``: with so many messages of a topic unfinished, no more are pulled. ``pull_limit``: so many of each
-    queue at once. In seconds: ``pull_wait``, how long a pull waits for messages, and so `Consumer.stop` for the pull;
-    ``lease``, after which a consumer that falls silent loses its queues; ``commit_interval``, between commits."""
+    queue at once. In seconds: ``pull_wait``, how long a pull waits for messages (`Consumer.stop`, and a change of the
+    queues, end it); ``lease``, after which a consumer that falls silent loses its queues; ``commit_interval``, between
+    commits."""
 
     max_held: int = 3_000
     pull_limit: int = 200
-    pull_wait: float = 1.0
+    pull_wait: float = LONG_POLL
     lease: float = 15.0
     commit_interval: float = 1.0
 
@@ -83,7 +84,6 @@ class Subscription:
                 make_task=make_task,
                 max_held=max_held,
                 limit=limits.pull_limit,
-                wait=limits.pull_wait,
             )
 
         shares = {
@@ -99,7 +99,7 @@ class Subscription:
     def _queues(self, transport: Transport, topic: str, starts: Starts) -> OwnedQueues:
         if self.mode is Mode.BROADCASTING:
             file = OffsetsFile(Path(self.directory or "."), self.group, topic)
-            return BroadcastQueues(transport, topic=topic, file=file, start=starts)
+            return BroadcastQueues(transport, topic=topic, file=file, start=starts, long_poll=self.limits.pull_wait)
         return QueueConsumer(
             transport,
             group=self.group,
@@ -108,4 +108,5 @@ class Subscription:
             lease=self.limits.lease,
             max_held=self.limits.max_held,
             start=starts,
+            long_poll=self.limits.pull_wait,
         )

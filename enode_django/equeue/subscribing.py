@@ -43,6 +43,8 @@ ONE_WAIT = 3600.0
 STOP_TIMEOUT = 30.0
 BEYOND_STOP = 5.0
 """Seconds that `Consumer.stop` gives the keeper after its timeout, to commit and release."""
+NOTHING_FAILED = 1.0
+"""Seconds until somebody looks again whether a message of the group has failed, and there is a topic of retries."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between tries to reach the transport; each is twice the one before."""
 
@@ -163,7 +165,7 @@ class Consumer:
         except UnknownTopic:
             if share.topic != retry_topic(self._group):
                 raise
-            self._ending.wait(self._limits.pull_wait)  # nothing has failed so far
+            self._ending.wait(min(NOTHING_FAILED, self._limits.pull_wait))
         else:
             share.pull()
 
@@ -204,6 +206,7 @@ class Consumer:
 
     def _end(self, timers: Timers) -> None:
         """Nothing is pulled any more; what is due is handled until `_end_by`, and leases are renewed meanwhile."""
+        self._each(Share.wake)
         pulls_ended = timers.tend_until(self._pullers.ended_within, self._give_up_at)
         self._each(Share.leave)
         self._each(Share.withdraw)

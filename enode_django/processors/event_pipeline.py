@@ -95,7 +95,12 @@ class Following:
     ) -> None:
         self.name = subscriber.name
         self.consumer = QueueConsumer(
-            transport, group=subscriber.name, topic=conf.EVENT_TOPIC, owner=owner, lease=conf.LEASE
+            transport,
+            group=subscriber.name,
+            topic=conf.EVENT_TOPIC,
+            owner=owner,
+            lease=conf.LEASE,
+            long_poll=conf.LONG_POLL,
         )
         self._subscriber = subscriber
         self._limit = conf.EVENT_PULL_MAX_BATCH

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from enode_django.equeue.administration import list_groups
+from enode_django.equeue.administration import broker_figures, list_groups
 from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.processors.watching import Watch
@@ -19,6 +20,7 @@ TURNS_WITHIN = 60.0
 ANSWERS_WITHIN = 20.0
 """Seconds since the last answer of a queue or a store that counts as there."""
 STOP_SECONDS = 1.0
+READ_SOURCES = ("ring", "mapped", "file")
 
 Backlog = dict[str, dict[str, int]]
 """Per topic and consumer group."""
@@ -39,12 +41,12 @@ class Observations:
         self._dead_letters = dead_letters
         self._report: dict[str, Any] = {}
         self._turned_at = time.monotonic()
-        self._queue: Watch[Backlog] | None = None
+        self._queue: Watch[dict[str, Any]] | None = None
         self._shards: Watch[int] | None = None
 
     def start(self, *, with_store: bool = True) -> None:
         """``with_store``: health is asked for, not figures alone."""
-        self._queue = Watch("queue-watch", lambda: backlog_of(self._transport, self._topics), WATCH_INTERVAL)
+        self._queue = Watch("queue-watch", lambda: figures_of(self._transport, self._topics), WATCH_INTERVAL)
         if with_store:
             self._shards = Watch("store-watch", self._ask_store, WATCH_INTERVAL)
 
@@ -59,9 +61,10 @@ class Observations:
 
     def figures(self) -> dict[str, Any]:
         """The supervisor's report, with what is known of the queue and the store."""
-        asked = (("backlog", self._queue), ("dead_letters", self._shards))
-        known = {name: watch.answer for name, watch in asked if watch is not None and watch.answer is not None}
-        return {**self._report, **known}
+        of_queue = self._queue.answer if self._queue is not None else None
+        letters = self._shards.answer if self._shards is not None else None
+        of_store = {} if letters is None else {"dead_letters": letters}
+        return {**self._report, **(of_queue or {}), **of_store}
 
     def _ask_store(self) -> int:
         """How many dead letters there are."""
@@ -93,6 +96,15 @@ class Observations:
             if watch is not None and not watch.has_answered(ANSWERS_WITHIN):
                 reasons.append(f"{what} does not answer")
         return reasons
+
+
+def figures_of(transport: Transport, topics: Sequence[str]) -> dict[str, Any]:
+    """The queue's part of the figures. Blocks; raises `QueueError`."""
+    figures: dict[str, Any] = {"backlog": backlog_of(transport, topics)}
+    if isinstance(transport, BrokerTransport):
+        told = broker_figures(transport)
+        figures["broker_reads"] = {source: told.get(f"{source}_reads", 0) for source in READ_SOURCES}
+    return figures
 
 
 def backlog_of(transport: Transport, topics: Sequence[str]) -> Backlog:

@@ -58,7 +58,7 @@ from enode_django.processors.mail import (
     weight,
 )
 from enode_django.processors.measuring import BatchMeter
-from enode_django.processors.statistics import Statistics
+from enode_django.processors.statistics import CONSUME_OFFSET, MAX_OFFSET, Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
 from enode_django.runtime import make_dead_letters, make_producer, make_retries, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind
@@ -110,6 +110,7 @@ class Pipeline:
             max_held=HELD_PER_UNFINISHED * conf.MAX_UNFINISHED,
             heavy=max(1, conf.MAX_UNFINISHED_BYTES // conf.MAX_UNFINISHED),
             keep_receipts=conf.REMEMBERED_ANSWERS,
+            long_poll=conf.LONG_POLL,
         )
         remembered = self._remembered = RememberedAnswers(
             conf.REMEMBERED_ANSWERS,
@@ -149,6 +150,7 @@ class Pipeline:
         statistics.gauges["cached_aggregates"] = lambda: self.cached_aggregates
         statistics.gauges["unfinished"] = lambda: self.consumer.unfinished
         statistics.gauges["waiting_for_help"] = lambda: self._persist.waiting
+        statistics.mailboxes = self._offsets
         self._room = threading.Event()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -244,6 +246,16 @@ class Pipeline:
         self._room.set()
         for room in self._rooms:
             room.close()
+
+    def _offsets(self) -> dict[str, dict[str, int]]:
+        """How much was ever posted into each mailbox, and taken from it. What is taken is read first, so that it never
+        looks as if more had been taken than posted."""
+        boxes: list[Mailbox[Any]] = [*self._commands, *self._events]
+        taken = [box.consume_offset for box in boxes]
+        return {
+            box.name.removeprefix("enode-"): {MAX_OFFSET: box.max_offset, CONSUME_OFFSET: offset}
+            for box, offset in zip(boxes, taken, strict=True)
+        }
 
     @property
     def owned(self) -> frozenset[int]:
@@ -353,8 +365,9 @@ class Pipeline:
 
     def _take_outcomes(self, outcomes: Outcomes, processor: CommandProcessor, number: int) -> None:
         processor.finish(outcomes.released)
-        for recovery in outcomes.recoveries:
-            self._post_entries(processor.recover(recovery), number)
+        for start in range(0, len(outcomes.recoveries), HANDLE_AT_ONCE):
+            again = processor.recover(*outcomes.recoveries[start : start + HANDLE_AT_ONCE])
+            self._post_entries(again, number)
 
     def _handle(self, commands: Commands, processor: CommandProcessor, box: Mailbox[CommandItem]) -> None:
         envelopes = commands.envelopes

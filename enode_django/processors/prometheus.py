@@ -58,6 +58,7 @@ class _Figures(Collector):
             yield from self._subscribers()
             yield self._backlog()
             yield from self._dead_letters()
+            yield self._broker_reads()
             yield from self._workers()
 
     def _plain(self) -> Iterator[Metric]:
@@ -113,6 +114,16 @@ class _Figures(Collector):
         if "dead_letters" in self._figures:
             count = self._figures["dead_letters"]
             yield GaugeMetricFamily("enode_dead_letters", "Dead letters of commands.", value=count)
+
+    def _broker_reads(self) -> Metric:
+        reads = CounterMetricFamily(
+            "enode_broker_reads",
+            "Batches of messages that the broker has read from its ring, a mapped file, or a file that is not mapped.",
+            labels=["source"],
+        )
+        for source, count in self._figures.get("broker_reads", {}).items():
+            reads.add_metric([source], count)
+        return reads
 
     def _workers(self) -> Iterator[Metric]:
         for metric, prefix, text in (

@@ -6,14 +6,15 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from enode_django.processors.histograms import SECONDS, SIZES, Histogram
 
 PEAKS = frozenset({"largest_batch", "peak_memory"})
 LAG = "lag"
-MOMENTARY = frozenset({"cached_aggregates", "unfinished", "waiting_for_help", LAG})
+MAX_OFFSET, CONSUME_OFFSET = "max_offset", "consume_offset"
+MOMENTARY = frozenset({"cached_aggregates", "unfinished", "waiting_for_help", LAG, MAX_OFFSET, CONSUME_OFFSET})
 """What a worker that has ended does not have any more."""
 
 
@@ -47,6 +48,8 @@ class Statistics:
         self.published = 0
         self.gauges: dict[str, Callable[[], int]] = {}
         """What is asked when a report is made."""
+        self.mailboxes: Callable[[], Mapping[str, Mapping[str, int]]] = dict
+        """Asked then, too: of each mailbox, by its name, ``max_offset`` and ``consume_offset``."""
         self._clock = clock
         self._lock = threading.Lock()
         self._outcomes = NONE
@@ -100,6 +103,7 @@ class Statistics:
                 for name, one in followed.items()
             },
             **{name: gauge() for name, gauge in self.gauges.items()},
+            "mailboxes": self.mailboxes(),
             "peak_memory": peak_memory(),
         }
 

@@ -11,7 +11,7 @@ from django.db import connections
 from enode_django.concurrency.threads import start_thread
 
 PULL_WAIT = 0.2
-"""Seconds of one long poll: how long an order of the supervisor may go unnoticed on an idle queue."""
+"""Seconds between looks at what nobody is woken for: room for more commands, delayed ones, a committed offset."""
 
 
 def start_worker_thread(name: str, run: Callable[[], None]) -> threading.Thread:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -40,7 +40,9 @@ class ProcessorRow(NamedTuple):
 
 class MailboxRow(NamedTuple):
     """The mailboxes of one ``runprocessors``: how many of each kind its workers have, as this process's settings say,
-    and how many commands they hold, of those that they may hold."""
+    and how many commands they hold, of those that they may hold. ``max_offsets`` and ``consume_offsets``: how many
+    commands (or their outcomes) were ever put into each mailbox and taken from it, by its name; added up over the
+    workers that live, each of which has a mailbox of that name."""
 
     supervisor: str
     command_mailboxes: int
@@ -48,6 +50,8 @@ class MailboxRow(NamedTuple):
     unfinished: int
     most_unfinished: int
     cached_aggregates: int
+    max_offsets: Mapping[str, int]
+    consume_offsets: Mapping[str, int]
 
 
 def ask_processors() -> Finding:
@@ -106,7 +110,13 @@ def _mailboxes(report: Any) -> MailboxRow:
         figures.get("unfinished", 0),
         workers * current.MAX_UNFINISHED,
         figures.get("cached_aggregates", 0),
+        *(_offsets(figures, kind) for kind in ("max_offset", "consume_offset")),
     )
+
+
+def _offsets(figures: Mapping[str, Any], kind: str) -> dict[str, int]:
+    """Without mailboxes of workers that have ended."""
+    return {name: one[kind] for name, one in sorted(figures.get("mailboxes", {}).items()) if kind in one}
 
 
 def _absence(reports: Sequence[Any]) -> Iterator[Problem]:

@@ -132,7 +132,7 @@ class InlineCommandBus:
             for one in committed.finished:
                 self._finish(one)
             processor.finish(committed.released)
-            entries = [entry for recovery in committed.recoveries for entry in processor.recover(recovery)]
+            entries = processor.recover(*committed.recoveries)
 
     def _finish(self, one: Finished) -> None:
         if one.record is not None:

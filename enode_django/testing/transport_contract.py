@@ -14,6 +14,7 @@ second transport to the same queues, as another process has it.
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from enode_django.equeue.messages import Commit
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.base import Transport, WakesPulls
 from enode_django.exceptions import QueueError, UnknownTopic
 from enode_django.testing.transport_group_contract import TransportGroupContract
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, messages
@@ -138,6 +139,23 @@ class TransportContract(TransportGroupContract, TransportSizeContract):
         before = time.monotonic()
         assert not transport.pull(topic, {0: 0, 1: 0}, limit=1, wait=0.1)
         assert time.monotonic() - before >= 0.09
+
+    def test_a_transport_that_can_end_pulls_ends_one_that_waits_and_keeps_the_next_one_from_waiting(
+        self, transport: Transport, topic: str
+    ) -> None:
+        if not isinstance(transport, WakesPulls):
+            pytest.skip("it cannot end pulls: see WakesPulls")
+
+        def pull() -> int:
+            transport.wake(threading.get_ident())  # it does not wait yet
+            return len(transport.pull(topic, {0: 0, 1: 0}, limit=1, wait=10 * DEADLINE))
+
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(pull).result(DEADLINE) == 0
+            waiter = pool.submit(threading.get_ident).result()
+            waiting = pool.submit(transport.pull, topic, {0: 0, 1: 0}, limit=1, wait=10 * DEADLINE)
+            transport.wake(waiter)
+            assert not waiting.result(DEADLINE)
 
     def test_waiting_pull_is_answered_the_moment_a_message_arrives(
         self, transport: Transport, another: Transport, topic: str

@@ -103,3 +103,15 @@ def test_a_page_that_nobody_looks_at_asks_for_nothing(live_server: LiveServer, p
     assert len(asked) == before
     with page.expect_request(re.compile("since=")):
         page.evaluate(show, False)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_offsets_of_the_mailboxes_are_shown(live_server: LiveServer, page: Page) -> None:
+    offsets = {"commands-0": {"max_offset": 1_200, "consume_offset": 1_150}, "events-0": {}}
+    write_report("a", -60, figures(10, mailboxes=offsets), lived=60)  # dated ahead, for a slow browser
+    sign_in(live_server, page)
+    page.goto(f"{live_server.url}{PAGE}")
+    page.locator(".enode-mailboxes summary").click()
+    rows = page.locator(".enode-mailboxes tr")
+    expect(rows).to_have_count(2)
+    expect(rows.last.locator("td")).to_have_text(["a", "commands-0", "1,200", "1,150", "50"])

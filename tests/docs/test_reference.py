@@ -38,6 +38,7 @@ REDIS_OPTIONS = {
     "delete_unconsumed",
     "wait_replicas",
     "wait_timeout",
+    "allocate",
 }
 
 

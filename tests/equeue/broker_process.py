@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from django.utils.module_loading import import_string
+
 from enode_django.equeue.broker.options import BrokerOptions, Tls
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.server import run
@@ -20,6 +22,8 @@ def options_of(given: dict[str, Any]) -> BrokerOptions:
         given["retention"] = Retention(**given["retention"])
     if "tls" in given:
         given["tls"] = Tls(**given["tls"])
+    if "allocate" in given:
+        given["allocate"] = import_string(given["allocate"])
     return BrokerOptions(**given)
 
 

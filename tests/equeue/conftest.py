@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import redis
 
+from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from tests.equeue.brokers import RunningBroker
 
 
@@ -30,6 +35,35 @@ def own_broker(tmp_path: Path) -> Iterator[RunningBroker]:
     """One that the test may kill."""
     with RunningBroker(tmp_path / "data") as broker:
         yield broker
+
+
+@pytest.fixture(params=["memory", "broker", "redis"])
+def orders(request: pytest.FixtureRequest) -> Transport:
+    """The topic "orders" of two queues, and no other, on each of the transports."""
+    transport: Transport = request.getfixturevalue(f"{request.param}_queue")
+    transport.create_topic("orders", 2)
+    return transport
+
+
+@pytest.fixture
+def memory_queue() -> MemoryTransport:
+    return MemoryTransport()
+
+
+@pytest.fixture
+def broker_queue(own_broker: RunningBroker) -> Iterator[BrokerTransport]:
+    with closing(own_broker.transport()) as transport:
+        yield transport
+
+
+@pytest.fixture
+def redis_queue(redis_url: str) -> Iterator[RedisStreamsTransport]:
+    prefix = f"test-{uuid.uuid4().hex}"
+    with closing(RedisStreamsTransport(redis_url, prefix=prefix)) as transport:
+        yield transport
+    with redis.Redis.from_url(redis_url) as client:
+        for key in client.scan_iter(f"{prefix}:*", count=1_000):
+            client.delete(key)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from enode_django.equeue.broadcasting import OffsetsFile
 from enode_django.equeue.dead_letters import dead_letters, requeue
 from enode_django.equeue.subscribing import Consumer, Mode, Start
+from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
 from tests.equeue.consuming import Handled, consuming, eventually, texts
@@ -22,54 +23,54 @@ def offsets(directory: Path) -> dict[str, int]:
     return found
 
 
-def test_each_consumer_gets_every_message(memory: MemoryTransport, tmp_path: Path) -> None:
+def test_each_consumer_gets_every_message(orders: Transport, tmp_path: Path) -> None:
     first, second = Handled(), Handled()
-    memory.send("orders", {0: texts("a"), 1: texts("b")})
+    orders.send("orders", {0: texts("a"), 1: texts("b")})
     with (
-        consuming(memory, first, directory=tmp_path / "1", **ALL),
-        consuming(memory, second, directory=tmp_path / "2", **ALL),
+        consuming(orders, first, directory=tmp_path / "1", **ALL),
+        consuming(orders, second, directory=tmp_path / "2", **ALL),
     ):
         for handled in (first, second):
             eventually(lambda handled=handled: sorted(handled.bodies) == ["a", "b"])  # type: ignore[misc]
         eventually(lambda: offsets(tmp_path / "1") == offsets(tmp_path / "2") == {"0": 1, "1": 1})
-    assert memory.groups("orders") == {}
+    assert orders.groups("orders") == {}
 
 
-def test_consumer_goes_on_from_its_file(memory: MemoryTransport, tmp_path: Path) -> None:
-    memory.send("orders", {0: texts("a", "b")})
-    with consuming(memory, Handled(), directory=tmp_path, **ALL) as consumer:
+def test_consumer_goes_on_from_its_file(orders: Transport, tmp_path: Path) -> None:
+    orders.send("orders", {0: texts("a", "b")})
+    with consuming(orders, Handled(), directory=tmp_path, **ALL) as consumer:
         eventually(lambda: (tmp_path / "billing@orders.json").exists() and offsets(tmp_path)["0"] == 2)
         assert consumer.stop(5)
-    memory.send("orders", {0: texts("c")})
-    memory.add_queues("orders", 3, unordered=True)
-    memory.send("orders", {2: texts("in a new queue")})
+    orders.send("orders", {0: texts("c")})
+    orders.add_queues("orders", 3, unordered=True)
+    orders.send("orders", {2: texts("in a new queue")})
     handled = Handled()
-    with consuming(memory, handled, directory=tmp_path, start=Start.LAST, **ALL):
+    with consuming(orders, handled, directory=tmp_path, start=Start.LAST, **ALL):
         eventually(lambda: sorted(handled.bodies) == ["c", "in a new queue"])
     assert offsets(tmp_path) == {"0": 3, "1": 0, "2": 1}
 
 
-def test_what_was_pulled_and_not_finished_comes_again(memory: MemoryTransport, tmp_path: Path) -> None:
-    memory.send("orders", {0: texts("a", "fatal", "c")})
+def test_what_was_pulled_and_not_finished_comes_again(orders: Transport, tmp_path: Path) -> None:
+    orders.send("orders", {0: texts("a", "fatal", "c")})
 
     def handle(message: object) -> None:
         if b"fatal" in message:  # type: ignore[operator]
             raise SystemExit
 
-    consumer = Consumer(memory, group="billing", topics=["orders"], handle=handle, directory=tmp_path, **ALL)  # type: ignore[arg-type]
+    consumer = Consumer(orders, group="billing", topics=["orders"], handle=handle, directory=tmp_path, **ALL)  # type: ignore[arg-type]
     with pytest.raises(SystemExit):
         consumer.run()
     handled = Handled()
-    with consuming(memory, handled, directory=tmp_path, **ALL):
+    with consuming(orders, handled, directory=tmp_path, **ALL):
         eventually(lambda: handled.bodies == ["fatal", "c"])
 
 
-def test_offset_after_the_end_is_brought_back(memory: MemoryTransport, tmp_path: Path) -> None:
+def test_offset_after_the_end_is_brought_back(orders: Transport, tmp_path: Path) -> None:
     OffsetsFile(tmp_path, "billing", "orders").write({0: 17})
     handled = Handled()
-    with consuming(memory, handled, directory=tmp_path, **ALL):
+    with consuming(orders, handled, directory=tmp_path, **ALL):
         eventually(lambda: offsets(tmp_path) == {"0": 0, "1": 0})
-        memory.send("orders", {0: texts("a")})
+        orders.send("orders", {0: texts("a")})
         eventually(lambda: handled.bodies == ["a"])
 
 
@@ -88,12 +89,12 @@ def test_queue_that_has_lost_its_newest_messages_is_consumed_from_its_end(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"offsets": {"x": 1}}', '{"offsets": {"0": -1}}', '{"offsets": 7}'])
-def test_damaged_file_ends_the_consumer_and_is_named(memory: MemoryTransport, tmp_path: Path, text: str) -> None:
+def test_damaged_file_ends_the_consumer_and_is_named(orders: Transport, tmp_path: Path, text: str) -> None:
     file = tmp_path / "billing@orders.json"
     file.write_text(text)
     handled = Handled()
     with (
-        consuming(memory, handled, directory=tmp_path, **ALL) as consumer,
+        consuming(orders, handled, directory=tmp_path, **ALL) as consumer,
         pytest.raises(QueueError, match=r"billing@orders\.json.*delete it"),
     ):
         consumer.join(60)
@@ -101,27 +102,27 @@ def test_damaged_file_ends_the_consumer_and_is_named(memory: MemoryTransport, tm
     assert handled.messages == []
 
 
-def test_two_consumers_do_not_share_a_file(memory: MemoryTransport, tmp_path: Path) -> None:
-    with consuming(memory, Handled(), directory=tmp_path, **ALL):
+def test_two_consumers_do_not_share_a_file(orders: Transport, tmp_path: Path) -> None:
+    with consuming(orders, Handled(), directory=tmp_path, **ALL):
         eventually(lambda: (tmp_path / "billing@orders.json").exists())
         with (
-            consuming(memory, Handled(), directory=tmp_path, **ALL) as second,
+            consuming(orders, Handled(), directory=tmp_path, **ALL) as second,
             pytest.raises(QueueError, match="a directory of its own"),
         ):
             second.join(60)
 
 
-def test_failed_message_is_tried_again_here_and_then_is_a_dead_letter(memory: MemoryTransport, tmp_path: Path) -> None:
+def test_failed_message_is_tried_again_here_and_then_is_a_dead_letter(orders: Transport, tmp_path: Path) -> None:
     handled = Handled(once=1, bad=-1)
-    memory.send("orders", {0: texts("once", "bad", "good")})
-    with consuming(memory, handled, directory=tmp_path, **ALL):
+    orders.send("orders", {0: texts("once", "bad", "good")})
+    with consuming(orders, handled, directory=tmp_path, **ALL):
         eventually(lambda: offsets(tmp_path) == {"0": 3, "1": 0} if (tmp_path / "billing@orders.json").exists() else 0)
     assert sorted(handled.bodies) == ["bad", "bad", "bad", "good", "once", "once"]
-    assert memory.topics() == ["dead.billing", "orders"]
-    (letter,) = dead_letters(memory, "billing")
+    assert orders.topics() == ["dead.billing", "orders"]
+    (letter,) = dead_letters(orders, "billing")
     assert letter.failed is not None
     assert letter.failed.for_all
-    assert requeue(memory, "billing") == []  # the group has no retries of its own
+    assert requeue(orders, "billing") == []  # the group has no retries of its own
     with pytest.raises(QueueError, match="broadcasting"):
-        requeue(memory, "billing", [letter.offset])
-    assert requeue(memory, "billing", to_topic=True) == [letter.offset]
+        requeue(orders, "billing", [letter.offset])
+    assert requeue(orders, "billing", to_topic=True) == [letter.offset]

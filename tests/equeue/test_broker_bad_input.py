@@ -307,3 +307,25 @@ def test_huge_messages_of_several_queues_come_one_after_the_other(transport: Bro
             sizes[batch.queue] += map(len, batch.bodies)
             offsets[batch.queue] = batch.offsets[-1] + 1
     assert sizes == {0: [5, len(body)], 1: [len(body)]}
+
+
+def test_requests_that_come_together_are_answered_in_their_order_up_to_the_one_that_is_none(
+    broker: RunningBroker, topic: str
+) -> None:
+    """Small answers and large ones, more than may be under way at once, and then the connection is closed."""
+    record = encode_records([b"x" * 40_000])
+    raw = Raw(broker.location)
+    frames, expected = bytearray(), []
+    for number in range(2, 202):
+        send = ["send", [topic, [[0, 1, record]], None, bytes(16), number]]
+        pull = ["pull", [topic, {0: number // 2 - 1}, 1, 0]]
+        frames += b"".join(encode_frame([number, *(pull if number % 2 else send)]))
+        expected.append(number)
+    raw.send(bytes(frames + b"".join(encode_frame(["none", "topics", []]))))
+    answers = [raw.answer() for _ in expected]
+    assert [(number, is_good) for number, is_good, _ in answers] == [(number, True) for number in expected]
+    assert [answer[2] for answer in answers[::2]] == [{0: offset} for offset in range(100)]
+    assert [answer[2][0][1][0][1] for answer in answers[1::2]] == [record] * 100
+    assert raw.answer()[1] is False
+    assert raw.answer() is None
+    raw.close()

@@ -6,6 +6,8 @@ import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ from enode_django.equeue.transports.broker import (
 )
 from enode_django.equeue.transports.broker_rests import KEPT_BYTES, Rests
 from enode_django.exceptions import TransportUnavailable
+from enode_django.processors.observing import figures_of
 from enode_django.testing.transport_lease_contract import messages
 from tests.equeue.brokers import DEADLINE, RunningBroker
 from tests.equeue.lossy_proxy import LossyProxy
@@ -193,6 +196,20 @@ def test_closing_ends_a_call_of_another_thread(broker: RunningBroker, topic: str
     while watching.status()["waiting_pulls"]:
         assert time.monotonic() < deadline
     watching.close()
+
+
+def test_the_broker_says_what_its_ring_holds_and_where_reads_came_from(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", ring_batches=2) as broker, closing(broker.transport()) as transport:
+        transport.create_topic("topic", 1)
+        for number in range(5):
+            transport.send("topic", {0: [b"%d" % number]})
+        assert [body for _, body in messages(transport, "topic", 0)] == [b"%d" % number for number in range(5)]
+        status = transport.status()
+        assert (status["ring_batches"], status["ring_reads"]) == (2, 2)
+        assert status["ring_bytes"] > 0
+        assert status["mapped_reads"] + status["file_reads"] == 3
+        reads = {"ring": 2, "mapped": status["mapped_reads"], "file": status["file_reads"]}
+        assert figures_of(transport, ["topic"]) == {"backlog": {"topic": {}}, "broker_reads": reads}
 
 
 def test_many_threads_share_a_transport(transport: BrokerTransport, topic: str) -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from chaos.redis_servers import SLOTS, RedisCluster, ask
+from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.redis_keys import Keys
@@ -81,6 +82,33 @@ def test_waiting_pull_is_answered_from_every_server(cluster: RedisCluster, trans
             assert (batch.queue, list(batch.bodies)) == (queue, [b"x"])
             offsets[queue] = 1
     assert _waiting_clients(cluster) == 0
+
+
+def test_wake_ends_a_pull_that_waits_at_several_servers_and_leaves_nobody_waiting_there(
+    cluster: RedisCluster, transport: RedisStreamsTransport
+) -> None:
+    topic = f"topic-{uuid.uuid4().hex}"
+    transport.create_topic(topic, 12)
+    offsets = dict.fromkeys(range(12), 0)
+    threads: list[int] = []
+
+    def pull() -> list[PulledBatch]:
+        threads.append(threading.get_ident())
+        return list(transport.pull(topic, offsets, limit=5, wait=30 * DEADLINE))
+
+    with ThreadPoolExecutor(1) as pool:
+        for wait in (True, False):
+            waiting = pool.submit(pull)
+            if wait:
+                eventually(lambda: _waiting_clients(cluster) >= 12 or None)
+            else:
+                eventually(lambda: len(threads) == 2 or None)
+            transport.wake(threads[-1])
+            assert waiting.result(DEADLINE) == []
+        eventually(lambda: _waiting_clients(cluster) == 0 or None)
+        transport.send(topic, {7: [b"x"]})
+        (batch,) = pool.submit(pull).result(DEADLINE)
+        assert batch.bodies == [b"x"]
 
 
 def test_close_ends_a_pull_that_waits_at_several_servers(

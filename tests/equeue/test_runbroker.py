@@ -83,6 +83,7 @@ def test_defaults_of_the_settings_are_those_of_the_broker() -> None:
             **{"TLS_CERTIFICATE": "c", "TLS_KEY": "k", "TLS_CLIENT_CA": "a", "RETENTION_AGE": None},
             **{"RETENTION_BYTES": 5, "RETENTION_MESSAGES": 6, "RETENTION_ALL": True, "DELETE_UNCONSUMED": True},
             **{"FLUSH_INTERVAL": 0.5, "CHUNK_SIZE": 7, "LOW_WATERMARK": 8, "HIGH_WATERMARK": 9, "MAX_UNFLUSHED": 10},
+            **{"RING_BATCHES": 11, "RING_BYTES": 12},
         }
     }
 )
@@ -90,6 +91,7 @@ def test_settings_reach_the_broker() -> None:
     options = broker_options(conf(), directory=Path("here"))
     assert (options.directory, options.listen, options.flush) == (Path("here"), "tcp://0.0.0.0:1", "every_write")
     assert (options.flush_interval, options.chunk_size, options.max_unflushed) == (0.5, 7, 10)
+    assert (options.ring_batches, options.ring_bytes) == (11, 12)
     assert (options.low_watermark, options.high_watermark, options.secret) == (8, 9, "s")
     assert options.tls == Tls(certificate="c", key="k", client_ca="a")
     assert options.retention == Retention(None, 5, 6, True, True)
@@ -110,6 +112,9 @@ def test_settings_reach_the_broker() -> None:
         {"RETENTION_AGE": "3 days"},
         {"RETENTION_BYTES": -1},
         {"MAX_UNFLUSHED": None},
+        {"RING_BATCHES": -1},
+        {"RING_BATCHES": None},
+        {"RING_BYTES": "much"},
         {"DIRECTORY": None},
     ],
 )

@@ -98,6 +98,16 @@ def test_a_topic_of_any_name_has_its_own_files(tmp_path: Path, topic: str) -> No
     store.abandon()
 
 
+def test_a_batch_that_came_within_the_millisecond_of_a_time_is_not_passed_over(tmp_path: Path) -> None:
+    now = [1000.0]
+    store, _ = opened(tmp_path, clock=lambda: now[0])
+    send(store, 0, b"before")
+    now[0] = 1000.0128
+    send(store, 0, b"after")
+    assert store.offset_at("orders", 0, 1000.0123) == 1
+    store.abandon()
+
+
 def test_what_is_larger_than_a_file_gets_one_of_its_own(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     send(store, 0, b"small")

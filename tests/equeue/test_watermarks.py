@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from enode_django.equeue.broker.mapping import IDLE_SECONDS, MappedMemory
+from enode_django.equeue.broker.read_counts import ReadCounts
 from tests.equeue.storing import messages, opened, send
 
 BODY = b"x" * 900
@@ -103,4 +104,17 @@ def test_a_file_is_never_mapped_further_than_it_goes(tmp_path: Path) -> None:
         send(store, 0, b"x" * mmap.PAGESIZE)
         assert messages(store, "orders", 0)[0] == (0, b"before")
     assert len(messages(store, "orders", 0)) == 6
+    store.abandon()
+
+
+def test_reads_are_counted_by_where_they_are_answered_from(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path, ring_batches=3, low_watermark=0, high_watermark=2 * CHUNK, preload=0)
+    for number in range(40):
+        send(store, 0, b"%d" % number + BODY)
+    assert len(messages(store, "orders", 0, at=37, ask=1)) == 3
+    assert store.reads == ReadCounts(ring=3)
+    assert len(messages(store, "orders", 0, ask=1)) == 40
+    assert (store.reads.ring, store.reads.mapped + store.reads.file) == (6, 37)
+    assert store.reads.mapped >= 4, "of the files that are mapped below the high watermark"
+    assert store.reads.file >= 20
     store.abandon()

@@ -126,8 +126,15 @@ def test_lag_is_the_age_of_the_oldest_unhandled_stream_and_the_largest_of_all_wo
 def test_a_worker_that_has_ended_leaves_its_counts_and_no_gauges() -> None:
     ended = Statistics(clock=lambda: 1_000.0)
     ended.gauges["unfinished"] = ended.gauges["cached_aggregates"] = lambda: 7
+    ended.mailboxes = lambda: {"commands-0": {"max_offset": 9, "consume_offset": 7}}
     ended.count_batch(3, 0)
     ended.set_followed("a", 5, 0, 990.0)
     left = without_momentary(ended.report())
     assert (left["finished"], left["subscribers"]) == (3, {"a": {"handled": 5, "parked": 0}})
     assert not {"unfinished", "cached_aggregates"} & left.keys()
+    assert left["mailboxes"] == {"commands-0": {}}
+    living = Statistics()
+    living.mailboxes = lambda: {"commands-0": {"max_offset": 3, "consume_offset": 2}}
+    assert add_reports([left, living.report(), living.report()])["mailboxes"] == {
+        "commands-0": {"max_offset": 6, "consume_offset": 4}
+    }

@@ -111,7 +111,7 @@ class Worker:
             return []
         committed = self.outcomes.popleft()
         self.processor.finish(committed.released)
-        entries = [entry for recovery in committed.recoveries for entry in self.processor.recover(recovery)]
+        entries = self.processor.recover(*committed.recoveries)
         self.handled += entries
         self.entries.extend(entries)
         return entries

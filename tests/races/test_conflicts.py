@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import pytest
 
 from enode_django.commanding.entries import EntryKind
 from enode_django.commanding.results import CommandStatus
+from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
 from tests.races.counting import Add, AddText, AddWithin, ApplyThenRaise, Create, SetTotal
@@ -135,6 +138,44 @@ def test_a_second_recovery_for_an_epoch_that_is_over_changes_nothing(
     assert (answer.kind, answer.epoch) == (EntryKind.RESUMED, resumed[0].epoch)
     worker.settle()
     assert commands_stored(store, "x")[1:] == ["rival", "x-0", "x-1"]
+
+
+class Asked(MemoryEventStore):
+    """Counts how often histories are asked for."""
+
+    questions = 0
+
+    def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
+        self.questions += 1
+        return super().heads(aggregate_root_ids)
+
+    def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
+        self.questions += 1
+        return super().load_many(aggregate_root_ids)
+
+
+def test_recoveries_that_come_together_are_loaded_together_and_each_aggregate_once() -> None:
+    store = Asked()
+    worker, rival = Worker(store), Worker(store)
+    ids = [f"id-{n}" for n in range(20)]
+    worker.run(*[Create(aggregate_root_id=id) for id in ids])
+    worker.send(*[Add(aggregate_root_id=id, id=f"{id}-{n}") for n in range(2) for id in ids])
+    worker.handle()
+    rival.run(*[Add(aggregate_root_id=id, id=f"rival-{id}") for id in ids])
+    recoveries = worker.commit().recoveries
+    assert len(recoveries) == len(ids)
+    store.questions = 0
+    again = worker.processor.recover(*recoveries, recoveries[0])
+    assert store.questions <= 2
+    assert [entry.kind for entry in again] == [EntryKind.RESUMED, EntryKind.STREAM, EntryKind.STREAM] * len(ids)
+    worker.outcomes.clear()
+    worker.entries.extend(again)
+    worker.settle()
+    for id in ids:
+        assert commands_stored(store, id)[1:] == [f"rival-{id}", f"{id}-0", f"{id}-1"]
+        assert_history_is_whole(store, id)
+    assert dict(worker.committer.awaiting) == {}
+    assert worker.in_flight == 0
 
 
 def test_resumed_comes_for_an_aggregate_that_was_evicted_meanwhile(store: MemoryEventStore, rival: Worker) -> None:

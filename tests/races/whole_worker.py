@@ -84,7 +84,7 @@ class WholeWorker:
                 committed = self.committer.commit(entries)
                 finished += committed.finished
                 self.processor.finish(committed.released)
-                entries = [entry for recovery in committed.recoveries for entry in self.processor.recover(recovery)]
+                entries = self.processor.recover(*committed.recoveries)
         return finished, handled
 
     def work(self) -> int:

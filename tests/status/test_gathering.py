@@ -218,10 +218,12 @@ def test_that_nothing_is_reported_on_purpose_is_no_failure(configure: Configure)
 @pytest.mark.django_db
 def test_mailboxes_that_are_full_are_told(configure: Configure) -> None:
     configure(COMMAND_MAILBOXES=3, MAX_UNFINISHED=100)
-    write_report("a", 1, figures(1, unfinished=200), lived=10)
+    mailboxes = {"commands-0": {"max_offset": 9, "consume_offset": 7}, "events-0": {}}
+    write_report("a", 1, figures(1, unfinished=200, mailboxes=mailboxes), lived=10)
     finding = ask_mailboxes()
     (row,) = finding.rows
     assert (row.command_mailboxes, row.unfinished, row.most_unfinished) == (6, 200, 200)
+    assert (row.max_offsets, row.consume_offsets) == ({"commands-0": 9}, {"commands-0": 7})
     assert worst(finding) is Health.DEGRADED
 
 

@@ -137,12 +137,18 @@ class Handlers:
     def status(self) -> Mapping[str, Any]:
         """Figures about the broker, for people."""
         store = self._store
+        ring_batches, ring_bytes = store.ring_held
         return {
             "run": self._state.run,
             "bytes": store.size,
             "unflushed_bytes": store.unflushed_bytes,
             "since_checkpoint": store.since_checkpoint,
             "mapped_bytes": store.mapped_bytes,
+            "ring_batches": ring_batches,
+            "ring_bytes": ring_bytes,
+            "ring_reads": store.reads.ring,
+            "mapped_reads": store.reads.mapped,
+            "file_reads": store.reads.file,
             "damaged_batches": len(store.damaged),
             "waiting_pulls": len(self._pulling),
             "waiting_inboxes": len(self._answering),

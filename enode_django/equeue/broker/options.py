@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.retention import Retention
+from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES
 from enode_django.exceptions import ConfigurationError
 
 DEFAULT_PORT = 7625
@@ -53,6 +55,11 @@ class BrokerOptions:
     retention_interval: float = 10.0
     low_watermark: int | None = None
     high_watermark: int | None = None
+    ring_batches: int = RING_BATCHES
+    ring_bytes: int = RING_BYTES
+    """The newest batches that are held in memory: so many, of so many bytes together. 0: none."""
+    allocate: Allocate = divide
+    """How the queues of a topic are divided among the members of a group."""
     secret: str | None = None
     tls: Tls | None = None
     max_unflushed: int = 128 * 1024 * 1024
@@ -70,7 +77,7 @@ class BrokerOptions:
         host, _ = parse_location(self.listen)
         if self.flush not in (EVERY_WRITE, INTERVAL):
             raise ConfigurationError(f"flush must be {EVERY_WRITE!r} or {INTERVAL!r}, got {self.flush!r}")
-        for name in _SIZES:
+        for name in (*_SIZES, *_SIZES_OR_NONE):
             _check_number(name, getattr(self, name), int)
         for name in _TIMES:
             _check_number(name, getattr(self, name), int | float)
@@ -87,6 +94,7 @@ class BrokerOptions:
 
 
 _SIZES = ("chunk_size", "max_unflushed", "checkpoint_bytes")
+_SIZES_OR_NONE = ("ring_batches", "ring_bytes")
 _TIMES = ("flush_interval", "retention_interval", "checkpoint_interval", "handshake_timeout", "frame_timeout")
 
 

@@ -6,6 +6,9 @@ from collections import deque
 
 from enode_django.equeue.broker.batches import StoredBatch
 
+RING_BATCHES = 100_000
+RING_BYTES = 64 * 1024 * 1024
+
 
 class Ring:
     """Holds at most ``batches`` batches of together at most ``size`` bytes; the oldest make room for new ones.

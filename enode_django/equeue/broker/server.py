@@ -60,8 +60,10 @@ class Broker:
             chunk_size=options.chunk_size,
             low_watermark=options.low_watermark,
             high_watermark=options.high_watermark,
+            ring_batches=options.ring_batches,
+            ring_bytes=options.ring_bytes,
         )
-        self._state = BrokerState(self._store, patience=options.patience_of_leases)
+        self._state = BrokerState(self._store, patience=options.patience_of_leases, allocate=options.allocate)
         self._sessions: set[Session] = set()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None

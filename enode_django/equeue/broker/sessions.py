@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 MOST_UNDER_WAY = 64
 """Requests of one connection that may wait for their answers; the next ones are left in the connection."""
 _JOINED = 16 * 1024
+_MOST_JOINED = 64 * 1024
 
 
 class Session(asyncio.BufferedProtocol):
@@ -51,6 +52,8 @@ class Session(asyncio.BufferedProtocol):
         self._may_write = True
         self._reads = True
         self._ends = False
+        self._is_working = False
+        self._joined = bytearray()
         self._begun = self._since = asyncio.get_running_loop().time()
         self._transport: asyncio.Transport | None = None
 
@@ -86,6 +89,7 @@ class Session(asyncio.BufferedProtocol):
         self._transport = None
         self._sessions.discard(self)
         self._requests.clear()
+        self._joined.clear()
         calls, self._calls = self._calls, set()
         for call in calls:
             call.drop()
@@ -95,11 +99,20 @@ class Session(asyncio.BufferedProtocol):
     def _work(self) -> None:
         if self._ends:
             self._requests.clear()
-        while self._requests and self._may_write and len(self._calls) < MOST_UNDER_WAY and self._transport is not None:
-            self._begin(self._requests.popleft())
+        self._is_working = True
+        try:
+            while self._may_begin():
+                self._begin(self._requests.popleft())
+        finally:
+            self._is_working = False
+            self._send_joined()
         if self._transport is not None and self._reads is bool(self._requests):
             self._reads = not self._reads
             self._transport.resume_reading() if self._reads else self._transport.pause_reading()
+
+    def _may_begin(self) -> bool:
+        has_room = self._may_write and len(self._calls) < MOST_UNDER_WAY
+        return bool(self._requests) and has_room and self._transport is not None
 
     def _begin(self, message: Any) -> None:
         if not _is_request(message):
@@ -135,7 +148,7 @@ class Session(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         if self._ends:
             self.end()
-        elif self._requests:
+        elif self._requests and not self._is_working:
             asyncio.get_running_loop().call_soon(self._work)
 
     def _write(self, message: Any) -> None:
@@ -143,10 +156,20 @@ class Session(asyncio.BufferedProtocol):
             return
         head, payload = encode_frame(message)
         if len(payload) <= _JOINED:
-            self._transport.write(head + payload)
+            self._joined += head
+            self._joined += payload
+            # Requests that came together are answered together: sending takes longer than the rest of a small one.
+            if not self._is_working or len(self._joined) >= _MOST_JOINED:
+                self._send_joined()
         else:
+            self._send_joined()
             self._transport.write(head)
             self._transport.write(memoryview(payload))  # of which asyncio copies only what the socket does not take
+
+    def _send_joined(self) -> None:
+        joined, self._joined = self._joined, bytearray()
+        if joined and self._transport is not None:
+            self._transport.write(joined)
 
     # -- the handshake --------------------------------------------------------------------------------------------
 
@@ -206,6 +229,7 @@ class Session(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Send what is still to be sent, and close."""
+        self._send_joined()
         if self._transport is not None:
             self._transport.close()
 
@@ -218,7 +242,7 @@ class Session(asyncio.BufferedProtocol):
         if self._transport is not None:
             logger.warning("closed the connection of %s: %s", self._transport.get_extra_info("peername"), error)
             self._write((number, False, *error_values(error)))
-            self._transport.close()
+            self.close()
         self._requests.clear()
 
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import msgpack
 
+from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.known_sends import KnownSends
 from enode_django.equeue.broker.recovery import Sent
@@ -48,8 +49,16 @@ class BrokerState:
     ``run`` counts how often the broker was started in this directory.
     """
 
-    def __init__(self, store: MessageStore, *, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.coordinator = Coordinator()
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        patience: float,
+        allocate: Allocate = divide,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._allocate = allocate
+        self.coordinator = Coordinator(allocate)
         self.sends = KnownSends()
         self.run = 0
         self._store = store
@@ -243,7 +252,7 @@ class BrokerState:
         version, self.run, coordinator, sends = msgpack.unpackb(state, strict_map_key=False)
         if version != _FORMAT:
             raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
-        self.coordinator = Coordinator.restore(coordinator)
+        self.coordinator = Coordinator.restore(coordinator, self._allocate)
         self.sends = KnownSends.restore(sends)
 
     def _replay(self, record: bytes, position: int) -> None:

@@ -31,10 +31,11 @@ from enode_django.equeue.broker.index import Entry
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.mapping import MappedMemory
 from enode_django.equeue.broker.queues import Queues
+from enode_django.equeue.broker.read_counts import ReadCounts
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
 from enode_django.equeue.broker.retention import Consumed, Notices, Retention
-from enode_django.equeue.broker.ring import Ring
+from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.records import is_whole
 
@@ -79,8 +80,8 @@ class MessageStore:
         directory: Path,
         *,
         chunk_size: int = 256 << 20,
-        ring_batches: int = 100_000,
-        ring_bytes: int = 64 << 20,
+        ring_batches: int = RING_BATCHES,
+        ring_bytes: int = RING_BYTES,
         low_watermark: int | None = None,
         high_watermark: int | None = None,
         preload: int = 3,
@@ -95,6 +96,7 @@ class MessageStore:
         self.directory = directory
         self.damaged: dict[int, Damage] = {}
         """What was found damaged since opening, by position in the log. Each is logged and counts once."""
+        self.reads = ReadCounts()
         self.on_append: Callable[[], object] = lambda: None
         """Called when something was appended, so that `unflushed_bytes` is not 0; it must not block."""
         self._lock = DirectoryLock(directory)
@@ -173,6 +175,11 @@ class MessageStore:
         return self._memory.mapped
 
     @property
+    def ring_held(self) -> tuple[int, int]:
+        """How many batches the ring holds, and of how many bytes."""
+        return len(self._ring), self._ring.held_bytes
+
+    @property
     def size(self) -> int:
         """Of all messages and control records that are left, in bytes."""
         return self._log.end - self._log.start
@@ -218,7 +225,7 @@ class MessageStore:
             return found
         size = 0
         for entry in index.at_offset(max(offset, index.first(self._log.start))):
-            batch = self._ring.get(entry.position) or self._stored(topic, queue, entry)
+            batch = self._held(entry) or self._stored(topic, queue, entry)
             if batch is not None:
                 size += entry.length
                 if found and size > max_bytes:
@@ -234,11 +241,12 @@ class MessageStore:
         return (index.first(self._log.start), index.end) if index is not None else (0, 0)
 
     def offset_at(self, topic: str, queue: int, at: float) -> int:
-        """The first offset of the first batch that was taken at a time (seconds since 1970) or later, else the end."""
+        """The first offset of the first batch that was taken at a time (seconds since 1970) or later, else the end. A
+        batch has its time in whole milliseconds, so what was taken in the same one counts, too."""
         index = self._queues.get(topic, queue)
         if index is None:
             return 0
-        entry = next(index.at_time(-int(-at * 1000 // 1)), None)
+        entry = next(index.at_time(int(at * 1000 // 1)), None)
         return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
 
     def flush(self) -> int:
@@ -304,6 +312,20 @@ class MessageStore:
         self._time = max(self._time, int(self._clock() * 1000))
         return Stamp(self._log.end, self._log.flushed, self._time)
 
+    def _held(self, entry: Entry) -> StoredBatch | None:
+        batch = self._ring.get(entry.position)
+        if batch is not None:
+            self.reads.ring += 1
+        return batch
+
+    def _count_file(self, position: int) -> None:
+        """A file that could be mapped was read through the map."""
+        chunk = self._log.chunk_at(position)
+        if chunk is not None and chunk.is_mapped:
+            self.reads.mapped += 1
+        else:
+            self.reads.file += 1
+
     def _stored(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
         if entry.position in self.damaged:
             return None
@@ -317,6 +339,7 @@ class MessageStore:
         if len(body) != header.body_length or not is_whole(body):
             self._report(entry.position, "its body does not match its CRC")
             return None
+        self._count_file(entry.position)
         return StoredBatch(header.first_offset, header.messages, header.time / 1000, body)
 
     def _report(self, position: int, reason: str) -> None:

@@ -42,12 +42,13 @@ what was stored beside it. So the largest message that should be sent is so much
 
 @runtime_checkable
 class WakesPulls(Protocol):
-    """An optional part of a `Transport`: its pulls can be ended early. Pulls from a transport without it are short,
-    since the pulling thread has to look by itself whether its queues have changed."""
+    """An optional part of a `Transport`, which all drivers of this package have: pulls can be ended early. Pulls from
+    a transport without it are short, since the pulling thread has to look by itself whether its queues have changed."""
 
     def wake(self, thread: int) -> None:
-        """End the pull in which the thread with this identifier waits: it returns no messages. If it waits in none,
-        its next pull does not wait. Called by any other thread; does not block."""
+        """End the pull in which the thread with this identifier waits: it returns what has come by then, as a rule
+        nothing. If it waits in none, its next pull that may wait does not. Called by any other thread; does not
+        block."""
 
 
 @runtime_checkable
@@ -173,8 +174,8 @@ class Transport(Protocol):
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:
         """Become a member of the group for ``session`` seconds, or stay one; tells which queues it shall own.
 
-        Members whose session has ended are dropped. Every queue that consumers may see is given to one member, no
-        member has two more than another, and as few as possible move.
+        Members whose session has ended are dropped. Every queue that consumers may see is given to one member. Unless
+        the driver was told to divide in another way, no member has two more than another, and as few as possible move.
         """
 
     def leave(self, group: str, topic: str, member: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.coordination import Bounds, Coordinator
 from enode_django.equeue.messages import (
     Commit,
@@ -100,19 +101,23 @@ class MemoryTransport:
     """Implements `Transport` for the threads of one process.
 
     ``location`` means nothing here; it is taken so that settings can name any driver in the same way. ``clock``
-    gives the seconds that leases are measured by. `close` keeps the messages: there is nothing to let go of.
+    gives the seconds that leases are measured by, ``allocate`` divides the queues among the members of a group. `close`
+    keeps the messages: there is nothing to let go of.
     """
 
     max_send = 64 * 1024 * 1024
 
-    def __init__(self, location: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, location: str = "", *, clock: Callable[[], float] = time.monotonic, allocate: Allocate = divide
+    ) -> None:
         self.location = location
         self._clock = clock
-        self._coordinator = Coordinator()
+        self._coordinator = Coordinator(allocate)
         self._queues: dict[str, list[_Queue]] = {}
         self._sent: dict[tuple[str, str], OrderedDict[int, dict[int, int]]] = {}
         self._changed = threading.Condition()
         self._inboxes: dict[str, MemoryInbox] = {}
+        self._woken: set[int] = set()
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -214,9 +219,20 @@ class MemoryTransport:
             if not offsets:
                 return []
             queues = {number: self._queues[topic][number] for number in offsets}
-            self._changed.wait_for(lambda: any(q.holds_after(offsets[n]) for n, q in queues.items()), timeout=wait)
+            if wait > 0:
+                self._wait(lambda: any(q.holds_after(offsets[n]) for n, q in queues.items()), wait)
             found = {number: queue.read(offsets[number], limit) for number, queue in queues.items()}
             return [PulledBatch(number, places, bodies) for number, (places, bodies) in found.items() if bodies]
+
+    def _wait(self, has_come: Callable[[], bool], seconds: float) -> None:
+        thread = threading.get_ident()
+        self._changed.wait_for(lambda: thread in self._woken or has_come(), timeout=seconds)
+        self._woken.discard(thread)
+
+    def wake(self, thread: int) -> None:
+        with self._changed:
+            self._woken.add(thread)
+            self._changed.notify_all()
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         with self._changed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter
@@ -138,12 +138,16 @@ class RedisConnection:
 
     def read_blocking(self, before: Command | None, command: Command, *, key: str) -> Any:
         """Run an XREAD that blocks up to `LONGEST_BLOCK` seconds; ``before`` goes ahead of it in the same trip."""
+        return self.at_node(key, lambda node: _read_blocking(node.blocking, before, command))
+
+    def at_node(self, key: str, call: Callable[[Node], Any]) -> Any:
+        """Call with the server that has the key, and again with another one if the server says that it has moved."""
         with self.border():
             for _ in range(_TRIES):
                 node = self._servers.node(key)
                 try:
                     with self.using(node):
-                        return _read_blocking(node.blocking, before, command)
+                        return call(node)
                 except MovedError as error:
                     self._servers.moved(node, error)
             raise ConnectionError(f"no node of the cluster has {key!r} now")

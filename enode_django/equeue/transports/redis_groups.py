@@ -11,6 +11,7 @@ from typing import Any
 
 import msgpack
 
+from enode_django.equeue.assignment import Allocate
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Claim, GroupState, Membership
 from enode_django.equeue.transports.redis_batches import milliseconds, parse_queues
@@ -23,7 +24,8 @@ from enode_django.exceptions import UnknownTopic
 
 
 class RedisGroups:
-    def __init__(self, keys: Keys, connection: RedisConnection, topics: RedisTopics) -> None:
+    def __init__(self, keys: Keys, connection: RedisConnection, topics: RedisTopics, allocate: Allocate) -> None:
+        self._allocate = allocate
         self._keys = keys
         self._connection = connection
         self._topics = topics
@@ -31,7 +33,7 @@ class RedisGroups:
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:
         while True:
             now, queues, division, known = self._members("join", group, topic, member, session)
-            after = joined(known, member, now=now, session=session, queues=queues)
+            after = joined(known, member, now=now, session=session, queues=queues, allocate=self._allocate)
             if self._divided(group, topic, known, after, division):
                 return after.membership(member)
 
@@ -40,7 +42,7 @@ class RedisGroups:
             now, queues, division, known = self._members("leave", group, topic, member)
             if not division:
                 return
-            after = left(known, member, now=now, queues=queues)
+            after = left(known, member, now=now, queues=queues, allocate=self._allocate)
             if self._divided(group, topic, known, after, division):
                 return
 

@@ -30,6 +30,7 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.messages import (
     Commit,
@@ -54,13 +55,14 @@ from enode_django.equeue.transports.redis_batches import (
     steps,
 )
 from enode_django.equeue.transports.redis_claim_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, SET_OFFSET
-from enode_django.equeue.transports.redis_connection import Confirmation, RedisConnection, ScriptCall
+from enode_django.equeue.transports.redis_connection import Command, Confirmation, RedisConnection, ScriptCall
 from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, TRIM_TIMES
 from enode_django.equeue.transports.redis_topics import RedisTopics
-from enode_django.equeue.transports.redis_waiting import read_first
+from enode_django.equeue.transports.redis_waiting import read_first, read_waking
+from enode_django.equeue.transports.redis_wakes import Wakes
 from enode_django.exceptions import ConfigurationError, ForeignEntries, QueueHeld, StaleRoute
 
 PULLED_AT_FIRST, MOST_PULLED = 4_000, 40_000
@@ -83,7 +85,8 @@ class RedisStreamsTransport:
     ``max_length`` (messages) and ``max_age``, above which it cuts the queues of a topic that no group ever acquired,
     and with ``delete_unconsumed`` all queues (None: never); ``wait_replicas``, how many replicas must have what was
     sent or committed before the call returns, and ``wait_timeout``, how many seconds they have for it; ``client``,
-    further keyword arguments for redis-py's connections (certificates).
+    further keyword arguments for redis-py's connections (certificates); ``allocate``, which divides the queues among
+    the members of a group (None: evenly), the same for all of them: whoever finds that members have changed divides.
     """
 
     max_send = 64 * 1024 * 1024
@@ -100,6 +103,7 @@ class RedisStreamsTransport:
         wait_replicas: int = 0,
         wait_timeout: float = 1.0,
         client: Mapping[str, Any] | None = None,
+        allocate: Allocate | None = None,
     ) -> None:
         if wait_replicas < 0 or wait_timeout <= 0:
             raise ConfigurationError(
@@ -114,7 +118,8 @@ class RedisStreamsTransport:
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
         self._lookups = Lookups(first=PULLED_AT_FIRST, most=MOST_PULLED, most_bytes=PORTION_BYTES)
         self._topics = RedisTopics(self._keys, self._connection, timeout)
-        self._groups = RedisGroups(self._keys, self._connection, self._topics)
+        self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
+        self._wakes = Wakes()
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -224,12 +229,20 @@ class RedisStreamsTransport:
             raise self._foreign(topic, [batch.queue for batch in batches])
         return pulled
 
+    def wake(self, thread: int) -> None:
+        self._wakes.wake(thread)
+
     def _read_together(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
-        for block in blocks(wait):
-            command = ("XREAD", "COUNT", limit, *block, "STREAMS", *logs, *after)
-            response: Sequence[Any] | None = self._connection.read_blocking(None, command, key=logs[0])
-            if response:
-                return response
+        def command(*block: str | int) -> Command:
+            return ("XREAD", "COUNT", limit, *block, "STREAMS", *logs, *after)
+
+        if wait <= 0:
+            return self._connection.read_blocking(None, command(), key=logs[0]) or ()
+        with self._wakes.waiting() as wakeup:
+            for block in blocks(wait):
+                found = read_waking(self._connection, command(*block), key=logs[0], wakeup=wakeup)
+                if found or wakeup.is_woken:
+                    return found or ()
         return ()
 
     def _read_each(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
@@ -239,10 +252,12 @@ class RedisStreamsTransport:
         found = [stream for response in self._connection.read_all(reads) if response for stream in response]
         if found or wait <= 0:
             return found
-        for block in blocks(wait):
-            waits = {log: ("XREAD", "COUNT", limit, *block, "STREAMS", log, start) for log, start in places}
-            if found := read_first(self._connection, waits):
-                return found
+        with self._wakes.waiting() as wakeup:
+            for block in blocks(wait):
+                waits = {log: ("XREAD", "COUNT", limit, *block, "STREAMS", log, start) for log, start in places}
+                found = read_first(self._connection, waits, wakeup)
+                if found or wakeup.is_woken:
+                    return found
         return ()
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:

@@ -150,6 +150,24 @@
         }));
         find(".enode-problems").replaceChildren(...parts.flatMap(([name, part]) =>
             part.problems.map((problem) => html("li", `enode-is-${problem.health}`, `${name}: ${problem.reason}`))));
+        showMailboxes(answer.parts.mailboxes ? answer.parts.mailboxes.rows : []);
+    }
+
+    /* How far each mailbox of each runprocessors is. */
+    function showMailboxes(rows) {
+        const line = (tag, cells) => {
+            const made = html("tr", "");
+            made.append(...cells.map((cell) => html(tag, "", typeof cell === "number" ? cell.toLocaleString() : cell)));
+            return made;
+        };
+        const lines = rows.flatMap((row) => Object.entries(row.max_offsets).map(([name, max]) => {
+            const consumed = row.consume_offsets[name];
+            return line("td", [row.supervisor, name, max, consumed, max - consumed]);
+        }));
+        const table = html("table", "");
+        table.append(line("th", ["runprocessors", "mailbox", "max offset", "consume offset", "waiting"]), ...lines);
+        find(".enode-mailboxes").hidden = !lines.length;
+        find(".enode-mailboxes .enode-scroll").replaceChildren(table);
     }
 
     // -- asking -------------------------------------------------------------------------------------------------------

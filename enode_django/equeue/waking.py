@@ -1,0 +1,39 @@
+"""The thread that pulls, as the threads see it that may have to wake it."""
+
+from __future__ import annotations
+
+import threading
+
+from enode_django.equeue.transports.base import Transport, WakesPulls
+
+
+class PullingThread:
+    """`wait_of` and `rest` are called by the thread that pulls, `wake` by any."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._wakes = transport if isinstance(transport, WakesPulls) else None
+        self._thread: int | None = None
+        self._woken = threading.Event()
+
+    @property
+    def can_be_woken(self) -> bool:
+        """Return False if the transport cannot end a pull: then pulls have to be short."""
+        return self._wakes is not None
+
+    def wake(self) -> None:
+        """End the pull or the rest that is under way; if there is none, the next one does not wait."""
+        self._woken.set()  # first: a thread that has not begun yet finds it
+        if self._wakes is not None and self._thread is not None:
+            self._wakes.wake(self._thread)
+
+    def wait_of(self, wait: float) -> float:
+        """Return the seconds that the next pull may wait: none if this thread was woken since the last one."""
+        self._thread = threading.get_ident()
+        was_woken = self._woken.is_set()
+        self._woken.clear()
+        return 0.0 if was_woken else wait
+
+    def rest(self, seconds: float) -> None:
+        """Wait where there is nothing to pull from."""
+        self._woken.wait(seconds)
+        self._woken.clear()
