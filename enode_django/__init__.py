@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         send_commands,
     )
     from enode_django.commanding.context import CommandContext
-    from enode_django.commanding.crashes import CommandCrashed
     from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
     from enode_django.domain.aggregate import AggregateRoot, applies
     from enode_django.domain.handlers import command_handler
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from enode_django.eventing.projections import ModelProjection, Projection
     from enode_django.eventing.subscribers import handles
     from enode_django.exceptions import Retry
+    from enode_django.serialization.crashes import CommandCrashed
     from enode_django.serialization.upcasting import upcasts
 
 __all__ = [
@@ -77,7 +77,7 @@ _PLACES = {
         "send_commands",
     ),
     "commanding.context": ("CommandContext",),
-    "commanding.crashes": ("CommandCrashed",),
+    "serialization.crashes": ("CommandCrashed",),
     "commanding.results": ("CommandResult", "CommandStatus", "WaitFor"),
     "domain.aggregate": ("AggregateRoot", "applies"),
     "domain.handlers": ("command_handler",),

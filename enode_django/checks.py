@@ -13,12 +13,10 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 
 from enode_django import conf as settings
-from enode_django.broker_settings import broker_options, chosen_allocation
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import declared
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import DomainEvent
-from enode_django.equeue.transports.base import ROOM_AROUND
 from enode_django.exceptions import ConfigurationError, DefinitionError
 from enode_django.serialization.registry import Kind, types
 
@@ -52,12 +50,7 @@ def _settings() -> Iterator[CheckMessage]:
     yield from _topics()
     yield from _states()
     yield from _spark()
-    try:
-        chosen_allocation(settings.conf())
-    except ConfigurationError as error:
-        yield Error(f"{error}.", hint=ALLOCATION_HINT, id="enode_django.E039")
-    else:
-        yield from _broker()
+    yield from _broker()
 
 
 ALLOCATION_HINT = "Name a function that takes queues, members, and what they have, or leave ALLOCATION out."
@@ -155,6 +148,8 @@ def _sizes() -> Iterator[CheckMessage]:
     current = settings.conf()
     if "EVENTS_MAX_BYTES" not in settings.given():
         return
+    from enode_django.equeue.transports.base import ROOM_AROUND
+
     try:
         max_send = getattr(import_string(current.queue_backend), "max_send", None)
     except ImportError:  # whoever uses the queue is told
@@ -214,11 +209,18 @@ def _wrong_spark(key: str, value: object, wanted: str) -> Error:
 
 
 def _broker() -> Iterator[CheckMessage]:
-    if not settings.conf().BROKER:
+    current = settings.conf()
+    if not current.BROKER and current.ALLOCATION is None:
         return
+    from enode_django.broker_settings import broker_options, chosen_allocation  # the broker, which few checks need
 
     try:
-        broker_options(settings.conf())
+        chosen_allocation(current)
+    except ConfigurationError as error:
+        yield Error(f"{error}.", hint=ALLOCATION_HINT, id="enode_django.E039")
+        return
+    try:
+        broker_options(current)
     except ConfigurationError as error:
         yield Error(str(error), id="enode_django.E026")
 

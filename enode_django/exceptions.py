@@ -83,6 +83,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _SHOWN = 200
+LONGEST_ERROR_TEXT = 1_000
+"""Characters of an exception's text that reach the sender."""
 
 
 def shown(value: object) -> str:
@@ -92,6 +94,15 @@ def shown(value: object) -> str:
     except Exception as error:
         return f"<{type(value).__name__} without repr: {type(error).__name__}>"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def error_text(error: BaseException) -> str:
+    """The text of an exception, cut to a bounded length; never raises."""
+    try:
+        text = str(error)
+        return text if len(text) <= LONGEST_ERROR_TEXT else f"{text[:LONGEST_ERROR_TEXT]}…"
+    except Exception as broken:  # application code: a __str__ that fails must not fail the worker
+        return f"its text cannot be had: {type(broken).__name__}"
 
 
 class EnodeError(Exception):

@@ -7,7 +7,6 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from enode_django.commanding.crashes import CommandCrashed
 from enode_django.commanding.results import CommandResult
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.exceptions import (
@@ -19,6 +18,7 @@ from enode_django.exceptions import (
     Path,
     UnknownMessageType,
 )
+from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
 
 NOT_FOUND, CONFLICT, CHANGED, INVALID, BROKEN = 404, 409, 412, 400, 500

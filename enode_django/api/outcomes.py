@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from enode_django.api.problems import Problem, problem_body
-from enode_django.commanding.crashes import CommandCrashed
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.exceptions import CommandTimeout, UnknownMessageType
+from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.json_text import json_value
 from enode_django.serialization.registry import types
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from enode_django.commanding.entries import Entry, Envelope, Finished
+from enode_django.commanding.entries import STORED, Entry, Envelope, Finished
 from enode_django.commanding.results import CommandResult, Crash
 from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, column_text, key_of
 
@@ -30,6 +30,17 @@ def answered_keys(crashed: Iterable[Finished]) -> list[str]:
         for envelope, _, result in crashed
         if envelope.reply_to and envelope.id and not is_kept(envelope, result)
     ]
+
+
+def kept_and_answered(finished: Iterable[Finished]) -> tuple[list[Entry], list[Finished]]:
+    """Of what was never handled: entries of those that become dead letters, and the others."""
+    broken, answered = list[Entry](), list[Finished]()
+    for one in finished:
+        if is_kept(one.envelope, one.result):
+            broken.append(Entry(STORED, one.envelope.aggregate_root_id, 0, one.envelope, None, None, one.result))
+        else:
+            answered.append(one)
+    return broken, answered
 
 
 def is_kept(envelope: Envelope, result: CommandResult | None) -> bool:

@@ -6,7 +6,6 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from enode_django.commanding.crashes import CommandCrashed
 from enode_django.commanding.entries import Envelope
 from enode_django.commanding.results import CommandResult, CommandStatus, crash, failure
 from enode_django.domain.aggregate import AggregateRoot
@@ -20,6 +19,7 @@ from enode_django.exceptions import (
     MessageTooLarge,
 )
 from enode_django.serialization.codec import encode_refusal, encode_stream
+from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
 

@@ -8,12 +8,10 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import CommandFailed, MalformedMessage
+from enode_django.exceptions import LONGEST_ERROR_TEXT, CommandFailed, MalformedMessage, error_text
 from enode_django.serialization.codec import StoredRefusal, read_stored
 from enode_django.serialization.plain import pack, unpack
 
-LONGEST_ERROR_TEXT = 1_000
-"""Characters of an exception's text that reach the sender."""
 ANSWER = b"\x01"
 """What an answer begins with. It shares the inbox with notices, which begin with another byte."""
 RECEIPT_MAX_BYTES = 8_192
@@ -104,7 +102,7 @@ def crash(command_id: str, aggregate_root_id: str, error: BaseException, *, with
         command_id=command_id,
         aggregate_root_id=aggregate_root_id,
         error_type=type(error).__name__,
-        error_message=text_of(error),
+        error_message=error_text(error),
         traceback="".join(traceback.format_exception(error)) if with_traceback else "",
     )
 
@@ -115,17 +113,8 @@ def failure(command_id: str, aggregate_root_id: str, error: BaseException) -> Co
         command_id=command_id,
         aggregate_root_id=aggregate_root_id,
         error_type=type(error).__name__,
-        error_message=text_of(error),
+        error_message=error_text(error),
     )
-
-
-def text_of(error: BaseException) -> str:
-    """The text of an exception, cut to a bounded length; never raises."""
-    try:
-        text = str(error)
-        return text if len(text) <= LONGEST_ERROR_TEXT else f"{text[:LONGEST_ERROR_TEXT]}…"
-    except Exception as broken:  # application code: a __str__ that fails must not fail the worker
-        return f"its text cannot be had: {type(broken).__name__}"
 
 
 def stored_result(record: StreamRecord) -> CommandResult:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 from enode_django.commanding.bus import CrashHandler
-from enode_django.commanding.crashes import CommandCrashed
 from enode_django.domain.messages import Command
 from enode_django.eventing.subscribers import NOW, Method, Subscriber
 from enode_django.exceptions import DefinitionError
+from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
 
 _NAMESPACE = uuid.UUID("6f0c3a52-5f0b-5d0c-9a3e-0e8f3d6b7c11")

@@ -13,12 +13,12 @@ from typing import Any, ClassVar, TypeVar
 from django.apps import apps
 from django.db import router
 
-from enode_django.commanding.crashes import CommandCrashed
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_method
 from enode_django.exceptions import DefinitionError, TypeNameError, UnknownMessageType
+from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
 
 Followed = type[DomainEvent] | type[DomainException]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from enode_django.commanding.crashes import CommandCrashed
 from enode_django.commanding.loading import StoredStamp
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.refusals import DomainException
@@ -24,6 +23,7 @@ from enode_django.serialization.codec import (
     restorer_of,
     stored_events,
 )
+from enode_django.serialization.crashes import CommandCrashed
 
 
 class Message(NamedTuple):

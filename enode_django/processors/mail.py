@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from enode_django.commanding.entries import Entry, Envelope, Recovery
+from enode_django.concurrency.mailbox import Mailbox
 from enode_django.concurrency.room import Room
 from enode_django.equeue.portions import portions
 from enode_django.processors.amounts import size_of_entries, size_of_entry
+from enode_django.processors.statistics import CONSUME_OFFSET, MAX_OFFSET
 
 Item = TypeVar("Item")
 
@@ -70,3 +72,13 @@ def divided(batch: Sized[Entry], most: int, most_bytes: int) -> Iterable[Sized[E
         return (batch,)
     pieces = portions(batch.items, size_of_entry, most_bytes=most_bytes, most_items=most)
     return (Sized(some, size_of_entries(some), batch.room) for some in pieces)
+
+
+def offsets_of(boxes: Sequence[Mailbox[Any]]) -> dict[str, dict[str, int]]:
+    """How much was ever posted into each mailbox, and taken from it. What is taken is read first, so that it never
+    looks as if more had been taken than posted."""
+    taken = [box.consume_offset for box in boxes]
+    return {
+        box.name.removeprefix("enode-"): {MAX_OFFSET: box.max_offset, CONSUME_OFFSET: offset}
+        for box, offset in zip(boxes, taken, strict=True)
+    }

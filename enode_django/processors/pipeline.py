@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any
 
 from enode_django.commanding import flow
-from enode_django.commanding.burying import answered_keys, crashed_among, is_kept, letters_of
+from enode_django.commanding.burying import answered_keys, crashed_among, kept_and_answered, letters_of
 from enode_django.commanding.committing import Committer
-from enode_django.commanding.entries import STORED, Entry, Envelope, Finished, Recovery
+from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader
@@ -55,10 +55,11 @@ from enode_django.processors.mail import (
     command_weight,
     divided,
     joined,
+    offsets_of,
     weight,
 )
 from enode_django.processors.measuring import BatchMeter
-from enode_django.processors.statistics import CONSUME_OFFSET, MAX_OFFSET, Statistics
+from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
 from enode_django.runtime import make_dead_letters, make_producer, make_retries, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind
@@ -150,7 +151,7 @@ class Pipeline:
         statistics.gauges["cached_aggregates"] = lambda: self.cached_aggregates
         statistics.gauges["unfinished"] = lambda: self.consumer.unfinished
         statistics.gauges["waiting_for_help"] = lambda: self._persist.waiting
-        statistics.mailboxes = self._offsets
+        statistics.mailboxes = lambda: offsets_of([*self._commands, *self._events])
         self._room = threading.Event()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -247,16 +248,6 @@ class Pipeline:
         for room in self._rooms:
             room.close()
 
-    def _offsets(self) -> dict[str, dict[str, int]]:
-        """How much was ever posted into each mailbox, and taken from it. What is taken is read first, so that it never
-        looks as if more had been taken than posted."""
-        boxes: list[Mailbox[Any]] = [*self._commands, *self._events]
-        taken = [box.consume_offset for box in boxes]
-        return {
-            box.name.removeprefix("enode-"): {MAX_OFFSET: box.max_offset, CONSUME_OFFSET: offset}
-            for box, offset in zip(boxes, taken, strict=True)
-        }
-
     @property
     def owned(self) -> frozenset[int]:
         return self.consumer.owned
@@ -330,12 +321,7 @@ class Pipeline:
 
     def _route_finished(self, finished: Sequence[Finished]) -> None:
         """What is broken belongs to no aggregate: the first event mailbox keeps it."""
-        broken = [
-            Entry(STORED, one.envelope.aggregate_root_id, 0, one.envelope, None, None, one.result)
-            for one in finished
-            if is_kept(one.envelope, one.result)
-        ]
-        answered = [one for one in finished if not is_kept(one.envelope, one.result)]
+        broken, answered = kept_and_answered(finished)
         room = self._rooms[self._router.shard_beside(0)]
         if broken:
             self._events[0].post(Sized(broken, 0, room))

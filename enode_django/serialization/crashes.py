@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from enode_django.commanding.results import text_of
 from enode_django.domain.messages import Command
 from enode_django.domain.refusals import DomainException
-from enode_django.serialization.codec import decode_command, encode_command, restore_command
+from enode_django.exceptions import error_text
 from enode_django.serialization.registry import types
 
 
@@ -27,8 +26,10 @@ class CommandCrashed(DomainException):
     @classmethod
     def of(cls, command: Command, error: BaseException, *, sender: str, body: bytes | None = None) -> Self:
         """``body``: the message that brought the command, if one did."""
+        from enode_django.serialization.codec import encode_command  # no check of the settings needs it
+
         return cls(
-            text_of(error).encode(errors="replace").decode(),
+            error_text(error).encode(errors="replace").decode(),
             command_type=types.name_of(type(command)),
             error_type=type(error).__name__,
             sender=sender,
@@ -38,4 +39,6 @@ class CommandCrashed(DomainException):
     @property
     def command(self) -> Command:
         """As it was sent. Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`."""
+        from enode_django.serialization.codec import decode_command, restore_command
+
         return restore_command(decode_command(self.body))
