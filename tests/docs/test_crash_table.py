@@ -37,6 +37,8 @@ class Mortal:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._driver, name)
+        if not callable(method):
+            return method
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._end == f"before {name}":

@@ -92,6 +92,7 @@ def transport() -> MemoryTransport:
     transport = MemoryTransport()
     transport.create_topic(CONF.COMMAND_TOPIC, 1)
     transport.create_topic(CONF.EVENT_TOPIC, 1)
+    transport.acquire("onlooker", CONF.COMMAND_TOPIC, 0, "onlooker", 1)  # so that no command is deleted
     return transport
 
 
