@@ -18,7 +18,7 @@ PARALLEL := --numprocesses=auto --dist=loadscope --no-loadscope-reorder
 demo: $(INSTALLED)
 	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
 
-# Everything: the linters beside the tests, which are shared by two processes a core. With ARGS just the tests that it
+# Everything: the linters beside the tests, which are shared by three processes a core. With ARGS just the tests that it
 # names, in one process: make test ARGS="tests/unit -x".
 test: $(INSTALLED) java chromium
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(if $(ARGS),,lint) pytest
