@@ -171,7 +171,8 @@ class QueueCommandBus:
     ) -> Iterator[tuple[Wait, Future[SendResult]]]:
         """Send from another thread, and expect the answer until the block ends. A send that fails ends the wait, too.
 
-        The answer may come before the queue has confirmed the command; then it is as good as any.
+        The answer may come before the queue has confirmed the command; then it is as good as any. Whoever gives up does
+        not keep the command from being sent.
         """
         deadline = time.monotonic() + timeout
         wait = self._replies.expect(_key(command), followers)
@@ -215,15 +216,10 @@ def _give_up(command: Command, wait: Wait, sending: Future[SendResult], timeout:
 
 
 def _unanswered(what: str, sending: Future[SendResult], timeout: float) -> str:
-    if sending.cancel():
-        return (
-            f"{what} was not sent within {timeout:g} s, since {MOST_SENDS} other sends wait for the queue; execute "
-            "it again, and see that the queue is running"
-        )
     if not sending.done():
         return (
-            f"{what} was sent, but the queue has not confirmed it within {timeout:g} s; it may still be executed: ask "
-            "again by executing it with the same id, and see that the queue is running"
+            f"{what} is being sent, but the queue has not confirmed it within {timeout:g} s; it may still be executed: "
+            "ask again by executing it with the same id, and see that the queue is running"
         )
     sent = sending.result()
     return (
