@@ -113,7 +113,7 @@ def standing_still() -> Iterator[StandsStill]:
 
 def test_timeout_bounds_sending_too(standing_still: StandsStill) -> None:
     bus = QueueCommandBus(standing_still, Producer(standing_still, queues=1), "commands")
-    with pytest.raises(CommandTimeout, match=r"Add '.*' is being sent, but the queue has not confirmed it within 0\.2 s"):
+    with pytest.raises(CommandTimeout, match=r"is being sent, but the queue has not confirmed it within 0\.2 s"):
         bus.execute(Add(aggregate_root_id="x"), 0.2)
     with pytest.raises(CommandTimeout, match="not confirmed"):
         asyncio.run(bus.aexecute(Add(aggregate_root_id="x"), 0.2))
