@@ -45,7 +45,7 @@ def broker_options(
 
 
 def chosen_allocation(current: Conf) -> Allocate:
-    """What divides the queues among the members of a group. Raises `ConfigurationError`."""
+    """Return the function that divides the queues among the members of a group. Raises `ConfigurationError`."""
     path = current.ALLOCATION
     if path is None:
         return divide

@@ -143,8 +143,11 @@ def _retries() -> Iterator[CheckMessage]:
 
 
 def _sizes() -> Iterator[CheckMessage]:
-    """Of a driver whose class does not say what it takes, nothing is known before it is used. The default fits: it
-    need not cost every check the import of the driver."""
+    """Compare `EVENTS_MAX_BYTES` with the ``max_send`` of the queue's driver.
+
+    Without the setting nothing is imported or checked, since the default fits. A driver without ``max_send`` on its
+    class is passed over.
+    """
     current = settings.conf()
     if "EVENTS_MAX_BYTES" not in settings.given():
         return

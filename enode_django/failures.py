@@ -62,7 +62,7 @@ def texts_of(errors: Mapping[Path, str]) -> list[str]:
 
 
 def _is_refusal(failed: CommandResult) -> bool:
-    """A crash that is stored as a refusal, for its process manager, speaks to developers only."""
+    """Return True for a domain exception. A stored crash is none: its text is for developers only."""
     try:
         return not issubclass(types.class_of(DomainException, failed.error_type), CommandCrashed)
     except UnknownMessageType:

@@ -56,7 +56,8 @@ def make_transport() -> Transport:
 
 
 def _allocation(backend: Any) -> dict[str, Any]:
-    """For drivers whose clients divide the queues; a broker does that itself. Raises `ConfigurationError`."""
+    """Return the option ``allocate`` if the driver takes it and the settings choose one; a broker divides the queues
+    itself. Raises `ConfigurationError`."""
     current = conf()
     divides = "allocate" in inspect.signature(backend).parameters and "allocate" not in current.queue_options
     return {"allocate": chosen_allocation(current)} if current.ALLOCATION is not None and divides else {}

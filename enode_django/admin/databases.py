@@ -34,7 +34,7 @@ def databases() -> list[str]:
 
 
 def shards() -> list[str]:
-    """Those of the event store."""
+    """Return the aliases of the event store's databases."""
     return conf().event_databases
 
 
@@ -66,7 +66,7 @@ class DatabaseFilter(admin.SimpleListFilter):
 
 
 class ShardFilter(DatabaseFilter):
-    """As `DatabaseFilter`, for rows beside the streams."""
+    """Filter rows by the database of the event store in which they lie."""
 
     offered = staticmethod(shards)
 

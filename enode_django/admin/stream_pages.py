@@ -72,7 +72,7 @@ def stream(
     form_url: str = "",
     extra_context: Mapping[str, Any] | None = None,
 ) -> HttpResponse:
-    """Of a stream: sequences are those of a shard."""
+    """Show the page of one stream, by its sequence in the shard that the query names."""
     form = stream_list.Filters({"shard": request.GET.get("shard", ""), "before": unquote(object_id)})
     if not form.is_valid() or not form.cleaned_data["before"]:
         raise Http404

@@ -35,7 +35,7 @@ def answer_address(reply_to: str) -> str:
 
 
 def crashes_address(process_manager: str) -> str:
-    """What a command carries whose crash a process manager handles; empty for an empty name.
+    """Return the address that a command carries if this process manager handles its crash; empty for an empty name.
 
     >>> crashes_address("bank.transfers"), crashes_address("")
     ('crashes@bank.transfers', '')

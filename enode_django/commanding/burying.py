@@ -10,7 +10,7 @@ from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, column_t
 
 
 def crashed_among(finished: Iterable[Finished]) -> list[Finished]:
-    """Few are."""
+    """Return the outcomes of commands that an exception ended. Usually there are none."""
     return [one for one in finished if isinstance(one.result, Crash)]
 
 
@@ -23,8 +23,8 @@ def letters_of(crashed: Iterable[Finished]) -> list[DeadLetter]:
 
 
 def answered_keys(crashed: Iterable[Finished]) -> list[str]:
-    """Of commands whose senders are told that they failed: if they are dead letters from before, they are answered
-    now."""
+    """Return the keys of commands whose senders are told that they failed. If such a command is a dead letter from an
+    earlier attempt, the letter counts as answered from now on."""
     return [
         key_of(envelope.id, envelope.aggregate_root_id, b"")
         for envelope, _, result in crashed
@@ -33,7 +33,7 @@ def answered_keys(crashed: Iterable[Finished]) -> list[str]:
 
 
 def kept_and_answered(finished: Iterable[Finished]) -> tuple[list[Entry], list[Finished]]:
-    """Of what was never handled: entries of those that become dead letters, and the others."""
+    """Divide outcomes of commands that were never handled: entries that become dead letters, and all others."""
     broken, answered = list[Entry](), list[Finished]()
     for one in finished:
         if is_kept(one.envelope, one.result):
@@ -44,8 +44,8 @@ def kept_and_answered(finished: Iterable[Finished]) -> tuple[list[Entry], list[F
 
 
 def is_kept(envelope: Envelope, result: CommandResult | None) -> bool:
-    """Whether a command goes to the dead letters: an exception has ended it while nobody waited, or it could not be
-    handled at all."""
+    """Return True if a command becomes a dead letter: an exception has ended it while nobody waited, or it could not
+    be handled at all."""
     return (
         isinstance(result, Crash)
         and envelope.window is not None
@@ -54,7 +54,7 @@ def is_kept(envelope: Envelope, result: CommandResult | None) -> bool:
 
 
 def is_withdrawn(entry: Entry) -> bool:
-    """Whether the outcome was told to nobody, so that the same command may be sent again and decided otherwise."""
+    """Return True if nobody was told the outcome. The same command may then be sent again and decided anew."""
     envelope = entry.envelope
     return envelope is not None and not envelope.reply_to and is_kept(envelope, entry.result)
 

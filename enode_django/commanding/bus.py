@@ -31,7 +31,7 @@ from enode_django.tracing import current_tracing
 
 SEND_TRIES = 3
 MOST_SENDS = 64
-"""Of those that somebody waits for. More at once only wait while the queue stands still."""
+"""Threads that send commands whose senders wait for an answer. Further sends queue up until one is done."""
 
 CrashHandler = Callable[[Command], str]
 """Says of a command which process manager handles its crash: its name, or empty."""
@@ -54,7 +54,8 @@ class CommandBus(Protocol):
         another version than the expected one (None: any will do) when it is handled."""
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
-        """As `send`, each command with metadata of its own. ``crash_handler`` says who handles the crash of each."""
+        """Send commands, each with its own metadata. ``crash_handler`` returns the process manager that handles the
+        command's crash. Blocks as `send` does."""
 
     def execute(
         self,
@@ -123,7 +124,8 @@ class QueueCommandBus:
         return sent
 
     def _store(self, messages: Sequence[tuple[str, bytes]], deadline: float) -> list[SendResult]:
-        """What is sent again after the deadline nobody would wait for."""
+        """Store the messages, in up to `SEND_TRIES` tries, none of which begins after the deadline. Raises
+        `TransportUnavailable`."""
         for delay in islice(delays(), SEND_TRIES - 1):
             try:
                 return self._producer.send_batch(self._topic, messages)

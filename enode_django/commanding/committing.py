@@ -59,7 +59,7 @@ class Committer:
         self.store_seconds: float | None = None
         """What the store took for the last batch's records; None: it had none."""
         self.found_bytes = 0
-        """Of events that the store was found to have for commands of the last batch, whatever became of them."""
+        """Bytes of the stored events that were looked up for commands of the last batch."""
 
     @property
     def awaiting(self) -> Mapping[str, int]:

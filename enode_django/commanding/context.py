@@ -119,7 +119,7 @@ class CommandContext:
 
     @property
     def result(self) -> Any:
-        """What was set, as it will arrive."""
+        """Return the result as the sender will receive it."""
         return self._result
 
     def _own_or(self, id: str | None) -> str:

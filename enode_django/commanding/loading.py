@@ -113,9 +113,9 @@ def _is_alias(type_name: str, cls: type[AggregateRoot]) -> bool:
 PORTION = 10_000
 """Streams that are read at once, at most: what a mailbox loads must not depend on how long histories are."""
 FIRST_PORTION = 256
-"""As long as nothing is known of their sizes."""
+"""Streams of the first read, before any sizes are known."""
 PORTION_BYTES = 16 * 1024 * 1024
-"""Of streams that are read at once, as far as those before them let expect."""
+"""Bytes of streams read at once, estimated from the streams read before."""
 LONG = 1_000
 """A history with more streams is read by itself, in the order of the index: then nothing has to be sorted."""
 

@@ -24,12 +24,12 @@ _FIRST_ROUTE = 1
 
 
 class EarlierAnswers(Protocol):
-    """What was answered by other routes of the topic. Both block."""
+    """Access to answers that were given while the topic had another route. Both methods block."""
 
     def route_version(self) -> int: ...
 
     def receipts_of_all(self) -> Iterable[bytes]:
-        """Of every queue, hidden ones too."""
+        """Return the receipts of every queue of the topic, hidden queues included."""
 
 
 class RememberedAnswers:

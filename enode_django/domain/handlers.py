@@ -57,7 +57,7 @@ class HandlerTable:
         )
 
     def retry_on(self, command: type[Command]) -> Errors | None:
-        """What was said for the handler that `find` gives."""
+        """Return the ``retry_on`` of the handler that `find` returns for this command."""
         for base in command.__mro__:
             if self._handlers.get(base):
                 return self._retry_on.get(base)

@@ -86,7 +86,7 @@ def allocated(
 
 
 def _wrong_in(given: Mapping[str, Collection[int]], queues: Sequence[int], workers: Sequence[str]) -> str:
-    """What is wrong with an allocation; nothing if every queue has one worker."""
+    """Describe what is wrong with an allocation; empty if every queue has exactly one worker."""
     unknown = sorted(given.keys() - set(workers))
     if unknown:
         return f"gives queues to {unknown[0]!r}, which is no member"

@@ -297,7 +297,7 @@ class QueueConsumer:
         return self._transport.receipts(self._group, self._topic, window.queue)
 
     def route_version(self) -> int:
-        """That of the topic's route now."""
+        """Return the version of the topic's current route."""
         return self._transport.route(self._topic).version
 
     def receipts_of_all(self) -> list[bytes]:

@@ -58,7 +58,7 @@ class OffsetWindow:
 
     @property
     def weight(self) -> int:
-        """As `unfinished`, where a large message counts for as many as was said when it was added."""
+        """Return the weight of all unfinished messages. `add` gives each its weight: 1, and more for a large one."""
         return len(self._unfinished) + self._weight
 
     @property

@@ -64,7 +64,7 @@ def crash_handler(subscriber: Subscriber) -> CrashHandler:
 
 
 def _crashes_of(cls: type[ProcessManager], method: str) -> tuple[type[Command], ...]:
-    """What the method was marked for, where it was marked."""
+    """Return the command classes that `handles_crash` was given for the method, from the class that defines it."""
     for base in cls.__mro__:
         marked: tuple[type[Command], ...] | None = getattr(vars(base).get(method), "_enode_crashes", None)
         if marked is not None:

@@ -1,4 +1,4 @@
-"""Where commands that failed for good are kept: beside the streams of their aggregates."""
+"""The tables that keep commands which failed for good, beside the streams of their aggregates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetters(Protocol):
-    """Those of one shard of the event store."""
+    """The dead letters of one shard of the event store."""
 
     def keep(self, letters: Sequence[DeadLetter], answered: Sequence[str] = ()) -> None:
         """Returns when they are durable. One whose key is there already counts an attempt, and says what failed last.

@@ -56,7 +56,7 @@ class Choice(NamedTuple):
 
 
 def letters_in(alias: str) -> QuerySet[Any]:
-    """Those of one database of the event store, the oldest first, with ``is_stored``."""
+    """Return the letters of one database of the event store, the oldest first, each with ``is_stored``."""
     stored = EventStream.objects.using(alias).filter(
         command_id=OuterRef("command_id"), aggregate_root_id=OuterRef("aggregate_root_id")
     )
@@ -81,7 +81,7 @@ def requeue(transport: Transport, choice: Choice) -> int:
 
 
 def requeue_in(transport: Transport, alias: str, pks: Sequence[int]) -> int:
-    """As `requeue`, of letters of one database."""
+    """Send letters of one database again, by their keys in the table. Returns how many were sent."""
     producer, topic, sent = make_producer(transport), conf().COMMAND_TOPIC, 0
     for start in range(0, len(pks), AT_ONCE):
         letters = list(letters_in(alias).filter(pk__in=pks[start : start + AT_ONCE]))
@@ -98,7 +98,7 @@ def discard(choice: Choice) -> int:
 
 
 def discard_in(alias: str, pks: Sequence[int]) -> int:
-    """As `discard`, of letters of one database."""
+    """Discard letters of one database, by their keys in the table. Returns how many were there."""
     portions = (pks[start : start + AT_ONCE] for start in range(0, len(pks), AT_ONCE))
     return sum(_delete(alias, list(letters_in(alias).filter(pk__in=portion))) for portion in portions)
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from enode_django.commanding.entries import Entry
 
 HANDLE_BYTES = 4 * 1024 * 1024
-"""Of events, after which a command mailbox hands over what it has, and lets go of what is stored by now."""
+"""Bytes of events after which a command mailbox hands its entries over and releases what is stored."""
 LOOKUP_BYTES = 16 * 1024 * 1024
-"""Of what is found to be stored already, as far as lookups before it let expect."""
+"""Bytes of stored streams that one lookup is meant to find, estimated from the lookups before."""
 FIRST_LOOKUP = 32
-"""Commands of the first lookup in a backlog, of which nothing is known."""
+"""Commands of the first lookup in a backlog, before any sizes are known."""
 
 
 def size_of_entry(entry: Entry) -> int:

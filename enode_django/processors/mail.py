@@ -1,4 +1,4 @@
-"""What goes between a worker's threads, how much it weighs, and how it is joined and divided. Pure."""
+"""The items of a worker's mailboxes: their weights, and how batches are joined and divided. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Taken(NamedTuple):
 
 
 CommandItem = Commands | Outcomes | Taken
-"""What a command mailbox gets."""
+"""An item of a command mailbox."""
 
 
 class Sized(NamedTuple, Generic[Item]):
@@ -59,7 +59,7 @@ def weight(batch: Sized[Any]) -> int:
 
 
 def joined(batches: Sequence[Sized[Item]]) -> Sized[Item]:
-    """All of them as one. In an event mailbox they have the same room."""
+    """Join batches into one. They must share a room, as those of one event mailbox do."""
     if len(batches) == 1:
         return batches[0]
     items = [item for batch in batches for item in batch.items]
@@ -67,7 +67,7 @@ def joined(batches: Sequence[Sized[Item]]) -> Sized[Item]:
 
 
 def divided(batch: Sized[Entry], most: int, most_bytes: int) -> Iterable[Sized[Entry]]:
-    """In pieces of which each is one COPY."""
+    """Divide a batch into pieces, one COPY each, of up to ``most`` entries and (unless one is larger) ``most_bytes``."""
     if len(batch.items) <= most and batch.size <= most_bytes:
         return (batch,)
     pieces = portions(batch.items, size_of_entry, most_bytes=most_bytes, most_items=most)

@@ -46,7 +46,7 @@ PIPELINES = {Role.COMMAND: "enode_django.processors.pipeline", Role.EVENT: "enod
 
 
 def worker_job(options: WorkerOptions, mailboxes: int) -> Job:
-    """For a worker with so many command mailboxes."""
+    """Return the job that runs a worker. ``mailboxes`` is its number of command mailboxes, one note each."""
     values = (options.name, options.role.value, options.grace, options.verbosity)
     return Job(options.name, run_worker, values, mailboxes, [PIPELINES[options.role]])
 

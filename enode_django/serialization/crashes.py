@@ -1,4 +1,4 @@
-"""What a process manager gets that handles the crashes of commands it has sent."""
+"""The message that tells a process manager of the crash of a command it has sent."""
 
 from __future__ import annotations
 

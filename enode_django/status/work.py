@@ -48,7 +48,7 @@ class JobRow(NamedTuple):
 
 
 def ask_letters(alias: str) -> Finding:
-    """Those of commands; of consumers' own, `manage.py equeue dead-letters` knows."""
+    """Report dead letters of commands. `manage.py equeue dead-letters` shows those of other consumers."""
     if conf().event_store_backend != POSTGRES:
         return Finding()
     kinds = DeadLetter.objects.using(alias).values_list("command_type", "error_type")

@@ -119,7 +119,7 @@ class Handlers:
         return self._state.coordinator.receipts(group, topic, queue)
 
     def receipts_from(self, group: str, topic: str, queue: int, first: int) -> Sequence[bytes]:
-        """As many as one answer should take, without the ``first`` so many; none when there are no more."""
+        """Return receipts from index ``first`` on, as many as fit one answer; empty after the last one."""
         kept = self._state.coordinator.receipts(group, topic, queue)
         return next(portions(kept[first:], len), [])
 

@@ -72,7 +72,7 @@ class Retention(NamedTuple):
         return bool(limits) and (all(limits) if self.all_limits else any(limits))
 
     def spares(self, parts: Sequence[QueuePart], consumed: Consumed, notices: Notices, *, now: float) -> bool:
-        """Whether a file has to stay because of what it holds, should it be due."""
+        """Return True if a file that is due must stay because a group still needs it."""
         if self.delete_unconsumed:
             return False
         stay = [not self._may_go(part, consumed(part.topic, part.queue), notices, now) for part in parts]

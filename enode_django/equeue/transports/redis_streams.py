@@ -71,7 +71,7 @@ have `PORTION_BYTES` follows from the pulls before."""
 TIMES_PER_CALL = 500
 MENDED_PER_CALL = 1_000
 HOLDS_FOREIGN = -2
-"""What `SEND` returns for a queue with entries of somebody else."""
+"""The answer of `SEND` for a queue that holds entries of somebody else."""
 TRIM_SECONDS = 1.0
 """For one cut, except for the step that it takes in any case."""
 

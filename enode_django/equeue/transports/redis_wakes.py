@@ -54,7 +54,7 @@ class Wakes:
 
     @contextmanager
     def waiting(self) -> Iterator[Wakeup]:
-        """For the calling thread, as long as it waits."""
+        """Register the calling thread as waiting until the block ends; yields what `wake` makes readable."""
         self._check_process()
         thread = threading.get_ident()
         with self._lock:
