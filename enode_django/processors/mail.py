@@ -67,7 +67,7 @@ def joined(batches: Sequence[Sized[Item]]) -> Sized[Item]:
 
 
 def divided(batch: Sized[Entry], most: int, most_bytes: int) -> Iterable[Sized[Entry]]:
-    """Divide a batch into pieces, one COPY each, of up to ``most`` entries and (unless one is larger) ``most_bytes``."""
+    """Divide a batch into pieces, one COPY each, of up to ``most`` entries and ``most_bytes`` (or one larger entry)."""
     if len(batch.items) <= most and batch.size <= most_bytes:
         return (batch,)
     pieces = portions(batch.items, size_of_entry, most_bytes=most_bytes, most_items=most)

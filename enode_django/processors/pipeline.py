@@ -320,7 +320,7 @@ class Pipeline:
         return {self._router.shard_of(number) for number, share in enumerate(shares) if share}
 
     def _route_finished(self, finished: Sequence[Finished]) -> None:
-        """Post broken commands to the first event mailbox, which keeps them as dead letters; answers to the publisher."""
+        """Post broken commands to the first event mailbox, which makes them dead letters; answers to the publisher."""
         broken, answered = kept_and_answered(finished)
         room = self._rooms[self._router.shard_beside(0)]
         if broken:
