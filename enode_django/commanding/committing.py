@@ -67,7 +67,7 @@ class Committer:
         return self._refused
 
     def commit(self, entries: Sequence[Entry]) -> Committed:
-        batch = _Batch(self._refused)
+        batch = _Batch(self._refused, self._clock())
         self.store_seconds, self.found_bytes = None, 0
         live = [entry for entry in entries if self._belongs(entry, batch)]
         records = [entry for entry in live if entry.kind in RECORDS]
@@ -75,8 +75,9 @@ class Committer:
         unstored = [entry for entry in live if entry.kind in UNSTORED]
         facts = self._look_up(unstored) if unstored else _NO_FACTS
         heads = _own_heads(records, outcomes) if unstored else {}
+        refused = batch.refused_now
         for entry in live:
-            if entry.epoch <= batch.refused_now.get(entry.aggregate_root_id, -1) and entry.kind is not STORED:
+            if refused and entry.epoch <= refused.get(entry.aggregate_root_id, -1) and entry.kind is not STORED:
                 continue  # it rests on what was refused; it will be handled again
             if entry.kind in UNSTORED:
                 self._settle_unstored(entry, facts, heads, batch)
@@ -92,13 +93,13 @@ class Committer:
     def _belongs(self, entry: Entry, batch: _Batch) -> bool:
         if entry.kind is POSTPONED:
             return False
-        refused = self._refused.get(entry.aggregate_root_id)
+        refused = self._refused.get(entry.aggregate_root_id) if self._refused else None
         dropped = refused is not None and entry.epoch <= refused and entry.kind is not STORED
         if refused is not None and entry.epoch > refused:
             del self._refused[entry.aggregate_root_id]
         if entry.kind is RESUMED:
             return False
-        if not self._is_ours(entry):
+        if not self._is_ours(entry, batch.began):
             # The queue went to another worker, which gets the command again and decides it.
             batch.released.append(entry)
             if not dropped and entry.kind is not STORED:
@@ -106,11 +107,12 @@ class Committer:
             return False
         return not dropped
 
-    def _is_ours(self, entry: Entry) -> bool:
+    @staticmethod
+    def _is_ours(entry: Entry, now: float) -> bool:
         window = entry.envelope.window if entry.envelope is not None else None
         if window is None:
             return True
-        if not window.closed and self._clock() >= window.deadline:
+        if not window.closed and now >= window.deadline:
             logger.warning(
                 "the lease of %s/%d ran out: whoever takes it handles its commands", window.topic, window.queue
             )
@@ -150,7 +152,8 @@ class Committer:
             nonlocal sent, doubtful
             if doubtful:
                 # The store was away, maybe for longer than a lease: what somebody else has decided must stay decided.
-                sent = [entry for entry in sent if self._is_ours(entry)]
+                now = self._clock()
+                sent = [entry for entry in sent if self._is_ours(entry, now)]
             records = [entry.record for entry in sent if entry.record is not None]
             began = self._clock()
             try:
@@ -223,7 +226,10 @@ _finished: Callable[[Iterable[Any]], Finished] = partial(tuple.__new__, Finished
 
 
 class _Batch:
-    def __init__(self, refused: dict[str, int]) -> None:
+    """``began`` is when the commit began: leases are held against it."""
+
+    def __init__(self, refused: dict[str, int], began: float) -> None:
+        self.began = began
         self.finished: list[Finished] = []
         self.released: list[Entry] = []
         self.recoveries: list[Recovery] = []

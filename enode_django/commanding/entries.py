@@ -73,7 +73,7 @@ class Envelope:
         self.reply_to = reply_to
         self.window = window
         self.offset = offset
-        self.position = position_of(window.queue, offset) if window is not None else 1
+        self.position = ((window.queue << 48) | offset) + 1 if window is not None else 1  # `position_of`
         self.body = body
         self.suspect = suspect
         self.command_mailbox = command_mailbox

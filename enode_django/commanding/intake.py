@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from enode_django.commanding.addresses import crash_handler_in
 from enode_django.commanding.entries import Envelope, Finished
@@ -39,6 +40,9 @@ class _Pulled(NamedTuple):
     offset: int
     body: bytes
     wire: WireCommand
+
+
+_pulled: Callable[[Iterable[Any]], _Pulled] = partial(tuple.__new__, _Pulled)  # in a third of the time
 
 
 class _Delayed:
@@ -110,7 +114,7 @@ class Intake:
         pulled = []
         for offset, body in zip(offsets, bodies, strict=True):
             try:
-                pulled.append(_Pulled(window, offset, body, decode_command(body)))
+                pulled.append(_pulled((window, offset, body, decode_command(body))))
             except EnodeError as error:
                 received.finished.append(self._broken(window, offset, body, error))
         for one in pulled:

@@ -93,6 +93,7 @@ class CommandProcessor:
         self._suspects = suspects
         self._is_alone = False
         self._postponed = PostponedCommands(retries, clock)
+        self._waiting, self._failures = self._postponed.waiting, self._postponed.failures
         self._store_away: StoreUnavailable | None = None
         self._epoch = 0
         self._handle = current_tracing().handling(self._handle_untraced)
@@ -148,7 +149,7 @@ class CommandProcessor:
 
     def _let_go_of_postponed(self, entries: Iterable[Entry]) -> None:
         """After all of these were handled: their slots must stay until then."""
-        if not self._postponed.waiting:
+        if not self._waiting:
             return
         for entry in entries:
             if entry.kind is POSTPONED:
@@ -158,7 +159,7 @@ class CommandProcessor:
 
     def _take(self, slot: Slot, envelope: Envelope) -> Entry:
         id = envelope.aggregate_root_id
-        if id in self._postponed.waiting:
+        if id in self._waiting:
             self._postponed.add(envelope)
             return Postponed(envelope, slot.epoch, 0.0, None)
         known = self._recent.find(envelope.id, id)
@@ -376,7 +377,7 @@ class CommandProcessor:
             self._postponed.begin(envelope, entry.due)
         else:
             self._recent.remember(envelope.id, slot.id, entry.result)
-            if self._postponed.failures:
+            if self._failures:
                 self._postponed.decide(envelope)
         return entry
 
@@ -415,7 +416,7 @@ class CommandProcessor:
         record = stream_of(envelope, aggregate, context.result, self._max_bytes)
         aggregate.accept()
         slot.aggregate = aggregate
-        return self._entry(STREAM, slot, envelope, aggregate.version - 1, record)
+        return Entry(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, aggregate.version - 1, record)
 
     def _refused(self, slot: Slot, envelope: Envelope, context: CommandContext, refusal: DomainException) -> Entry:
         record, result = None, None

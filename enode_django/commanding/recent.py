@@ -45,7 +45,10 @@ class RecentCommands:
         self._old = _Generation()
 
     def find(self, command_id: str, aggregate_root_id: str) -> Remembered | None:
-        for generation in (self._young, self._old):
+        young, old = self._young, self._old
+        if not (command_id in young.roots or command_id in old.roots or young.more or old.more):
+            return None  # nearly every command is new
+        for generation in (young, old):
             root, more = generation.roots.get(command_id), generation.more
             if root == aggregate_root_id or (more and (command_id, aggregate_root_id) in more):
                 return Remembered(aggregate_root_id, generation.results.get((command_id, aggregate_root_id)))

@@ -70,14 +70,17 @@ def pack(value: Any) -> bytes:
         raise InvalidField(f"the value cannot be stored: {error}") from error
 
 
-_FIXED = frozenset({type(None), bool, int, float, str, bytes, Decimal, UUID, date})
+_FIXED = frozenset({type(None), bool, int, float, Decimal, UUID, date})
+"""Types whose every value travels, and cannot be changed."""
 
 
 def taken(value: Any) -> Any:
     """The plain value that arrives elsewhere; nobody can change it through what was given. Raises `InvalidField` for
     what cannot travel."""
-    packed = pack(value)
     if type(value) in _FIXED:
+        return value
+    packed = pack(value)
+    if type(value) is str or type(value) is bytes:
         return value
     try:
         return unpack(packed)
