@@ -4,6 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+JAVA_ARCHIVE := $(VENV)/.java-archive
 EMBEDDED := $(BIN)/python -m sample_project.embedded
 # 3.11 and 3.12 first: for them every requirement comes as a wheel, so that no compiler is needed.
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
@@ -20,7 +21,7 @@ demo: $(INSTALLED)
 
 # Everything: the linters beside the tests, which are shared by three processes a core. With ARGS just the tests that it
 # names, in one process: make test ARGS="tests/unit -x".
-test: $(INSTALLED) java chromium
+test: $(if $(ARGS),$(INSTALLED) java,$(JAVA_ARCHIVE)) chromium
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(if $(ARGS),,lint) pytest
 
 # The plus exempts the line from being printed at the end only.
@@ -65,6 +66,11 @@ java:
 	    echo "apt install openjdk-17-jre-headless), or name its directory: JAVA_HOME=…" >&2; \
 	    [ "$$ENODE_REQUIRE_SERVICES" != 1 ]; \
 	fi
+
+# Half of what Spark's tests would take to start. Java may be missing, or another one later.
+$(JAVA_ARCHIVE): $(INSTALLED) | java
+	@echo "archiving the classes of Spark (once) …"
+	@if command -v "$(JAVA)" >/dev/null; then $(BIN)/python -m tests.java >/dev/null 2>&1; fi; touch $@
 
 # Without it the tests in a browser are skipped, unless services are required.
 chromium:

@@ -17,18 +17,20 @@ from benchmarks.workspace import COMMANDS, EVENTS, GROUP, PROJECT, Workspace
 
 PATIENCE = 300.0
 POLL = 0.005
+POLL_OF_QUEUES = 0.02
+"""Seconds. Each look asks every queue, and what it costs is missing to the workers."""
 
 
 class BenchmarkError(Exception):
     """A run did not come to its end."""
 
 
-def wait_for(what: str, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+def wait_for(what: str, condition: Callable[[], bool], seconds: float = PATIENCE, poll: float = POLL) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise BenchmarkError(f"{what}: not within {seconds:g} s")
-        time.sleep(POLL)
+        time.sleep(poll)
 
 
 class Processors:
@@ -121,7 +123,7 @@ class Processors:
             self.check()
             return self._workspace.published() >= count
 
-        wait_for(f"{count} streams are published", published)
+        wait_for(f"{count} streams are published", published, poll=POLL_OF_QUEUES)
         return time.perf_counter()
 
     def wait_reported(self, figure: str, least: int) -> None:

@@ -16,15 +16,15 @@ from tests.acceptance.celery_stack import CeleryStack
 from tests.acceptance.processors import PROJECT, Group, is_running
 from tests.acceptance.stack import HINDERED, REDIS_STREAMS
 from tests.acceptance.waiting import wait_until
+from tests.java import QUICK_TO_START, driver_options
 
-_QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK = {
     "MASTER": "local[2]",
     "CONFIG": {
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
-        "spark.driver.extraJavaOptions": _QUICK_TO_START,
-        "spark.executor.extraJavaOptions": _QUICK_TO_START,
+        "spark.driver.extraJavaOptions": driver_options(),
+        "spark.executor.extraJavaOptions": QUICK_TO_START,
         "spark.scheduler.minRegisteredResourcesRatio": "1",
     },
 }

@@ -14,8 +14,7 @@ from typing import Any
 import django
 import pyarrow as pa
 
-QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For Java processes that end soon."""
+from tests.java import QUICK_TO_START, driver_options
 
 
 def seen_by_executors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -52,8 +51,12 @@ def main(master: str) -> dict[str, Any]:
     from enode_django.spark.source import events
     from sample_project.bank.domain import accounts
 
-    config = {f"spark.{role}.extraJavaOptions": QUICK_TO_START for role in ("driver", "executor")}
-    config |= {"spark.driver.memory": "512m", "spark.scheduler.minRegisteredResourcesRatio": "1"}
+    config = {
+        "spark.driver.extraJavaOptions": driver_options(),
+        "spark.executor.extraJavaOptions": QUICK_TO_START,
+        "spark.driver.memory": "512m",
+        "spark.scheduler.minRegisteredResourcesRatio": "1",
+    }
     enode = {**settings.ENODE, "SPARK": {"CONFIG": config}}
     with override_settings(ENODE=enode), spark_session(master) as spark:
         columns = "pid bigint, file string, fingerprint string, settings string"

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from enode_django.exceptions import SparkUnavailable
 from enode_django.spark.session import spark_session
+from tests.java import driver_options
 from tests.services import services_required
-from tests.spark.cluster import QUICK_TO_START
 
 SECONDS = 600
 """For each test: the first ones of a session wait for much to be loaded, in several processes."""
@@ -73,7 +73,7 @@ def _with_path_to_daemons() -> str:
 def spark(postgres_url: str, django_db_setup: None, spark_output: Path) -> Iterator[SparkSession]:
     config = {
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": QUICK_TO_START,
+        "spark.driver.extraJavaOptions": driver_options(),
         "spark.sql.shuffle.partitions": "2",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (spark_output / "events").as_uri(),
