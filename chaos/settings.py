@@ -9,25 +9,15 @@ from chaos.names import SNAPSHOTS_EVERY
 from sample_project.settings import *  # noqa: F403
 from sample_project.settings import DATABASES as SAMPLE_DATABASES
 from sample_project.settings import ENODE as SAMPLE_ENODE
-from sample_project.settings import INSTALLED_APPS as SAMPLE_APPS
+from sample_project.settings import PROCESSOR_APPS
 
-FOR_PEOPLE = {
-    "django.contrib.admin",
-    "django.contrib.messages",
-    "django.contrib.sessions",
-    "django.contrib.staticfiles",
-    "drf_spectacular",
-    "drf_spectacular_sidecar",
-    "rest_framework",
-}
-"""Nobody looks at these processes, and each of many would take a quarter of a second to import them."""
 CONNECT_SECONDS = 2
 """A server that stands still takes connections and says nothing: whoever connects has to give up by itself."""
 
 ROOT_URLCONF = __name__
 urlpatterns: list[object] = []
 
-INSTALLED_APPS = [*(app for app in SAMPLE_APPS if app not in FOR_PEOPLE), "chaos.observer"]
+INSTALLED_APPS = [*PROCESSOR_APPS, "django_celery_beat", "chaos.observer"]
 ENODE = {**SAMPLE_ENODE, **json.loads(os.environ.get("CHAOS_ENODE", "{}"))}
 DATABASES = {
     alias: {**database, "OPTIONS": {"connect_timeout": CONNECT_SECONDS, **database["OPTIONS"]}}

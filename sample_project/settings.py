@@ -59,10 +59,15 @@ SECRET_KEY = os.environ.get("SECRET_KEY", "only-for-development")
 DEBUG = os.environ.get("DEBUG", "") == "1"
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 
-INSTALLED_APPS = [
-    "django.contrib.admin",
+# All that a host needs which runs processors and has no pages.
+PROCESSOR_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",
+    "enode_django",
+    *(app for app in ("sample_project.bank", "sample_project.notes") if find_spec(app)),
+]
+INSTALLED_APPS = [
+    "django.contrib.admin",
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
@@ -70,8 +75,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "django_celery_beat",
-    "enode_django",
-    *(app for app in ("sample_project.bank", "sample_project.notes") if find_spec(app)),
+    *PROCESSOR_APPS,
 ]
 
 MIDDLEWARE = [
