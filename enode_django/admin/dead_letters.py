@@ -135,15 +135,19 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
     def _settle(
         self, request: HttpRequest, chosen: Letters, done: str, settle: Callable[[str, Sequence[int]], int]
     ) -> None:
-        letters = list(chosen)
+        """Log each letter that is gone afterwards, also when an error has ended it before the last one."""
+        letters = list(chosen.defer("body", "error"))
+        pks = [letter.pk for letter in letters]
         try:
-            many = settle(chosen.db, [letter.pk for letter in letters])
+            many = settle(chosen.db, pks)
         except EnodeError as error:
             self.message_user(request, f"{error}; what is left here can be {done} once more", messages.ERROR)
-            return
+        else:
+            self.message_user(request, f"{many} of {len(letters)} dead letters were {done}", messages.SUCCESS)
+        left = set(DeadLetter.objects.using(chosen.db).filter(pk__in=pks).values_list("pk", flat=True))
         for letter in letters:
-            self.log_change(request, letter, done)
-        self.message_user(request, f"{many} of {len(letters)} dead letters were {done}", messages.SUCCESS)
+            if letter.pk not in left:
+                self.log_change(request, letter, done)
 
 
 def _url(letter: DeadLetter, page: str) -> str:

@@ -122,6 +122,17 @@ def test_a_queue_that_is_away_is_told_and_loses_nothing(client: Client, deposit:
     assert DeadLetter.objects.exists()
 
 
+def test_what_was_sent_before_an_error_is_logged(
+    client: Client, queue: MemoryTransport, deposit: DeadLetter, garbage: DeadLetter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged_in(client, "change_deadletter")
+    monkeypatch.setattr("enode_django.management.dead_letters.AT_ONCE", 1)
+    monkeypatch.setattr(queue, "max_send", len(garbage.body))  # the other one does not go through
+    assert "what is left here can be sent again once more" in act(client, "requeue", garbage, deposit)
+    sent = {str(letter.pk) for letter in (deposit, garbage)} - {str(letter.pk) for letter in DeadLetter.objects.all()}
+    assert {entry.object_id for entry in LogEntry.objects.all()} == sent == {str(garbage.pk)}
+
+
 def test_who_may_only_look_settles_nothing(client: Client, deposit: DeadLetter) -> None:
     logged_in(client, "view_deadletter")
     for action in ("requeue", "discard"):
