@@ -1,4 +1,4 @@
-"""What somebody does in the admin after having read what will happen: a form, a page that says it, then the deed."""
+"""Pages for actions of the admin: a form, a page that says what will happen, then the action."""
 
 from __future__ import annotations
 
