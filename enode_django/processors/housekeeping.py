@@ -1,4 +1,4 @@
-"""What a worker does on timers: membership, leases, offsets, trimming, old refusals."""
+"""The duties of a worker on timers: membership, leases, offsets, trimming, old refusals."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ class Housekeeper:
 def queue_keepers(
     conf: Conf, consumers: Sequence[QueueConsumer], *, trim_more: Callable[[], None] = lambda: None
 ) -> Mapping[str, Housekeeper]:
-    """For consumers of one topic, by names of threads, each of which needs one of its own: leases and sessions run out
-    while a call waits for its answer, so they wait for no other call. One trims for all, and then ``trim_more``."""
+    """Return housekeepers for consumers of one topic, by names of threads. Each needs a thread of its own: leases and
+    sessions run out while a call waits for its answer, so they wait for no other call. One consumer trims for all, and
+    then calls ``trim_more``."""
     duties: dict[str, list[Duty]] = {
         "enode-keeper-leases": [(conf.LEASE / 4, consumer.renew) for consumer in consumers],
         "enode-keeper-members": [(min(JOIN_INTERVAL, conf.LEASE / 4), consumer.join) for consumer in consumers],
@@ -88,7 +89,7 @@ def trimming(consumer: QueueConsumer, transport: Transport, topic: str) -> Calla
 def store_duties(
     conf: Conf, consumer: QueueConsumer, store: EventStore, dead_letters: Sequence[DeadLetters]
 ) -> Sequence[Duty]:
-    """For another thread than those of the `queue_keepers`, which must not wait for the store."""
+    """Return duties that wait for the store, for another thread than those of the `queue_keepers`."""
 
     def before(days: float | None) -> datetime | None:
         """None if nothing is to be deleted here: one worker of all does it, the one that owns the first queue."""

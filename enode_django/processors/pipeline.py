@@ -299,7 +299,7 @@ class Pipeline:
             self._backlogs.note(window, self._route(self._intake.receive(window, offsets, bodies)))
 
     def _left_in(self, window: OffsetWindow) -> int:
-        """How many commands of this lease nobody is at work on."""
+        """Return how many commands of this lease nobody is at work on."""
         return self._intake.delayed_in(window) + sum(one.postponed_in(window) for one in self._processors)
 
     def _paused(self) -> frozenset[int]:
