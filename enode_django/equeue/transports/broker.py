@@ -272,9 +272,9 @@ class BrokerTransport:
     def _current(self) -> Pool:
         pool = self._pool
         if pool.pid != os.getpid():  # a fork: those connections are the parent's
-            pool = self._pool = Pool(self._address, self._timeout)
             self._rests = Rests()
             self._wakes = Wakes()
+            pool = self._pool = Pool(self._address, self._timeout)  # last: who finds it finds the others, too
         return pool
 
     def _call(self, name: str, *arguments: Any, wait: float = 0.0, within: Within = nullcontext) -> Any:
