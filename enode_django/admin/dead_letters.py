@@ -67,7 +67,7 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
     def get_queryset(self, request: HttpRequest) -> Letters:
         from enode_django.management.dead_letters import letters_in  # see the package
 
-        return letters_in(super().get_queryset(request).db)
+        return letters_in(super().get_queryset(request).db).defer("body", "error")  # megabytes, maybe, in a list
 
     def get_fields(self, request: HttpRequest, obj: DeadLetter | None = None) -> tuple[str, ...]:
         from enode_django.admin.new_commands import cause_in
@@ -136,7 +136,7 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
         self, request: HttpRequest, chosen: Letters, done: str, settle: Callable[[str, Sequence[int]], int]
     ) -> None:
         """Log each letter that is gone afterwards, also when an error has ended it before the last one."""
-        letters = list(chosen.defer("body", "error"))
+        letters = list(chosen)
         pks = [letter.pk for letter in letters]
         try:
             many = settle(chosen.db, pks)

@@ -8,7 +8,9 @@ from decimal import Decimal
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import connection
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -76,6 +78,17 @@ def test_letters_are_listed_by_kind_and_found_by_id(client: Client, deposit: Dea
     assert [row.pk for row in client.get(LIST, {"q": deposit.command_id}).context["cl"].result_list] == [deposit.pk]
     text = client.get(LIST).content.decode()
     assert HOSTILE not in text
+
+
+def test_the_list_leaves_messages_and_errors_in_the_database(
+    client: Client, deposit: DeadLetter, garbage: DeadLetter
+) -> None:
+    logged_in(client, "view_deadletter")
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(LIST).context["cl"].result_count == 2
+    asked = [query["sql"] for query in queries if 'FROM "enode_django_deadletter"' in query["sql"]]
+    assert asked
+    assert not [sql for sql in asked if '."body"' in sql or '."error"' in sql]
 
 
 def test_errors_and_messages_are_for_those_who_may_see_contents(client: Client, deposit: DeadLetter) -> None:
