@@ -50,7 +50,7 @@ class Notifier:
             self._is_stopping = self._send("STOPPING=1")
 
     def _send(self, text: str) -> bool:
-        """Send a text. Return False if systemd was too busy to take it, so that it has to be sent again."""
+        """Send a text. Return False if systemd could not take it, so that it has to be sent again."""
         if self._socket is None:
             return True
         try:
