@@ -18,7 +18,7 @@ from enode_django.exceptions import ConfigurationError
 def broker_options(
     current: Conf, *, listen: str | None = None, directory: Path | None = None, flush: str | None = None
 ) -> BrokerOptions:
-    """What `enode_django.equeue.broker.server.run` takes; what is given here goes before the settings.
+    """Return the options for `enode_django.equeue.broker.server.run`. Arguments override the settings.
 
     A relative directory lies in ``BASE_DIR`` of the settings, if there is one. Raises `ConfigurationError`.
     """

@@ -262,7 +262,8 @@ def _fields() -> Iterator[CheckMessage]:
 
 
 def _appliers() -> Iterator[CheckMessage]:
-    """Of apps that have aggregates: events of others may be applied in another project."""
+    """Warn about events without an applier, in apps that have aggregates: events of other apps may be applied in
+    another project."""
     aggregates = _named(AggregateRoot)
     applied = {event for cls in aggregates for event in cls.applied_events()}
     for event, name in _named(DomainEvent).items():
@@ -279,7 +280,7 @@ def _appliers() -> Iterator[CheckMessage]:
 
 
 def _named(kind: type[Kind]) -> dict[type[Kind], str]:
-    """Those that are known by now, each by its present name; a class that a reloaded module defined again stands for
+    """Return the registered classes, each with its present name. A class that a reloaded module defined again replaces
     the one before."""
     classes = {types.class_of(kind, name) for name in types.names_of(kind)}
     return {cls: types.name_of(cls) for cls in classes if not cls.__module__.startswith("enode_django.")}

@@ -31,7 +31,7 @@ def send_command(command: Command, *, expected_version: int | None = None) -> No
 
 
 def send_commands(commands: Iterable[Command]) -> None:
-    """As `send_command`, for many at once; those of one aggregate arrive in this order."""
+    """Send many commands at once, as `send_command` sends one. Commands of one aggregate arrive in this order."""
     batch = [_checked(command) for command in commands]
     if batch:
         current_bus().send(batch)
@@ -75,7 +75,7 @@ async def aexecute_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult:
-    """As `execute_command`, waiting without a thread."""
+    """Execute a command as `execute_command` does, without a thread for the wait."""
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
     return await current_bus().aexecute(command, seconds, _followers(wait_for), check_version(expected_version))
@@ -108,7 +108,7 @@ def _timeout(timeout: float | None) -> float:
 
 
 def check_version(expected_version: int | None) -> int | None:
-    """What can be expected of an aggregate's version, as it is; raises `InvalidField`."""
+    """Return a valid expected version unchanged. Raises `InvalidField` for any other value."""
     if expected_version is None or (type(expected_version) is int and 0 <= expected_version < 2**63):
         return expected_version
     raise InvalidField(

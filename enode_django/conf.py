@@ -77,29 +77,29 @@ class Conf:
     COMMAND_TOPIC: str = "commands"
     EVENT_TOPIC: str = "events"
     QUEUES_PER_TOPIC: int = 8
-    """For topics that do not exist yet; an upper bound on how many workers can share them."""
+    """The number of queues of a topic that is created; an upper bound on how many workers can share them."""
     CONSUMER_GROUP: str = "processors"
     ALLOCATION: str | None = None
     """Dotted path of what divides queues among the members of a group (None: evenly, and as few as possible move)."""
     COMMAND_MAILBOXES: int = 1
-    """For each shard. More help handlers that wait for something; Python runs one thread at a time, so it takes
-    processes to use the cores."""
+    """Threads that handle commands, for each shard. More threads help handlers that wait; Python runs one thread at a
+    time, so it takes processes to use the cores."""
     EVENT_MAILBOXES: int = 1
-    """For each shard."""
+    """Threads that write to the store, for each shard."""
     COPY_MAX_BATCH: int = 1000
     COPY_MAX_BYTES: int = 16 * 1024 * 1024
-    """Of events and metadata."""
+    """The most bytes of events and metadata in one batch."""
     PULL_MAX_BATCH: int = 500
-    """Of one queue."""
+    """The most messages of one pull from one queue."""
     EVENT_PULL_MAX_BATCH: int = 1000
-    """Of one queue, for one subscriber."""
+    """The most messages of one pull from one queue, for one subscriber."""
     MAX_UNFINISHED: int = 20_000
     """Commands pulled and not published yet; above its share of it a shard's queues pause."""
     MAX_UNFINISHED_BYTES: int = 256 * 1024 * 1024
-    """Of those commands; and of the events that they came to, as long as they are not published."""
+    """The most bytes of unfinished commands; and of the events that they came to, as long as they are not published."""
     RECENT_COMMANDS: int = 50_000
     REMEMBERED_ANSWERS: int = 10_000
-    """Of each queue: answers that left no row in the event store (0: none)."""
+    """The number of answers without a row in the event store that each queue keeps (0: none)."""
     EVENTS_MAX_BYTES: int = 4 * 1024 * 1024
     AGGREGATE_CACHE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``MAX_AGGREGATES`` (100,000), ``MAX_BYTES`` (512 MiB), and for the states shared in Redis ``LOCATION`` (None:
@@ -115,24 +115,24 @@ class Conf:
     REPORTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``INTERVAL`` (5; None: none are written), ``RETENTION`` (3,600)."""
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Of the broker that ``runbroker`` runs: see `BROKER_DEFAULTS`."""
+    """The settings of the broker that ``runbroker`` runs: see `BROKER_DEFAULTS`."""
     API: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Of `enode_django.api`: see `API_DEFAULTS`."""
+    """The settings of `enode_django.api`: see `API_DEFAULTS`."""
     PROCESSES: int | None = None
     """Worker processes of each role in one runprocessors (None: one per core it may use)."""
     PRELOAD: bool = True
     """Workers are forked from a process that has the project loaded, where that is safe (False: each loads it)."""
     COMMIT_INTERVAL: float = 1.0
     LONG_POLL: float = 15.0
-    """How long a pull waits for messages where there are none."""
+    """Seconds that a pull waits for messages if there are none."""
     LEASE: float = 10.0
-    """How long a worker that falls silent keeps its queues."""
+    """Seconds until a silent worker loses its queues."""
     GRACE: float = 30.0
-    """How long workers may drain on shutdown."""
+    """Seconds that workers may drain on shutdown."""
     HANDLER_TIME_LIMIT: float = 60.0
     HANDLER_ATTEMPTS: int = 5
-    """Of a subscriber: after so many failures at the same event its aggregate is parked. Of a command: after so many
-    errors that pass it fails."""
+    """The most failures: after so many at the same event a subscriber parks its aggregate; after so many errors that
+    pass a command fails."""
     HANDLER_RETRY_DELAY: float = 0.1
     """Before the second attempt; twice as much before each next."""
     HANDLER_RETRY_ON: tuple[str, ...] = PASSING_ERRORS
@@ -196,7 +196,7 @@ class Conf:
 
     @property
     def command_mailboxes(self) -> int:
-        """Of all shards."""
+        """Return the number of command mailboxes of all shards."""
         return len(self.event_databases) * self.COMMAND_MAILBOXES
 
     @property

@@ -61,7 +61,7 @@ def discard_if_lost(connection: BaseDatabaseWrapper) -> None:
 
 
 def in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Whether somebody else will commit: an atomic block is open, or Django was told not to commit at all."""
+    """Return True if the caller does not commit: an atomic block is open, or Django was told not to commit at all."""
     return connection.in_atomic_block or not connection.autocommit
 
 
@@ -108,8 +108,8 @@ def let_hooks_fail_alone(alias: str) -> None:
 
 
 def execute(alias: str, statement: str, parameters: Sequence[Any] | None) -> psycopg.Cursor[Any]:
-    """In the calling thread's connection, never as a prepared statement: behind a pooler the session is not ours.
-    With None as parameters the statement is taken as it stands, per cent signs too.
+    """Execute a statement in the calling thread's connection, never as a prepared statement: behind a pooler the
+    session is not ours. With None as parameters the statement is taken literally, per cent signs too.
 
     Raises the driver's errors, and `TransactionManagementError` in a transaction that will be rolled back anyway.
     """

@@ -50,7 +50,7 @@ def _failures() -> Iterator[str]:
 
 
 def check_production(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """What is right for development, and not beyond."""
+    """Warn about settings that are for development only."""
     try:
         return [*_secret(), *_memory(), *_debug(), *_directory(), *_api()]
     except ConfigurationError:  # E001 says so

@@ -120,7 +120,7 @@ class InvalidField(MessageError, ValueError):
 
 
 Path = tuple[str | int, ...]
-"""Where a value stands: names of fields, keys, numbers of items."""
+"""The place of a value: names of fields, keys, numbers of items."""
 
 
 class InvalidFields(InvalidField):

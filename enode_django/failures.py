@@ -1,4 +1,4 @@
-"""What a failed command means to whoever asked for it over HTTP."""
+"""Turn failed commands into HTTP statuses and texts."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def status_of(failed: CommandResult) -> int:
 
 
 def text_of(failed: CommandResult) -> Any:
-    """For people, translated when it is shown. A domain exception speaks for itself; the texts of others are for
-    developers, and are in the log of the workers."""
+    """Return a text for people, translated when it is shown. A domain exception has its own text; the texts of other
+    errors are for developers, and are in the log of the workers."""
     status = status_of(failed)
     if status == CONFLICT and failed.error_message and _is_refusal(failed):
         return failed.error_message
@@ -57,7 +57,7 @@ def text_of(failed: CommandResult) -> Any:
 
 
 def texts_of(errors: Mapping[Path, str]) -> list[str]:
-    """What is wrong within a value, each with its place there."""
+    """Return the errors within a value, each with its place there."""
     return [f"{'.'.join(map(str, path))}: {text}" if path else text for path, text in errors.items()]
 
 

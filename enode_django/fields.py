@@ -25,7 +25,7 @@ class TransactionIdField(BigIntegerField):
         return None if value is None else int(value)
 
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
-        """As text, because xid8 has no operators for numbers; an expression stays itself."""
+        """Return the value as text, because xid8 has no operators for numbers. An expression stays as it is."""
         return str(value) if isinstance(value, int) else value
 
 

@@ -82,7 +82,7 @@ class JsonField(forms.Field):
         return found
 
     def prepare_value(self, value: Any) -> Any:
-        """What was typed stays as it is."""
+        """Return the value as the form shows it. Typed text stays as it is."""
         if value is None or isinstance(value, str):
             return value
         shown = json_value(self._encode(value) if self._encode else value)

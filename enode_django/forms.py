@@ -141,7 +141,7 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
         return {name: self.cleaned_data[name] for name in names if not self._is_left_out(name)}
 
     def _is_left_out(self, name: str) -> bool:
-        """Whether the command's default is to be taken."""
+        """Return True if the command's default is to be taken."""
         declared = self.declarations[name]
         if not declared.has_default:
             return False
@@ -153,7 +153,7 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
 
     @property
     def expected_version(self) -> int | None:
-        """Of a valid form: the version of the aggregate that was seen when it was shown."""
+        """Return the aggregate's version that was current when the form was shown. The form must be valid."""
         return self.cleaned_data.get(EXPECTED)
 
     def command(self) -> Command:

@@ -1,4 +1,4 @@
-"""Whether this process of the site works, for whoever sends it requests: an orchestrator, a load balancer.
+"""Probes of this process of the site, for an orchestrator or a load balancer.
 
 Probes come from strangers, so they are told of each part whether it is well, and nothing else. Reasons are shown to
 staff with the permission to view the processors' reports, and to everybody in development.

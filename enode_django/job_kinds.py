@@ -1,4 +1,5 @@
-"""What each kind of job does. The work is imported when a job begins: whoever only asks for it needs no Spark."""
+"""The functions behind each kind of job. They are imported when a job begins, so that asking for a job needs no
+Spark."""
 
 from __future__ import annotations
 

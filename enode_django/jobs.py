@@ -54,7 +54,7 @@ class RunningJob:
         self._stopped: JobStopped | None = None
         self._ended = threading.Event()
         self._words: queue.SimpleQueue[JobStopped | None] = queue.SimpleQueue()
-        """For the watching thread; None: there is nothing to watch any more."""
+        """Messages for the watching thread; None: there is nothing to watch any more."""
 
     # -- for the work -------------------------------------------------------------------------------------------------
 
@@ -72,8 +72,8 @@ class RunningJob:
             raise self._stopped
 
     def hold(self) -> None:
-        """In an atomic block of the job's database: whatever is written there is written by who has the lease, since
-        nobody can take it over before the block ends. Keep that short. Raises `JobLost`."""
+        """Keep the lease until the end of an atomic block of the job's database: nobody can take it over before the
+        block ends, so only the holder of the lease writes there. Keep that short. Raises `JobLost`."""
         leases.hold(self._lease)
 
     def on_stop(self, callback: Callable[[], object]) -> None:
@@ -83,7 +83,7 @@ class RunningJob:
         self.check()
 
     def result(self, **figures: Any) -> None:
-        """What is kept when the job has succeeded; adds to what was said before."""
+        """Add figures to those that are kept when the job has succeeded."""
         self._figures = {**self._figures, **storable(figures)}
 
     # -- for whoever runs it ------------------------------------------------------------------------------------------
@@ -228,7 +228,8 @@ def _end_badly(job: RunningJob, error: BaseException) -> None:
 
 
 def storable(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """As PostgreSQL's JSON can hold it: no NaN, no NUL, no half of a character. Raises TypeError, ValueError."""
+    """Return figures that PostgreSQL's JSON can hold: no NaN, no NUL, no half of a character. Raises TypeError,
+    ValueError."""
     text = json.dumps(figures, cls=DjangoJSONEncoder, ensure_ascii=False, allow_nan=False)
     kept: dict[str, Any] = json.loads(text.encode("utf-8", "replace").replace(rb"\u0000", rb"\ufffd"))
     return kept

@@ -35,7 +35,7 @@ class JsonType(NamedTuple):
 
 
 def _scalar(convert: Callable[[Any], Any]) -> Read:
-    """Of a function that raises ValueError with what to send instead."""
+    """Return a reader around a function that raises ValueError with what to send instead."""
 
     def read(value: Any, path: Path, errors: Errors) -> Any:
         try:

@@ -58,7 +58,7 @@ __all__ = [
 
 @cache
 def json_type(annotation: Any) -> JsonType:
-    """Of a resolved annotation that `field_type` takes; raises `UnsupportedType` for another."""
+    """Return the JSON type of a resolved annotation that `field_type` takes. Raises `UnsupportedType` for another."""
     field_type(annotation)
     if annotation in SCALARS:
         return SCALARS[annotation]

@@ -14,7 +14,7 @@ from enode_django.fields import CurrentTransactionId, TransactionIdField
 
 
 class EventStream(models.Model):
-    """What one command did to one aggregate; a row without a version is a stored refusal.
+    """The effect of one command on one aggregate; a row without a version is a stored refusal.
 
     Rows are written by an event store's driver and never change. Saving a row again or deleting one raises TypeError.
     """
@@ -70,7 +70,8 @@ class EventStream(models.Model):
 
 
 class StoreGeneration(models.Model):
-    """Since when the ids of transactions count anew, because the database was restored or moved.
+    """The beginning of a generation, in which the ids of transactions count anew because the database was restored or
+    moved.
 
     Written by an event store's driver, in the database of its streams.
     """
@@ -125,7 +126,8 @@ class ReadModel(models.Model):
 
 
 class Checkpoint(models.Model):
-    """How far a subscriber got in an aggregate. A `ModelProjection` has one only where it has no row."""
+    """The version that a subscriber has reached in an aggregate. A `ModelProjection` has a checkpoint only where it has
+    no row."""
 
     pk = models.CompositePrimaryKey("subscriber", "generation", "aggregate_root_id")
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
@@ -198,7 +200,8 @@ class Rebuild(models.Model):
 
 
 class Subscription(models.Model):
-    """Where a subscriber began in a shard of the event store, and how far it has compared that with its checkpoints."""
+    """The place where a subscriber began in a shard of the event store, and how far it has compared that with its
+    checkpoints."""
 
     pk = models.CompositePrimaryKey("subscriber", "shard")
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
@@ -367,7 +370,7 @@ class Job(models.Model):
 
 
 class ProcessorReport(models.Model):
-    """What the workers of one ``runprocessors`` had done at one moment, since they were started.
+    """The figures of one ``runprocessors`` and its workers at one moment, counted since they were started.
 
     Written every few seconds by their supervisor, and deleted after a while by any. ``figures`` are explained in
     ``docs/reference/metrics.md``. They only grow, but for those of the moment: what happened in between is the

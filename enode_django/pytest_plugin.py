@@ -57,7 +57,7 @@ def _followed_by(item: pytest.Item) -> Any:
 
 @pytest.fixture
 def event_store() -> MemoryEventStore:
-    """In memory. A test that asks for it needs no database: the fixture ``enode`` then stores here."""
+    """Return a store in memory. A test that asks for it needs no database: the fixture ``enode`` then stores here."""
     from enode_django.eventstore.memory import MemoryEventStore
 
     return MemoryEventStore()

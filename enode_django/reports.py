@@ -16,7 +16,7 @@ from enode_django.models import ProcessorReport
 from enode_django.processors.watching import Watch
 
 STOP_SECONDS = 3.0
-"""For the last row: a database that is away keeps nobody from ending."""
+"""Seconds for the last row: a database that is away must not keep the process from ending."""
 
 
 class ReportWriter:

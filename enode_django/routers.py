@@ -9,16 +9,16 @@ from django.db import DEFAULT_DB_ALIAS, models
 from enode_django.conf import conf
 
 STORE_MODELS = frozenset({"eventstream", "snapshot", "storegeneration", "shard", "deadletter"})
-"""Those that belong to the streams: in each shard of the event store and nowhere else."""
+"""The models that belong to the streams: in each shard of the event store and nowhere else."""
 
 
 class EventStoreRouter:
-    """For ``DATABASE_ROUTERS``. The tables of the event store are migrated to each of ``EVENT_STORE["DATABASES"]``, and
-    nothing else is; the default database is an exception, if it is one of them: it has everything.
-    """
+    """A router for ``DATABASE_ROUTERS``. The tables of the event store are migrated to each of
+    ``EVENT_STORE["DATABASES"]``, and nothing else is; the default database is an exception, if it is one of them: it
+    has everything."""
 
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
-        """Of the store's models the first shard: whoever wants another one says ``using``."""
+        """Return the first shard for the store's models, None for others. Use ``using`` for another shard."""
         return conf().event_databases[0] if _is_of_store(model._meta.app_label, model._meta.model_name) else None
 
     def db_for_write(self, model: type[models.Model], **hints: Any) -> str | None:

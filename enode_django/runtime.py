@@ -110,7 +110,7 @@ def make_snapshots(store: EventStore) -> SnapshotStore | None:
 
 
 def make_dead_letters(store: EventStore) -> Sequence[DeadLetters]:
-    """For each shard of ``store``, where its commands go that failed for good."""
+    """Return the dead letters of each shard of ``store``, for its commands that failed for good."""
     return [
         PostgresDeadLetters(shard.alias) if isinstance(shard, PostgresEventStore) else MemoryDeadLetters()
         for shard in store.shards
@@ -118,7 +118,7 @@ def make_dead_letters(store: EventStore) -> Sequence[DeadLetters]:
 
 
 def make_states() -> SharedStates | None:
-    """What stands behind the aggregate caches of the workers; None if the settings name no server. Raises
+    """Return the shared states behind the aggregate caches of the workers; None if the settings name no server. Raises
     `ConfigurationError`. It connects when it is first used."""
     current = conf()
     if current.states_location is None:
@@ -129,18 +129,18 @@ def make_states() -> SharedStates | None:
 
 
 def running_subscribers() -> Sequence[Subscriber]:
-    """What event workers run: the project's subscribers, and the one that makes snapshots."""
+    """Return the subscribers that event workers run: the project's, and the one that makes snapshots."""
     ours = [] if make_snapshots(make_store()) is None else [snapshot_subscriber]
     return subscribers.running(*ours)
 
 
 def make_producer(transport: Transport) -> Producer:
-    """Of commands and events: an aggregate's queue follows from its bucket, as its shard does."""
+    """Return a producer of commands and events: an aggregate's queue follows from its bucket, as its shard does."""
     return Producer(transport, queues=conf().QUEUES_PER_TOPIC, selector=select_queue)
 
 
 def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) -> Applier:
-    """What takes a subscriber of this kind further; process managers send their commands through ``send``."""
+    """Return the applier for a subscriber of this kind. Process managers send their commands through ``send``."""
     if isinstance(subscriber, ModelProjection):
         return RowApplier(subscriber, store)
     if isinstance(subscriber, Projection):
@@ -179,7 +179,7 @@ def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
 
 @contextmanager
 def follower_of(name: str) -> Iterator[SweepingFollower]:
-    """For a moment, outside the workers: what is parked can be settled with it. It tries once only, and raises
+    """Open a follower for a moment, outside the workers, to settle what is parked. It tries once only. Raises
     `UnknownSubscriber`, `SubscriberUnavailable`."""
     with closing(make_transport()) as transport:
         yield make_follower(subscribers.get(name), transport, make_store(), persist=once)

@@ -97,8 +97,8 @@ def expected_version_of(request: Request, *, required: bool = False) -> int | No
 
 
 def error_of(failed: CommandResult, fields: Collection[str] = ()) -> APIException:
-    """What a view raises for a failed command. What a domain exception says stands at the first of ``fields`` whose
-    name is that of a field of the exception, unless that is None."""
+    """Return the error that a view raises for a failed command. The text of a domain exception stands at the first of
+    ``fields`` whose name is that of a field of the exception, unless that is None."""
     status, text, code = status_of(failed), text_of(failed), failed.error_type
     if status in _ERRORS:
         return _ERRORS[status](text, code)
@@ -118,8 +118,8 @@ _ERRORS: Mapping[int, Callable[..., APIException]] = {
 
 
 class _ReadsJson(Field):
-    """In front of a field of REST Framework, which gives the browsable API its widget: what is read and how it is
-    described follow from `enode_django.json_values`."""
+    """A mixin for fields of REST Framework, which give the browsable API their widgets: reading and description follow
+    from `enode_django.json_values`."""
 
     json: JsonType
     is_text: bool
@@ -178,7 +178,7 @@ def _field(declared: Declaration, options: Mapping[str, Any]) -> Field:
 
 @cache
 def _describe(annotation: Any) -> Describe:
-    """What tells drf-spectacular, if that is installed, what the values look like."""
+    """Return a function that describes the values to drf-spectacular, if that is installed."""
     try:
         from drf_spectacular.utils import extend_schema_field
 
@@ -190,7 +190,7 @@ def _describe(annotation: Any) -> Describe:
 
 
 class CommandResultSerializer(serializers.Serializer[CommandResult]):
-    """What became of a command. ``version`` is its aggregate's after it; ``value`` what the handler gave."""
+    """The result of a command. ``version`` is its aggregate's after it; ``value`` what the handler gave."""
 
     status = serializers.ChoiceField(["success", "nothing_changed"])
     command_id = serializers.CharField()
@@ -209,8 +209,8 @@ class CommandResultSerializer(serializers.Serializer[CommandResult]):
 
 
 class CommandSerializer(serializers.Serializer[CommandResult]):
-    """Of a class of commands: its ``Meta`` names the ``command`` and may have ``fields`` (by default all), ``exclude``
-    and ``extra_kwargs``, as that of a model serializer.
+    """Serializes a class of commands: its ``Meta`` names the ``command`` and may have ``fields`` (by default all),
+    ``exclude`` and ``extra_kwargs``, as that of a model serializer.
 
     `save` executes the command; after it ``instance`` is the `CommandResult`, which ``data`` shows.
     """

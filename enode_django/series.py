@@ -45,7 +45,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def between(cls, begin: float, end: float, width: float) -> Steps:
-        """Those that end after ``begin`` and not after ``end``; the same ones whoever asks, and whenever.
+        """Return the steps that end after ``begin`` and not after ``end``; the same ones for every caller, at any time.
 
         >>> Steps.between(101, 117, 5).ends
         [105, 110, 115]
@@ -100,7 +100,7 @@ def _runs(reports: Iterable[Report]) -> list[Run]:
 
 
 class _Stretch(NamedTuple):
-    """What a supervisor has counted between two moments."""
+    """The counts of a supervisor between two moments."""
 
     begin: float
     end: float
@@ -115,7 +115,7 @@ class _Counted:
     sums: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def add(self, run: Run, patience: float) -> None:
-        """What a run did in steps of which it does not say everything is left out: it would look like less."""
+        """Add the counts of a run. Steps that it does not cover wholly are left out: they would look like less."""
         stretches = list(_stretches(run, patience))
         shares: dict[int, dict[str, float]] = {}
         covered: dict[int, float] = defaultdict(float)
@@ -132,7 +132,7 @@ class _Counted:
                     total[name] += count
 
     def _lived(self, run: Run, place: int) -> float:
-        """For how many seconds of a step the supervisor was there."""
+        """Return for how many seconds of a step the supervisor was there."""
         begin = self.steps.begin + place * self.steps.width
         end = run[-1].at if run[-1].ended else math.inf
         return min(begin + self.steps.width, end) - max(begin, run[0].started_at)
@@ -246,7 +246,7 @@ def _timed(runs: Sequence[Run]) -> Iterator[tuple[Run, list[float]]]:
 
 
 def _last(run: Run, times: Sequence[float], at: float, patience: float) -> Report | None:
-    """What a supervisor that was there at a moment had reported last."""
+    """Return the last report of a supervisor that was there at a moment; None if it was not."""
     place = bisect_right(times, at) - 1
     if place < 0 or run[place].ended or at - times[place] > patience:
         return None

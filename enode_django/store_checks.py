@@ -65,7 +65,8 @@ def _migrates(alias: str, model_name: str) -> bool:
 def check_shards(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Of the ``databases`` that Django was asked to look at; what has no tables yet, or is away, says nothing."""
+    """Check the shards among the ``databases`` that Django was asked to look at. One without tables, or one that is
+    away, is left out."""
     try:
         aliases = settings.conf().event_databases
         return _mismatch(aliases) if {*(databases or ())} & {*aliases} else []
@@ -101,8 +102,8 @@ _UNIQUE = """
 def check_constraints(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Of the event store's among the ``databases`` that Django was asked to look at: their real indexes, not what
-    migrations say. What has no tables yet, or is away, says nothing."""
+    """Check the real indexes of the event store's databases among the ``databases`` that Django was asked to look at.
+    One without tables, or one that is away, is left out."""
     return [message for alias in _asked(databases) for message in _missing_constraints(alias)]
 
 
@@ -129,7 +130,7 @@ def _missing_constraints(alias: str) -> Iterator[CheckMessage]:
 def check_sessions(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Of the event store's among the ``databases`` that Django was asked to look at."""
+    """Check the sessions of the event store's databases among the ``databases`` that Django was asked to look at."""
     return [message for alias in _asked(databases) for message in _idle_sessions(alias)]
 
 
@@ -151,7 +152,7 @@ def _idle_sessions(alias: str) -> Iterator[CheckMessage]:
 
 
 def _asked(databases: Sequence[str] | None) -> list[str]:
-    """Of the event store's databases those that Django was asked to look at, as far as PostgreSQL speaks for them."""
+    """Return those of the event store's databases that Django was asked to look at, if they are on PostgreSQL."""
     try:
         aliases = settings.conf().event_databases
     except ConfigurationError:  # E001 says so

@@ -139,8 +139,8 @@ def _ambiguity(group: EventHandlerGroup) -> Iterator[CheckMessage]:
 def check_rebuilds(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Of projections in the ``databases`` that Django was asked to look at; what has no tables yet, or is away, says
-    nothing."""
+    """Check the projections in the ``databases`` that Django was asked to look at. Tables that are missing, or away,
+    are left out."""
     projections = [one for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
     asked = {*(databases or ())}
     return [message for one in projections if one.database in asked for message in _other_code(one)]

@@ -79,7 +79,7 @@ def export_events(self: JobTask, path: str) -> dict[str, Any]:
 
 
 def can_be_sent() -> bool:
-    """Whether the project has a Celery app that says where tasks go; asks nobody."""
+    """Return True if the project has a Celery app that says where tasks go. Asks nobody."""
     return bool(current_app.conf.broker_url or current_app.conf.task_always_eager)
 
 
@@ -115,8 +115,8 @@ def _set_aside(task: JobTask, error: JobRunning | JobCancelled) -> None:
 
 @contextmanager
 def _stopped_by_sigterm(job: RunningJob) -> Iterator[None]:
-    """In a process of a pool, which hears SIGTERM when its task is to be terminated. A second one has the effect that
-    it would have without us: an exception in the middle of the work."""
+    """Stop the job by SIGTERM in a process of a pool, which gets that signal when its task is to be terminated. A
+    second one has the effect that it would have without us: an exception in the middle of the work."""
     if current_process().name == "MainProcess" or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -61,7 +61,7 @@ class Stored(Protocol):
 class HasResult(Protocol):
     @property
     def result(self) -> Any:
-        """What the command came to, if it is known; it has ``status`` and ``error_type``."""
+        """Return the result of the command, if it is known; it has ``status`` and ``error_type``."""
 
 
 Followed = tuple[Any, Sequence[Callable[..., Any]]]
@@ -86,7 +86,7 @@ class Tracing:
         return nullcontext(metadata)
 
     def handling(self, handle: Callable[[Slot, AnyCarrier], Made]) -> Callable[[Slot, AnyCarrier], Made]:
-        """What is to be called instead of ``handle``."""
+        """Return the function to be called instead of ``handle``."""
         return handle
 
     def now(self) -> int:
@@ -96,11 +96,11 @@ class Tracing:
         """Something was done with these commands, from a time of `now` until now."""
 
     def following(self, subscriber: str, events: Events) -> Events | FollowsEvents:
-        """What is to be used instead of ``events``."""
+        """Return the events to be used instead of ``events``."""
         return events
 
     def followed(self, subscriber: str, record: Stored, followed: list[Followed]) -> list[Followed]:
-        """What is to be called instead of the handlers for this record."""
+        """Return the handlers to be called for this record instead of ``followed``."""
         return followed
 
 

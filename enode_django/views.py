@@ -62,7 +62,8 @@ class CommandView(AccessMixin, FormBase):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """In no transaction of the request (``ATOMIC_REQUESTS``): a command is not undone with one."""
+        """Return the view outside of any transaction of the request (``ATOMIC_REQUESTS``): a command is not undone with
+        one."""
         view = super().as_view(**initkwargs)
         for alias in connections:
             view = transaction.non_atomic_requests(using=alias)(view)

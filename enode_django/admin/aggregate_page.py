@@ -1,4 +1,4 @@
-"""What the page of an aggregate shows: its timeline, a state, a difference, a causation, and who knows of it."""
+"""Build the content of an aggregate's page: its timeline, a state, a difference, a causation, and its subscribers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _LAST = 2**63 - 1
 
 
 class Choice(forms.Form):
-    """Of the address of a page: the version in question, what to compare it with, where the timeline begins; or the
-    command whose causation is asked for, since a refused one has no version."""
+    """The parameters in the address of a page: the version in question, the version to compare it with, and where the
+    timeline begins; or the command whose causation is shown, since a refused command has no version."""
 
     version = forms.IntegerField(required=False, min_value=1, max_value=_LAST)
     other = forms.IntegerField(required=False, min_value=0, max_value=_LAST)

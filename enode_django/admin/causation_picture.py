@@ -1,4 +1,4 @@
-"""Where the boxes and arrows of a causation stand in its picture. Pure.
+"""Place the boxes and arrows in the picture of a causation. Pure.
 
 Commands and events take turns in columns, from the left to the right. Each command begins a row, and each of its events
 has one below the other; what follows from an event begins in the event's row.
@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 210, 46
 COLUMN, ROW = 260, 62
 MARGIN = 12
 MOST_EVENTS = 12
-"""Of a command: of the others only those are drawn that something follows from."""
+"""How many events of one command are drawn. Of the others only those are drawn that something follows from."""
 _CHARACTERS = 28
 
 

@@ -69,7 +69,7 @@ CHARTS = (
 
 @admin.register(ProcessorReport)
 class DashboardAdmin(ReadOnly, DashboardBase):
-    """In place of a list of the reports, which nobody would read. There are no other pages."""
+    """Shows the dashboard in the place of a list of the reports. There are no other pages."""
 
     def get_urls(self) -> list[URLPattern]:
         name = f"{self.opts.app_label}_{self.opts.model_name}"

@@ -67,7 +67,7 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
     def get_queryset(self, request: HttpRequest) -> Letters:
         from enode_django.management.dead_letters import letters_in  # see the package
 
-        return letters_in(super().get_queryset(request).db)
+        return letters_in(super().get_queryset(request).db).defer("body", "error")  # megabytes, maybe, in a list
 
     def get_fields(self, request: HttpRequest, obj: DeadLetter | None = None) -> tuple[str, ...]:
         from enode_django.admin.new_commands import cause_in
@@ -135,15 +135,19 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
     def _settle(
         self, request: HttpRequest, chosen: Letters, done: str, settle: Callable[[str, Sequence[int]], int]
     ) -> None:
+        """Log each letter that is gone afterwards, also when an error has ended it before the last one."""
         letters = list(chosen)
+        pks = [letter.pk for letter in letters]
         try:
-            many = settle(chosen.db, [letter.pk for letter in letters])
+            many = settle(chosen.db, pks)
         except EnodeError as error:
             self.message_user(request, f"{error}; what is left here can be {done} once more", messages.ERROR)
-            return
+        else:
+            self.message_user(request, f"{many} of {len(letters)} dead letters were {done}", messages.SUCCESS)
+        left = set(DeadLetter.objects.using(chosen.db).filter(pk__in=pks).values_list("pk", flat=True))
         for letter in letters:
-            self.log_change(request, letter, done)
-        self.message_user(request, f"{many} of {len(letters)} dead letters were {done}", messages.SUCCESS)
+            if letter.pk not in left:
+                self.log_change(request, letter, done)
 
 
 def _url(letter: DeadLetter, page: str) -> str:

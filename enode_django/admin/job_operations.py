@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -28,20 +29,21 @@ class JobOperation(Operation):
     button = "Start the job"
     task_id = ""
 
+    @abstractmethod
     def name(self) -> str:
-        """What the job works on; of a form whose values are good, as all below."""
-        raise NotImplementedError
+        """Return what the job works on. This method and those below are for a form whose values are valid."""
 
+    @abstractmethod
     def arguments(self) -> Mapping[str, Any]:
-        """Of the task."""
-        raise NotImplementedError
+        """Return the arguments of the task."""
 
+    @abstractmethod
     def command(self) -> list[str]:
-        """Words behind ``manage.py`` that do the same."""
-        raise NotImplementedError
+        """Return the words behind ``manage.py`` that do the same."""
 
+    @abstractmethod
     def said(self) -> str:
-        raise NotImplementedError
+        """Return a sentence about what the job will do."""
 
     def consequences(self) -> Iterator[str]:
         self._check()

@@ -126,7 +126,8 @@ class JobAdmin(ReadOnly, WithError, JobBase):
         return super().changelist_view(request, context)
 
     def progress(self, request: HttpRequest) -> HttpResponse:
-        """How far the jobs of these ids have come, for pages that show them, and how many are newer than ``newest``."""
+        """Return the progress of the jobs with these ids, for pages that show them, and how many jobs are newer than
+        ``newest``."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         ids = _numbers(request.GET.get("ids", ""))
@@ -194,7 +195,7 @@ def _told(job: Job) -> dict[str, Any]:
 
 
 def _live(job: Job, what: str) -> SafeString:
-    """What the script of the pages keeps up to date while the job runs."""
+    """Return a text that the script of the pages keeps up to date while the job runs."""
     told = _told(job)
     if not told["running"]:
         return format_html("{}", told[what])

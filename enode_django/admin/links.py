@@ -49,7 +49,7 @@ def version_url(aggregate_root_id: str, version: int) -> str:
 
 
 def command_url(aggregate_root_id: str, command_id: str) -> str:
-    """For a refused command, which has no version."""
+    """Return the address of the page about a refused command, which has no version."""
     return f"{aggregate_url(aggregate_root_id)}?{urlencode({'command': command_id})}#causation"
 
 
@@ -60,7 +60,8 @@ def step_url(step: Step) -> str:
 
 
 def cause_url(causation_id: Any) -> str:
-    """Of what metadata names as the cause; empty if it names nothing. It may not exist."""
+    """Return the address of the page about the cause that metadata names; empty if it names none. The page may not
+    exist."""
     if not isinstance(causation_id, str) or not causation_id:
         return ""
     place = place_of_event(causation_id)

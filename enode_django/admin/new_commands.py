@@ -29,8 +29,8 @@ from enode_django.serialization.registry import types
 
 
 class Cause(NamedTuple):
-    """What is answered. ``fields`` are the command's, or those of a parked stream's events by name, the last one's if
-    several have it."""
+    """What a new command answers. ``fields`` are the command's, or those of a parked stream's events by name; if
+    several events have a field, the last one's counts."""
 
     id: str
     correlation_id: str
@@ -84,7 +84,7 @@ def new_command(
 
 
 def command_names() -> list[str]:
-    """Of the classes of commands that this process has a handler for, without aliases."""
+    """Return the sorted names of the command classes that this process has a handler for, without aliases."""
     classes = {name: types.class_of(Command, name) for name in types.names_of(Command)}
     return sorted(name for name, cls in classes.items() if types.name_of(cls) == name and _is_handled(cls))
 
@@ -109,7 +109,8 @@ def cause_of(parked: ParkedEvent) -> Cause:
 
 
 def cause_in(body: bytes) -> Cause | None:
-    """Of a message that holds a command, also one that was put aside; None for any other."""
+    """Return the cause in a message that holds a command, also in one that was put aside; None for any other
+    message."""
     body = put_aside(body)
     try:
         wire = decode_command(body)

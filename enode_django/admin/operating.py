@@ -1,7 +1,8 @@
-"""What somebody does in the admin after having read what will happen: a form, a page that says it, then the deed."""
+"""Pages for actions of the admin: a form, a page that says what will happen, then the action."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -25,18 +26,20 @@ ERRORS = (EnodeError, DatabaseError, ValueError)
 
 
 class Operation(forms.Form):
-    """Each has a title and says on its button what it does. What both methods raise of `ERRORS` is shown."""
+    """Each has a title and says on its button what it does. What both methods raise of `ERRORS` is shown.
+
+    The methods are abstract for the type checker only: forms have a metaclass of their own."""
 
     title: ClassVar[str]
     button: ClassVar[str]
 
+    @abstractmethod
     def consequences(self) -> Iterable[str]:
-        """Sentences about what `perform` would do now; of a form whose values are good."""
-        raise NotImplementedError
+        """Return sentences about what `perform` would do now, for a form whose values are valid."""
 
+    @abstractmethod
     def perform(self) -> str:
-        """Does it, and says what was done, for the messages and the log of the admin."""
-        raise NotImplementedError
+        """Do it. Return what was done, for the messages and the log of the admin."""
 
 
 Chosen = TypeVar("Chosen", bound=Operation)

@@ -1,4 +1,4 @@
-"""What is parked, to be retried or skipped."""
+"""Parked events in the admin: a list, retrying and skipping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages of the queue can change. Each operation is a form for one topic."""
+"""The operations on the queue's pages. Each is a form for one topic."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class DeleteGroup(TopicOperation):
 
 
 class LetterOperation(TopicOperation):
-    """For the topic of a group's dead letters."""
+    """An operation on the topic of a group's dead letters."""
 
     offsets = forms.CharField(
         label="Offsets",

@@ -77,7 +77,7 @@ def _events(body: bytes) -> str:
 
 
 def _dead_command(body: bytes) -> str:
-    """As command workers put aside what they cannot handle."""
+    """Return a readable text of a command that workers have put aside because they could not handle it."""
     place, (error_type, error), inner = unpack(body)
     topic, queue, offset = place or ("?", 0, 0)
     content = readable(bytes(memoryview(inner)))

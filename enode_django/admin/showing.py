@@ -1,4 +1,4 @@
-"""What the pages of the admin have in common."""
+"""Parts that the pages of the admin share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString
 
 STYLES = {"all": ("enode_django/operate.css",)}
-"""For the ``Media`` of an admin class."""
+"""The style sheets for the ``Media`` of an admin class."""
 VIEW_PAYLOAD = "enode_django.view_payload"
 MOST_TEXT = 200_000
 _TYPE = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$)")
@@ -67,7 +67,7 @@ def _with_text_keys(value: Any) -> Any:
 
 
 class WithError:
-    """For rows with an ``error``. Its text may quote events, so it is for those who may view what is in them."""
+    """Shows the ``error`` of rows. Its text may quote events, so only users who may view payloads see it."""
 
     @admin.display(description="error")
     def shown_error(self, row: Any) -> SafeString:
@@ -94,5 +94,5 @@ def type_of_error(text: str) -> str:
 
 
 def preformatted(text: str) -> SafeString:
-    """For pages with `STYLES`."""
+    """Return the text as a preformatted block, for pages with `STYLES`."""
     return format_html('<pre class="enode-text">{}</pre>', text)

@@ -1,4 +1,4 @@
-"""What is in a stream, for its page: decoded field by field, without any class."""
+"""The content of a stream for its page, decoded field by field, without any class."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Contents(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Of a row in a list."""
+    """A short description of a row in a list."""
 
     events: Sequence[str] = ()
     user: str = ""
@@ -47,13 +47,13 @@ MOST_NAMES = 10
 
 
 def contents_of(events: bytes, metadata: bytes) -> Contents:
-    """Of the two values of a row; never fails."""
+    """Return the decoded content of a row's two values. Never fails."""
     stored, about, trouble = _read(events, metadata)
     return (Contents() if stored is None else _contents(stored))._replace(metadata=about, trouble=trouble)
 
 
 def summary_of(events: bytes, metadata: bytes) -> Summary:
-    """As `contents_of`, but no more than is said in a word."""
+    """Return a short description of a row's two values. Never fails."""
     stored, about, trouble = _read(events, metadata)
     some = stored.events if isinstance(stored, StoredStream) else ()
     names = [text_of(one.type_name) for one in some[:MOST_NAMES]]

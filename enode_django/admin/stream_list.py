@@ -53,7 +53,7 @@ _LAST = 2**63 - 1
 
 
 class MomentField(forms.DateTimeField):
-    """In UTC: a moment that has no time there is none of the database's either."""
+    """A moment in UTC. A moment whose year UTC or the database does not have is invalid."""
 
     def clean(self, value: Any) -> datetime | None:
         moment = super().clean(value)
@@ -64,7 +64,7 @@ class MomentField(forms.DateTimeField):
 
 
 class Filters(forms.Form):
-    """Of the address of a page. ``q`` stands alone: it looks everywhere."""
+    """The filters in the address of a page. ``q`` stands alone: it searches everywhere."""
 
     q = forms.CharField(required=False, max_length=MAX_ID_LENGTH, strip=False, label="Id")
     shard = forms.ChoiceField(required=False)
@@ -88,7 +88,7 @@ class Filters(forms.Form):
 
     @property
     def wanted_types(self) -> dict[str, str]:
-        """As conditions of a query."""
+        """Return the wanted types as conditions of a query."""
         asked = {
             "aggregate_root_type": self.cleaned_data.get("type"),
             "command_type": self.cleaned_data.get("command"),
@@ -245,7 +245,7 @@ def newest(alias: str, aggregate_root_id: str, until: int = _LAST) -> QuerySet[E
 
 
 def with_small_events(rows: QuerySet[EventStream]) -> QuerySet[EventStream]:
-    """With ``metadata``, and with ``small_events``: the events, or None where they are many bytes."""
+    """Add ``metadata`` and ``small_events``: the events, or None if they are larger than `SMALL` bytes."""
     size = Func("events", function="octet_length", output_field=IntegerField())
     small = Case(When(LessThanOrEqual(size, SMALL), then="events"), output_field=BinaryField())
     return rows.only(*ENVELOPE, "metadata").annotate(small_events=small)
@@ -261,7 +261,8 @@ def refusals(alias: str, aggregate_root_id: str) -> QuerySet[EventStream]:
 
 
 def known_types() -> dict[str, Sequence[str]]:
-    """What this process knows: the table is not asked, which would read all of it. Other names may be typed."""
+    """Return the type names that this process knows. The table is not asked, since all of it would be read. Users may
+    type other names."""
     return {"aggregates": sorted(types.names_of(AggregateRoot)), "commands": sorted(types.names_of(Command))}
 
 

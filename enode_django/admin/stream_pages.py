@@ -25,8 +25,8 @@ View = Callable[..., HttpResponse]
 
 
 def only_looks(view: View) -> View:
-    """For who may view event streams, and by no method that could be meant to change something. A database that is away
-    is said to be away."""
+    """Guard a view: only users who may view event streams get it, and only by GET or HEAD. If a database is away, the
+    page says so."""
 
     @wraps(view)
     def guarded(admin: EventStreamAdmin, request: HttpRequest, *arguments: Any, **options: Any) -> HttpResponse:

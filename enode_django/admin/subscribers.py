@@ -100,7 +100,7 @@ def _kind(subscriber: Following) -> str:
 
 
 def _subscriptions(running: Sequence[Following]) -> Iterator[Subscription]:
-    """Where each has begun and how far it was compared with the store, shard by shard."""
+    """Yield where each subscriber began and how far it was compared with the store, shard by shard."""
     for alias in sorted({subscriber.database for subscriber in running}):
         names = [subscriber.name for subscriber in running if subscriber.database == alias]
         yield from Subscription.objects.using(alias).filter(subscriber__in=names).order_by("subscriber", "shard")

@@ -72,7 +72,7 @@ def unknown(type_name: str, id: str) -> Problem:
 
 
 def _is_known(request: Request, version: int) -> bool:
-    """Whether If-None-Match names this version; a weak ETag is as good."""
+    """Return True if If-None-Match names this version. A weak ETag counts as well."""
     given = request.headers.get("If-None-Match", "")
     return given.strip() == "*" or f'"{version}"' in {each.strip().removeprefix("W/") for each in given.split(",")}
 

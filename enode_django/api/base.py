@@ -1,4 +1,4 @@
-"""What all views of the API have in common."""
+"""Parts that all views of the API share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Throttle(ScopedRateThrottle):
-    """Of a scope that has no rate in ``DEFAULT_THROTTLE_RATES`` there may be any number."""
+    """Limits the rate of a scope. A scope without a rate in ``DEFAULT_THROTTLE_RATES`` is not limited."""
 
     def get_rate(self) -> str | None:
         return cast("str | None", api_settings.DEFAULT_THROTTLE_RATES.get(self.scope or ""))
@@ -39,8 +39,8 @@ class ApiView(APIView):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """In no transaction of the request (``ATOMIC_REQUESTS``) of any database: a command must be durable when it is
-        answered, and nothing is waited for in a transaction."""
+        """Return the view outside of any transaction of the request (``ATOMIC_REQUESTS``) on all databases: a command
+        must be durable when it is answered, and nothing may wait inside a transaction."""
         view = super().as_view(**initkwargs)
         for alias in connections:
             view = transaction.non_atomic_requests(using=alias)(view)
@@ -56,7 +56,7 @@ class MayViewStreams(BasePermission):
 
 
 class MayViewPayload(BasePermission):
-    """Of events, states and results: what is in them, beside that they are there."""
+    """Allows the user to see the content of events, states and results."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         return may_view_payload(request)

@@ -38,7 +38,7 @@ class Body(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """How long somebody wants to wait, and the version that the aggregate must have."""
+    """How long the client wants to wait, and the version that the aggregate must have."""
 
     wait_for: WaitFor | None
     timeout: float | None
@@ -96,7 +96,7 @@ class CommandsView(ApiView):
 
 
 class CommandView(ApiView):
-    """What became of a command: for whoever sent it, and for those who may view event streams."""
+    """Shows the outcome of a command to its sender, and to users who may view event streams."""
 
     def get(self, request: Request, id: str) -> Response:
         user = user_of(request)
@@ -132,7 +132,7 @@ def _stored(result: Any, with_payload: bool) -> dict[str, Any]:
 
 
 def user_of(request: Request) -> str:
-    """As metadata has it; empty for somebody who is not authenticated."""
+    """Return the user as metadata has it; empty for a user who is not authenticated."""
     return str(request.user.pk) if request.user and request.user.is_authenticated else ""
 
 

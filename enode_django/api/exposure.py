@@ -29,7 +29,7 @@ class Offered(NamedTuple):
 
 
 class _HasPermission(BasePermission):
-    """Of Django's permissions; a superuser has them all."""
+    """Requires one of Django's permissions. A superuser has them all."""
 
     def __init__(self, name: str) -> None:
         self.name = name

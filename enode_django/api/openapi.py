@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -215,12 +216,13 @@ _CURSOR = _query("cursor", str, "Where to go on: of a page or an event.")
 
 
 class _View(OpenApiViewExtension):
-    """Of one method, by ``method``; ``options`` are those of `extend_schema`."""
+    """Describe one HTTP method of a view, which ``method`` names."""
 
     method = "get"
 
+    @abstractmethod
     def options(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """Return the arguments of `extend_schema`."""
 
     def view_replacement(self) -> Any:
         described = extend_schema(tags=["enode"], **self.options())(getattr(self.target, self.method))

@@ -1,4 +1,4 @@
-"""What became of a command, as a response."""
+"""Turn the outcome of a command into a response."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _STATUSES: Mapping[str, int] = {
     "InvalidId": 400,
     "MessageTooLarge": 413,
 }
-"""Of failures that the sender can do something about, by the class's name."""
+"""HTTP statuses of failures that the sender can do something about, by the class's name."""
 
 
 def outcome(result: CommandResult) -> dict[str, Any]:
-    """Of a command that did not fail."""
+    """Return the response body for a command that did not fail."""
     return {
         "id": result.command_id,
         "aggregate_root_id": result.aggregate_root_id,
@@ -69,7 +69,7 @@ def _refusal_class(name: str) -> type[DomainException] | None:
 
 
 def refused_unseen(result: CommandResult) -> dict[str, Any]:
-    """Of a stored refusal whose class may be gone: a problem all the same."""
+    """Return a problem for a stored refusal whose class may be gone."""
     status = 412 if result.error_type == types.name_of(VersionMismatch) else 409
     return problem_body(status, result.error_message, result.error_type, json_value(result.error_fields))
 

@@ -16,7 +16,7 @@ from enode_django.exceptions import shown
 
 
 class StrictJsonParser(BaseParser):
-    """Of objects, which a command is. A body that is too large is not read to its end."""
+    """Parses JSON objects, as commands are. A body that is too large is not read to its end."""
 
     media_type = "application/json"
 

@@ -74,7 +74,7 @@ def invalid_parameter(name: str, detail: str) -> Problem:
 
 
 def pointer(path: Path) -> str:
-    """As a URI fragment (RFC 6901).
+    """Return the path as a URI fragment (RFC 6901).
 
     >>> pointer(("fields", "rates", "a/b c", 1))
     '#/fields/rates/a~1b%20c/1'
@@ -126,7 +126,8 @@ def _of_framework(error: exceptions.APIException) -> Problem:
 
 
 def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpResponseBase | None:
-    """For `rest_framework.views.APIView.get_exception_handler`. A browser gets the framework's page."""
+    """Turn an error into a response, for `rest_framework.views.APIView.get_exception_handler`. A browser gets the
+    framework's page."""
     problem = problem_of(error)
     if problem is None:
         return None

@@ -55,7 +55,8 @@ def receive(command: Command, content: Any, user: str) -> None:
 
 
 def _find(id: str) -> ReceivedCommand | None:
-    """Where it was written: a replica may not have it yet."""
+    """Return the row of a received command, read from the database that it was written to: a replica may not have it
+    yet."""
     return ReceivedCommand.objects.using(router.db_for_write(ReceivedCommand)).filter(command_id=id).first()
 
 

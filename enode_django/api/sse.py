@@ -46,7 +46,7 @@ class EventStreamRenderer(BaseRenderer):
 
 
 class EventStreamView(ApiView):
-    """What is stored from now on, or behind ``Last-Event-ID`` or ``cursor``."""
+    """Sends what is stored from now on, or after ``Last-Event-ID`` or ``cursor``."""
 
     permission_classes: Any = [*ApiView.permission_classes, MayViewStreams]
     renderer_classes: Any = [EventStreamRenderer, *api_settings.DEFAULT_RENDERER_CLASSES]
@@ -77,7 +77,8 @@ class Tail:
         self._sent_at = 0.0
 
     def _greeting(self) -> bytes:
-        """With the place where it begins, so that a client to which nothing came until the end goes on there."""
+        """Return the first bytes with the place where the stream begins, so that a client that got nothing goes on
+        there."""
         return f"retry: 2000\nid: {write_cursor(self._places)}\n\n".encode()
 
     def follow(self) -> Iterator[bytes]:
@@ -107,7 +108,7 @@ class Tail:
     _pause = 0.0
 
     def _next(self) -> tuple[bytes, bool]:
-        """What is to be sent now, and whether there may be more. A store that cannot be asked ends the response: the
+        """Return the bytes to send now, and True if there may be more. If the store is away, the response ends and the
         client comes again."""
         try:
             part = read_feed(self._store.shards, self._places, AT_ONCE)

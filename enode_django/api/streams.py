@@ -79,7 +79,7 @@ class FeedPart(NamedTuple):
 
 
 def read_feed(shards: Sequence[Shard], places: Places, limit: int) -> FeedPart:
-    """What comes next, at most ``limit`` rows or one of each shard. Blocks; raises `StoreUnavailable`."""
+    """Return the next rows, at most ``limit`` or one of each shard. Blocks; raises `StoreUnavailable`."""
     share = max(1, limit // len(shards))
     now = dict(places)
     rows: list[FeedRow] = []

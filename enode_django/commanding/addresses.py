@@ -1,4 +1,4 @@
-"""Where a command's sender is to be told what became of it, in one string that travels with the command.
+"""The reply address that travels with a command: one string that says who is told its outcome.
 
 =======================  ==============================================================
 ``""``                   nobody waits
@@ -17,7 +17,8 @@ _CRASHES = "crashes@"
 
 
 def reply_address(inbox: str, *, handling: bool = False) -> str:
-    """What a command carries; ``handling``: whether its sender also waits until its events are handled.
+    """Return the reply address for a command. ``handling`` says that its sender also waits until its events are
+    handled.
 
     >>> reply_address("in1"), reply_address("in1", handling=True), reply_address("", handling=True)
     ('in1', 'handled@in1', '')

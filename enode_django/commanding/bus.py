@@ -42,7 +42,7 @@ def nobody(command: Command) -> str:
 
 
 class CommandBus(Protocol):
-    """What `enode_django.send_command` and its kin stand on.
+    """The port behind `enode_django.send_command` and its kin.
 
     ``joins_transactions``: whether commands run in the caller's transaction, so that a rollback undoes them.
     """

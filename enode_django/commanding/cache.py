@@ -34,7 +34,7 @@ class Slot:
         self.queue = queue
         self.error = error
         self.weight = 0
-        """What the aggregate took in memory when it was weighed."""
+        """The bytes of memory that the aggregate took when it was weighed."""
         self.grown = WEIGHED_AFTER if aggregate is not None else 0
         """Bytes of events since then."""
         # Most slots are idle, and an empty dictionary takes as much memory as a small aggregate.

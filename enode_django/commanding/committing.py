@@ -36,7 +36,7 @@ UNSTORED = (EntryKind.VERDICT, EntryKind.REPEAT)
 
 
 class Committed(NamedTuple):
-    """What one batch came to.
+    """The outcome of one batch.
 
     ``finished`` is for the publisher, in order. ``released`` are entries the command mailbox can let go of, and
     ``recoveries`` what it must do after that.
@@ -57,7 +57,7 @@ class Committer:
         self._refused: dict[str, int] = {}
         self.conflicts = 0
         self.store_seconds: float | None = None
-        """What the store took for the last batch's records; None: it had none."""
+        """The seconds that the store took for the last batch's records; None if it had no records."""
         self.found_bytes = 0
         """Bytes of the stored events that were looked up for commands of the last batch."""
 

@@ -1,4 +1,4 @@
-"""What a command handler works with."""
+"""The context that a command handler works with."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CommandContext:
         return aggregate
 
     def find(self, cls: type[Root], id: str | None = None) -> Root | None:
-        """As `get`, but None for an id that does not exist."""
+        """Return the aggregate as `get` does, but None for an id that does not exist."""
         if not isinstance(cls, type) or not issubclass(cls, AggregateRoot):
             raise DefinitionError(f"{shown(cls)} is no aggregate class; pass the class, then the id if it is another's")
         if id is None or id == self.command.aggregate_root_id:
@@ -108,7 +108,7 @@ class CommandContext:
         self._aggregate = aggregate
 
     def set_result(self, value: Any) -> None:
-        """What the caller of ``execute_command`` gets as ``result.value``: plain values, lists and dicts of them, as
+        """Set ``result.value`` for the caller of ``execute_command``: plain values, lists and dicts of them, copied as
         they are now. Raises `InvalidField` for anything else."""
         try:
             self._result = taken(value)
@@ -156,5 +156,5 @@ class CommandContext:
 
     @property
     def has_changes(self) -> bool:
-        """Whether the command's stored aggregate (not a new one) has applied events."""
+        """Return True if the command's stored aggregate (not a new one) has applied events."""
         return not self._is_new and self._aggregate is not None and bool(self._aggregate.uncommitted_events)

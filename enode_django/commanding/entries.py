@@ -1,4 +1,4 @@
-"""What travels between the mailboxes of a worker.
+"""The items that travel between the mailboxes of a worker.
 
 intake ── Envelope ──► command mailbox ── Entry ──► event mailbox ── Finished ──► publisher
                               ▲                        │
@@ -119,8 +119,8 @@ POSTPONED = EntryKind.POSTPONED
 
 
 class Entry:
-    """What a command mailbox made of one command. ``rests_on`` is the version it was decided on
-    (None: the decision did not look at the aggregate)."""
+    """The decision on one command by a command mailbox. ``rests_on`` is the version it was decided on (None: the
+    decision did not look at the aggregate)."""
 
     __slots__ = ("aggregate_root_id", "envelope", "epoch", "kind", "record", "rests_on", "result")
 

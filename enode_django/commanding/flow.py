@@ -25,8 +25,8 @@ from enode_django.serialization.registry import types
 logger = logging.getLogger("enode_django.flow")
 
 FIELDS = ("part", "flow_id", "command_id", "subject", "aggregate_root_id", "version", "outcome", "seconds")
-"""What each record has as attributes. ``flow_id`` is the correlation id, or that of the first command if nobody gave
-one; ``subject`` a type name, a subscriber or a request; ``version`` and ``seconds`` may be None."""
+"""The attributes of each log record. ``flow_id`` is the correlation id, or the id of the first command if there is
+none; ``subject`` is a type name, a subscriber or a request; ``version`` and ``seconds`` may be None."""
 
 Take = Callable[[Slot, Envelope], Entry]
 
@@ -60,7 +60,7 @@ def tell(
 
 
 def flow_of(metadata: bytes, command_id: str) -> str:
-    """What all steps share that come of one request."""
+    """Return the id that all steps of one request share."""
     try:
         return decode_metadata(metadata).correlation_id or command_id
     except MessageError:

@@ -85,11 +85,11 @@ class Intake:
 
     @property
     def delayed(self) -> int:
-        """How many commands wait for their type to become known, in open windows. May be read by any thread."""
+        """Return how many commands wait for their type to become known, in open windows. May be read by any thread."""
         return sum(not window.closed for window in self._windows_of_delayed())
 
     def delayed_in(self, window: OffsetWindow) -> int:
-        """As `delayed`, of one window."""
+        """Return how many commands of one window wait for their type to become known."""
         return sum(other is window for other in self._windows_of_delayed())
 
     def _windows_of_delayed(self) -> Iterator[OffsetWindow]:
@@ -98,7 +98,7 @@ class Intake:
                 yield one.window
 
     def suspect(self, queue: int, deaths: Mapping[int, int]) -> None:
-        """What is known of a queue that was acquired: how many workers died while they were at which offset."""
+        """Take note of how many workers died at which offset of a queue that was acquired."""
         self._deaths[queue] = deaths
         for offset, count in deaths.items():
             if count >= self._max_deaths:
@@ -126,7 +126,7 @@ class Intake:
         return received
 
     def retry(self) -> Received:
-        """What waited for a type that is known by now, or has waited long enough."""
+        """Return the delayed commands whose type is known by now, or that have waited long enough."""
         received = Received([], [], is_backlog=True)  # they may have been delayed since the takeover
         if self._delayed:
             now = self._clock()
@@ -215,7 +215,7 @@ class Intake:
 
 
 def _extra(wire: WireCommand) -> dict[str, str]:
-    """For log records."""
+    """Return the attributes for log records."""
     return {"command_id": wire.id, "aggregate_root_id": wire.aggregate_root_id}
 
 

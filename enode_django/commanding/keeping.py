@@ -1,4 +1,4 @@
-"""What of a command mailbox's aggregates goes to the shared states, and when.
+"""Decide which aggregates of a command mailbox go to the shared states, and when.
 
 Only states that are durable go there: that of an aggregate without unfinished commands, if its version is that of a
 stream which the event mailbox has found to be stored. They are encoded here, in the mailbox's thread, because nobody
@@ -79,12 +79,12 @@ class StateKeeper:
             noted.pop(aggregate_root_id, None)
 
     def forget_evicted(self, queue: int) -> None:
-        """As `forget`, of what has left the cache and came from this queue."""
+        """Forget, as `forget` does, the aggregates of this queue that have left the cache."""
         for id in [id for id, (_, _, of_queue) in self._evicted.items() if of_queue == queue]:
             del self._evicted[id]
 
     def delete(self, aggregate_root_id: str) -> None:
-        """As `forget`, and let the shared state be deleted."""
+        """Forget the aggregate, and let its shared state be deleted."""
         self.forget(aggregate_root_id)
         self._states.delete(aggregate_root_id)
 

@@ -121,7 +121,7 @@ LONG = 1_000
 
 
 class Begin(Enum):
-    """What a load may begin with: this, and what is below it if there is none."""
+    """The form that a load may begin with: this one, or those below it if there is none."""
 
     STATE = "a shared state"
     SNAPSHOT = "a snapshot, which counts as the store"
@@ -133,7 +133,7 @@ class Begin(Enum):
 
 
 class History(NamedTuple):
-    """What is stored of one aggregate: all streams, or a snapshot (or shared state) and the streams from its version
+    """The stored form of one aggregate: all streams, or a snapshot (or shared state) and the streams from its version
     on."""
 
     aggregate_root_id: str
@@ -142,7 +142,7 @@ class History(NamedTuple):
 
     @property
     def next_begin(self) -> Begin:
-        """Where to begin if its snapshot is unusable."""
+        """Return the form to begin with if the snapshot is unusable."""
         return Begin.SNAPSHOT if self.snapshot is not None and self.snapshot.is_shared else Begin.NOTHING
 
     def rebuild(self) -> AggregateRoot | None:
@@ -218,8 +218,8 @@ class AggregateLoader:
     def try_to_load(
         self, aggregate_root_id: str, *, begin: Begin = Begin.STATE
     ) -> AggregateRoot | UnknownMessageType | None:
-        """As `load`, but what this process does not know is returned: it will not know it the next time either, so
-        whoever tries again what is retriable must not try that."""
+        """Load as `load` does, but return an unknown type as an error instead of raising it: this process will not know
+        it at the next try either, so a caller that tries again what is retriable must not try that."""
         try:
             return self.load(aggregate_root_id, begin=begin)
         except UnknownMessageType as unknown:
@@ -255,8 +255,8 @@ class AggregateLoader:
         return [portion for portion in portions + alone if portion.ids], large
 
     def _most(self, sizes: Mapping[str, int], heads: Mapping[str, int]) -> int:
-        """How many streams to read at once. Where that is too few for a history, some of it are looked at, in case that
-        more are fine."""
+        """Return how many streams to read at once. If that is too few for a history, some of its streams are measured,
+        in case that more fit."""
         some = next((id for id, size in sizes.items() if self._lookups.count < size <= PORTION), None)
         if some is not None:
             newest = {some: (max(0, heads[some] - _MEASURED), _NO_END)}
@@ -272,7 +272,8 @@ class AggregateLoader:
         return found
 
     def histories_of(self, portion: Portion) -> Mapping[str, History]:
-        """Of all ids of the portion, in one query; one without streams has an empty history."""
+        """Return the histories of all ids of the portion, read in one query. An id without streams has an empty
+        history."""
         if portion.snapshots:
             ranges = dict.fromkeys(portion.ids, (0, _NO_END))
             ranges.update({id: (snapshot.version - 1, _NO_END) for id, snapshot in portion.snapshots.items()})

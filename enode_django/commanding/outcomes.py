@@ -1,4 +1,4 @@
-"""What one handled command comes to: a row to be stored, or an answer without one. Pure."""
+"""Turn one handled command into a row to be stored, or an answer without one. Pure."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ def _checked(events: bytes, envelope: Envelope, max_bytes: int) -> bytes:
 
 
 def _check_size(what: str, size: int, max_bytes: int) -> None:
-    """What is published and answered must fit into a message of the queue, so this is the last moment to refuse it."""
+    """Raise `MessageTooLarge` if the size is above the limit: events and answers must fit into a message of the queue,
+    and this is the last moment to refuse them."""
     if size > max_bytes:
         raise MessageTooLarge(
             f"the {what} of the command take {size} bytes, more than the {max_bytes} that EVENTS_MAX_BYTES and the "

@@ -100,12 +100,13 @@ class CommandProcessor:
 
     @property
     def cached(self) -> int:
-        """How many aggregates are in memory."""
+        """Return how many aggregates are in memory."""
         return len(self._cache)
 
     def take_stored(self, envelopes: Sequence[Envelope]) -> tuple[list[Entry], list[Envelope]]:
-        """Of commands that stood in a queue when it was taken over: entries of those that are stored already, and those
-        that are left to `handle`. What is found is to be published first: it may be what the others follow."""
+        """Divide commands that stood in a queue when it was taken over: return entries of those that are stored
+        already, and the commands that are left to `handle`. The entries are to be published first, since the others may
+        follow from them."""
         keys = [(envelope.id, envelope.aggregate_root_id) for envelope in envelopes if _is_backlog(envelope)]
         found = self._persist(lambda: self._loader.store.find(keys)) if keys else {}
         entries: list[Entry] = []
@@ -144,7 +145,7 @@ class CommandProcessor:
         return self._postponed.take_due()
 
     def postponed_in(self, window: OffsetWindow) -> int:
-        """How many commands of this lease wait to be handled again. May be called by any thread."""
+        """Return how many commands of this lease wait to be handled again. May be called by any thread."""
         return self._postponed.count_in(window)
 
     def _let_go_of_postponed(self, entries: Iterable[Entry]) -> None:
@@ -277,7 +278,7 @@ class CommandProcessor:
             self._keeper.work(self._cache.slots)
 
     def keep_rest(self, seconds: float) -> None:
-        """As `keep`, all that is left, as far as the time allows."""
+        """Keep all that is left, as `keep` does, as far as the time allows."""
         if self._keeper is not None:
             self._keeper.flush(self._cache.slots, seconds)
 
@@ -486,6 +487,6 @@ def _is_backlog(envelope: Envelope) -> bool:
 
 
 def _is_lost(entry: Entry) -> bool:
-    """Whether the lease under which the command was pulled is over."""
+    """Return True if the lease under which the command was pulled is over."""
     window = entry.envelope.window if entry.envelope is not None else None
     return window is not None and window.closed

@@ -47,7 +47,7 @@ class RememberedAnswers:
         earlier: EarlierAnswers | None = None,
     ) -> None:
         self.are_any = False
-        """Whether any queue has some: hardly any command is asked for then."""
+        """True if any queue has remembered answers. Usually there are none, and commands need not be looked up."""
         self._limit = limit
         self._load = load
         self._leases: dict[int, _OfLease] = {}

@@ -34,7 +34,7 @@ class Replies:
 
     @property
     def address(self) -> str:
-        """Where answers to this process go; raises `TransportUnavailable`."""
+        """Return the address for answers to this process. Raises `TransportUnavailable`."""
         with self._opening:
             if self._inbox is None:
                 self._inbox = self._transport.open_inbox()
@@ -105,5 +105,5 @@ class Replies:
 
 
 def decode_reply(body: bytes) -> CommandResult | Notice:
-    """What came into an inbox; raises `MalformedMessage`."""
+    """Decode a message of an inbox. Raises `MalformedMessage`."""
     return decode_notice(body) if body.startswith(NOTICE) else decode_result(body)

@@ -1,4 +1,4 @@
-"""What became of a command, as its sender sees it, and as it travels."""
+"""The result of a command, as its sender sees it, and as it travels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from enode_django.serialization.codec import StoredRefusal, read_stored
 from enode_django.serialization.plain import pack, unpack
 
 ANSWER = b"\x01"
-"""What an answer begins with. It shares the inbox with notices, which begin with another byte."""
+"""The first byte of an answer. Notices share the inbox and begin with another byte."""
 RECEIPT_MAX_BYTES = 8_192
 """More than a failure takes."""
 
@@ -29,7 +29,7 @@ class CommandStatus(Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WaitFor:
-    """How long `execute_command` waits; use what stands below, not the constructor.
+    """How long `execute_command` waits. Use the values and the method below, not the constructor.
 
     ``handling``: also for subscribers, for that of this ``name`` or (None) for all that handle one of the command's
     events.
@@ -39,14 +39,14 @@ class WaitFor:
     name: str | None = None
 
     EXECUTED: ClassVar[WaitFor]
-    """Until the outcome is durable."""
+    """Wait until the outcome is durable."""
     HANDLED: ClassVar[WaitFor]
     """And until every subscriber that handles one of the command's events has committed it, or has parked the
     aggregate."""
 
     @classmethod
     def subscriber(cls, name: str) -> WaitFor:
-        """As `HANDLED`, for one projection, process manager or group of event handlers."""
+        """Wait as `HANDLED` does, but for one projection, process manager or group of event handlers only."""
         return cls(True, name)
 
 
@@ -157,7 +157,7 @@ def encode_result(result: CommandResult) -> bytes:
 
 
 def encode_receipt(result: CommandResult) -> bytes:
-    """As `encode_result`, of a bounded size: what is too large leaves its value, fields and most of its text behind."""
+    """Encode a result in a bounded size. One that is too large loses its value, its fields and most of its text."""
     body = encode_result(result)
     if len(body) <= RECEIPT_MAX_BYTES:
         return body

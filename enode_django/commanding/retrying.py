@@ -108,7 +108,7 @@ class PostponedCommands:
         return max(0.0, self._earliest - self._clock()) if self.waiting else None
 
     def count_in(self, window: OffsetWindow) -> int:
-        """How many commands of this lease wait."""
+        """Return how many commands of this lease wait."""
         waiting = list(self.waiting.values())
         return sum(envelope.window is window for one in waiting for envelope in list(one.envelopes))
 

@@ -40,7 +40,8 @@ class MailboxRouter:
         return place * commands + (hashed & 0xFFFF) % commands, place * events + (hashed >> 16) % events
 
     def event_mailbox_beside(self, command_mailbox: int, aggregate_root_id: str) -> int:
-        """Where this command mailbox sends what concerns the aggregate, whatever shard has it by now."""
+        """Return the event mailbox to which this command mailbox sends entries of the aggregate, whatever shard has it
+        by now."""
         _, events = self._per_shard
         own = self.mailboxes(aggregate_root_id)[1] % events
         return self.shard_of(command_mailbox) * events + own

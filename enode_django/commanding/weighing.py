@@ -10,7 +10,8 @@ from enode_django.domain.aggregate import AggregateRoot
 
 
 def weight_of(value: Any) -> int:
-    """In bytes. Looks into containers, dataclasses and aggregates, once into each; anything else counts by itself."""
+    """Return the size in bytes. Containers, dataclasses and aggregates are looked into, each once; any other value
+    counts by itself."""
     total, seen, left = 0, set[int](), [value]
     while left:
         one = left.pop()

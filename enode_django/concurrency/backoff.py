@@ -44,7 +44,8 @@ def until_it_works(call: Callable[[], Value], /) -> Value:
 
 
 def within(seconds: float) -> Persist:
-    """As `until_it_works`, but what a call raises that began after so many seconds is raised."""
+    """Return a function that repeats a call as `until_it_works` does, but raises the error of a call that began after
+    so many seconds."""
 
     def call_again(call: Callable[[], Value], /) -> Value:
         last_try = time.monotonic() + seconds
@@ -64,8 +65,8 @@ def within(seconds: float) -> Persist:
 
 
 class CountedWaits:
-    """As `until_it_works`, for several threads; ``waiting`` is how many of them wait now for somebody to mend
-    something."""
+    """Repeats calls as `until_it_works` does, for several threads. ``waiting`` is how many of them wait now for
+    somebody to mend something."""
 
     def __init__(self) -> None:
         self._waiting: set[int] = set()

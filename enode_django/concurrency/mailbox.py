@@ -31,7 +31,7 @@ class Mailbox(Generic[Item]):
         self._items.put(item)
 
     def post_urgent(self, item: Item) -> None:
-        """As `post`, but it overtakes whatever waits, other urgent items excepted. It is not counted."""
+        """Add an item that overtakes all others, except urgent ones. It is not counted."""
         self._urgent.append(item)
         self._items.put(_WAKE)
 
@@ -40,7 +40,7 @@ class Mailbox(Generic[Item]):
         self._items.put(None)
 
     def take(self, limit: int, timeout: float | None = None) -> list[Item] | None:
-        """What is there, up to a weight of ``limit`` (always at least one item); blocks for the first one.
+        """Return waiting items up to a weight of ``limit`` (always at least one item). Blocks for the first one.
 
         Returns an empty list after ``timeout`` seconds without any, and None when the mailbox is closed and empty.
         """

@@ -1,4 +1,4 @@
-"""How much may be on its way between threads, in bytes."""
+"""Limit the bytes that are on their way between threads."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What ``manage.py enodedev`` is made of: parts in processes of their own, and one log of what they do."""
+"""The parts of ``manage.py enodedev``: processes, and one log of what they do."""

@@ -1,4 +1,5 @@
-"""What a process of `enodedev` does at its start: it sends its steps there, and ends when `enodedev` has ended."""
+"""Connect a process to `enodedev` at its start: the process sends its steps there, and ends when `enodedev` has
+ended."""
 
 from __future__ import annotations
 

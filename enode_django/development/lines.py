@@ -1,4 +1,4 @@
-"""How the log of `enodedev` looks: steps in columns, and what the parts print beside their names."""
+"""Format the log of `enodedev`: steps in columns, and the output of the parts beside their names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enode_django.development.steps import Step
 
 FLOW_COLOURS = ("cyan", "magenta", "blue", "yellow", "green")
 FAILED = ("failed", "parked", "5")
-"""What outcomes begin with that somebody should look after."""
+"""The beginnings of outcomes that somebody should look after."""
 REFUSED = ("refused", "waits", "repeated", "4")
 
 Paint = Callable[..., str]
@@ -64,7 +64,7 @@ def short(id: str) -> str:
 
 
 def about(step: Step) -> str:
-    """What it is that takes the step; a request has no aggregate, and so more room for its path."""
+    """Return a text that names what the step is about. A request has no aggregate, so its path gets more room."""
     if not step.aggregate_root_id:
         return fitted(step.subject, 62)
     version = "" if step.version is None else f"v{step.version}"

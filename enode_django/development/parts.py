@@ -65,11 +65,12 @@ class Part:
 
     @property
     def is_gone(self) -> bool:
-        """Whether no process of it lives any more: none holds the other end of the output, all of which was read."""
+        """Return True if no process of the part lives any more: none holds the other end of the output, all of which
+        was read."""
         return self.is_at_end and self.status is not None
 
     def lines(self) -> Iterator[str]:
-        """What it has printed since, in whole lines; the last one as it is when nobody can write any more."""
+        """Yield the new output in whole lines; the last one as it is when nobody can write any more."""
         while chunk := self._read():
             *whole, self._rest = (self._rest + chunk).split(b"\n")
             yield from (line.decode(errors="replace").rstrip("\r") for line in whole)
@@ -102,6 +103,6 @@ class Part:
 
 
 def head_of_command_line() -> list[str]:
-    """How this process was started, up to the name of the management command."""
+    """Return the command line that started this process, up to the name of the management command."""
     arguments: list[str] = [str(argument) for argument in autoreload.get_child_arguments()]
     return arguments[: len(arguments) - len(sys.argv[1:])]

@@ -79,12 +79,12 @@ class AggregateRoot(Declared):
 
     @property
     def version(self) -> int:
-        """How many commands have changed this aggregate, not counting the one being handled."""
+        """Return how many commands have changed this aggregate, not counting the one being handled."""
         return self._version
 
     @property
     def uncommitted_events(self) -> Sequence[DomainEvent]:
-        """What the command being handled has applied so far."""
+        """Return the events that the command being handled has applied so far."""
         return tuple(self._uncommitted)
 
     def apply(self, event: DomainEvent) -> None:

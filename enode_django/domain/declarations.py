@@ -1,4 +1,4 @@
-"""What aggregates, messages and refusals have in common: declared fields, and being known by class.
+"""The base of aggregates, messages and refusals: declared fields, and a list of all classes.
 
 Every such class is kept in the order of definition. The type registry (`enode_django.serialization.registry`) names
 them later, when Django knows its apps.

@@ -283,7 +283,7 @@ class Schema:
         return values
 
     def decode_into(self, values: dict[str, Any], plain: Mapping[str, Any]) -> None:
-        """As `decode`, into a dictionary that is there."""
+        """Decode as `decode` does, into an existing dictionary."""
         for name, exact, decode in self._decoders:
             try:
                 value = plain[name]

@@ -43,7 +43,7 @@ class Message(Declared):
 
 
 class Command(Message):
-    """What somebody wants done to one aggregate. ``id`` is generated unless given; the same id takes effect once."""
+    """A wish to change one aggregate. ``id`` is generated unless given; the same id takes effect once."""
 
     _envelope: ClassVar[frozenset[str]] = frozenset({"id", "aggregate_root_id"})
 
@@ -74,7 +74,7 @@ Command._reserved = frozenset({"id", "aggregate_root_id", "type_name", "schema_v
 
 
 class EventStamp:
-    """What all events of one stream share."""
+    """The values that all events of one stream share."""
 
     __slots__ = ("aggregate_root_id", "origin", "timestamp", "version")
 
@@ -95,7 +95,7 @@ class EventStamp:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What is copied or pickled takes ids and metadata along, not the command's context."""
+        """Pickle or copy ids and metadata, not the command's context."""
         origin = KnownOrigin(self.origin.command_id, self.origin.metadata)
         return (EventStamp, (self.aggregate_root_id, self.version, self.timestamp, origin))
 
@@ -110,7 +110,7 @@ class _NotApplied:
 
 
 class DomainEvent(Message):
-    """What happened to an aggregate. Two events are equal if their class and declared fields are.
+    """A fact about an aggregate. Two events are equal if their class and declared fields are.
 
     The attributes below are there once the event was applied; ``timestamp`` is in UTC.
     """
@@ -137,7 +137,8 @@ class DomainEvent(Message):
         return copy
 
     def to_store(self) -> dict[str, Any]:
-        """As `to_plain`, of the values that the event was applied with. Not to be changed."""
+        """Return plain values as `to_plain` does, of the values that the event was applied with. Callers must not
+        change them."""
         return self._plain if self._plain is not None else self.to_plain()
 
     def stamp(self, stamp: EventStamp, index: int) -> None:
@@ -146,8 +147,8 @@ class DomainEvent(Message):
 
     @classmethod
     def restorer(cls) -> Callable[[dict[str, Any], EventStamp, int], DomainEvent]:
-        """What makes a stamped event of plain field values, as `from_plain` and `stamp` do, but at less cost for each
-        of many. It raises `InvalidField`."""
+        """Return a function that makes a stamped event of plain field values, as `from_plain` and `stamp` do, but at
+        less cost for each of many. The function raises `InvalidField`."""
         new, decode_into = object.__new__, cls.schema().decode_into
 
         def restore(plain: dict[str, Any], stamp: EventStamp, index: int) -> DomainEvent:

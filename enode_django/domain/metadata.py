@@ -41,7 +41,7 @@ class Metadata:
 
     @classmethod
     def from_map(cls, stored: Mapping[str, Any]) -> Metadata:
-        """What was stored stays readable: what should be a string becomes one."""
+        """Read stored metadata. Values that should be strings become strings, so that old rows stay readable."""
         known = {name: str(stored[name]) for name in _NAMES if stored.get(name) is not None}
         return cls(**known, extra={name: value for name, value in stored.items() if name not in _NAMES})
 

@@ -28,6 +28,6 @@ def check_handler(function: Callable[..., Any], *arguments: str, may_yield: bool
 
 
 def check_method(cls: type, name: str, *arguments: str, may_yield: bool = False) -> None:
-    """As `check_handler`, for a method that is called on an instance with these arguments."""
+    """Check a method that is called on an instance with these arguments, as `check_handler` checks a function."""
     own = () if isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod) else ("self",)
     check_handler(getattr(cls, name), *own, *arguments, may_yield=may_yield)

@@ -48,7 +48,7 @@ class Applier(ABC):
         return self._tracing.following(self.name, FollowedEvents(self.subscriber))
 
     def subscribe(self, shard: Shard) -> checkpoints.Subscription:
-        """Where the subscriber began in that shard: a new one begins here and now, or with the first event."""
+        """Return where the subscriber began in that shard. A new one begins here and now, or with the first event."""
         known = checkpoints.subscription(self.alias, self.name, shard.number)
         while known is None:
             start = shard.position() if self.subscriber.start == NOW else BEGINNING
@@ -90,8 +90,9 @@ _NOT_MIGRATED = ("42P01", "42703")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether trying again is all there is to do: the database or the queue is away, or in each other's way. A `Retry`
-    is for handlers of commands; raised here it is an error like others, which are tried again, too."""
+    """Return True if the call should simply be tried again: the database or the queue is away, or two transactions are
+    in each other's way. A `Retry` is for handlers of commands; raised here it is an error like others, which are tried
+    again, too."""
     if isinstance(error, EnodeError):
         return error.retriable and not isinstance(error, UnknownMessageType | Retry)
     if isinstance(error.__cause__ or error, psycopg.InterfaceError):
@@ -100,7 +101,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def failure_of(record: StreamRecord, error: Exception) -> Failure:
-    """What a handler's error means for its aggregate; a transient one is raised again."""
+    """Return the failure of an aggregate that a handler's error means. A transient error is raised again."""
     if is_transient(error):
         raise error
     return Failure(record.version, record.command_id, error, datetime.now(UTC))
@@ -115,7 +116,8 @@ def reached(work: Work, version: int, streams: Sequence[StreamRecord], portion: 
 
 
 class RowApplier(Applier):
-    """For a `ModelProjection`: rows are loaded and locked in one query, changed in memory and stored in another.
+    """Applies events to a `ModelProjection`: rows are loaded and locked in one query, changed in memory and stored in
+    another.
 
     A row's version is its checkpoint. Where there is no row the checkpoint has the version, and is locked in its place,
     so that a worker that comes late cannot bring a deleted row back.
@@ -206,7 +208,7 @@ def changed_row(model: type[Any], aggregate_root_id: str, row: Any, followed: Se
 
 
 class _RowChanges:
-    """What one batch does to the rows: ``rows`` are those found, ``positions`` the versions at the beginning."""
+    """The changes of one batch to the rows. ``rows`` are those found, ``positions`` the versions at the beginning."""
 
     def __init__(self, table: RowTable[Any], rows: Mapping[str, Any], positions: Mapping[str, int]) -> None:
         self.rows = rows
@@ -239,7 +241,8 @@ class _RowChanges:
 
 
 class TransactionApplier(Applier):
-    """For a `Projection`: checkpoints are locked, any ORM code runs, and checkpoints move in the same transaction.
+    """Applies events to a `Projection`: checkpoints are locked, any ORM code runs, and checkpoints move in the same
+    transaction.
 
     Handlers run without savepoints first, which cost more than what most of them do, and what they create is inserted
     together. When one raises, or an insert fails, all is rolled back and run again with a savepoint for each aggregate,

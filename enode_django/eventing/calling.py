@@ -25,8 +25,8 @@ SIDE_EFFECTS_AT_ONCE = 50
 
 
 class CallingApplier(Applier):
-    """For process managers and event handlers: at least once. A process manager's commands have ids derived from the
-    events, so that sending them again changes nothing."""
+    """Calls process managers and event handlers, at least once for each event. A process manager's commands have ids
+    derived from the events, so that sending them again changes nothing."""
 
     def __init__(self, subscriber: Subscriber, store: EventStore, send: SendCommands) -> None:
         super().__init__(subscriber, store)
@@ -35,7 +35,7 @@ class CallingApplier(Applier):
         self._known: dict[int, checkpoints.Subscription] = {}
 
     def _subscription(self, place: int) -> checkpoints.Subscription:
-        """In the shard at this place."""
+        """Return the subscription in the shard at this place."""
         if place not in self._known:
             self._known[place] = self.subscribe(self.store.shards[place])
         return self._known[place]
@@ -101,7 +101,8 @@ class CallingApplier(Applier):
         return checkpoints.handled_refusals(self.alias, self.name, keys)
 
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """Where there is no checkpoint: what was stored before this subscriber began counts as handled."""
+        """Return the version of each aggregate's checkpoint. Without a checkpoint, streams that were stored before this
+        subscriber began count as handled."""
         known = checkpoints.read(self.alias, self.name, ids)
         missing = [id for id in ids if id not in known]
         before = self._heads_at_the_start(missing)
@@ -121,7 +122,7 @@ class CallingApplier(Applier):
 
 
 class _Calls:
-    """What the handlers of one batch bring about.
+    """The calls and commands of the handlers of one batch.
 
     A transient error ends the batch (``interruption``), but what was done before it counts: each try would do it again,
     for as long as a database is away. ``alone``: commands are sent at once, so that one that cannot be sent is the

@@ -1,4 +1,4 @@
-"""How far each subscriber got in each aggregate. All functions work in the calling thread's connection ``alias``.
+"""Store how far each subscriber got in each aggregate. All functions work in the calling thread's connection ``alias``.
 
 A version that is saved never goes back: the statements say so, whoever else is at work. Checkpoints are those of the
 projection's tables that are in use; inside a transaction that holds a lock on these tables they stay in use.
@@ -75,7 +75,8 @@ RefusalKey = tuple[str, str]
 
 
 class Subscription(NamedTuple):
-    """In one shard: ``start_position`` and ``swept_position`` are its positions; ``started_at`` is aware."""
+    """The subscription of one shard. ``start_position`` and ``swept_position`` are positions in that shard;
+    ``started_at`` is aware."""
 
     started_at: datetime
     start_position: Position
@@ -109,7 +110,7 @@ def forget(alias: str, subscriber: str, ids: Sequence[str]) -> None:
 
 
 def subscription(alias: str, subscriber: str, shard: int) -> Subscription | None:
-    """Where the subscriber began in that shard; None if it has not."""
+    """Return where the subscriber began in that shard; None if it has not begun."""
     for started_at, *places in _fetch(alias, _SUBSCRIBED, (subscriber, shard)):
         return Subscription(started_at, Position(*places[:2]), Position(*places[2:]))
     return None
@@ -127,7 +128,7 @@ def save_swept(alias: str, subscriber: str, shard: int, position: Position) -> N
 
 
 def handled_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> set[RefusalKey]:
-    """Those of the refusals that were handled already, as far as it is remembered."""
+    """Return those of the refusals that were handled already, as far as it is remembered."""
     roots, commands = _columns(keys)
     return set(_fetch(alias, _REFUSALS_HANDLED, (roots, commands, subscriber))) if roots else set()
 

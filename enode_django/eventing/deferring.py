@@ -31,18 +31,18 @@ IDS_AT_FIRST = 4
 """Ids are drawn in portions that double, since those that are left over are lost."""
 
 _PARAMETERS = ("self", "manager", "using", "fields", "returning_fields", "raw")
-"""Of ``Model._do_insert``, which Django may change as it likes."""
+"""The parameters of ``Model._do_insert``, which Django may change as it likes."""
 
 _UNCHANGEABLE = {str, int, float, bool, Decimal, date, datetime, time, timedelta, uuid.UUID, type(None)}
 
 
 def is_hook_known() -> bool:
-    """Whether this Django inserts in the way that can be hooked into. If not, nothing ever waits."""
+    """Return True if this Django inserts in the way that can be hooked into. If not, nothing ever waits."""
     return tuple(inspect.signature(DO_INSERT).parameters) == _PARAMETERS
 
 
 class WaitingInserts(StatementsWait):
-    """Of one pass, in the connection of the thread that runs it: nobody else comes across it.
+    """The waiting inserts of one pass, in the connection of the thread that runs it: no other thread uses it.
 
     ``failed`` is the first error that inserting raised, even if a handler has swallowed it.
     """
@@ -135,7 +135,7 @@ class DeferredInserts:
 
 
 def _do_insert(self: Any, manager: Any, using: str, fields: Any, returning_fields: Any, raw: bool) -> Any:
-    """In the place of ``Model._do_insert``, and the same wherever nothing waits."""
+    """Replace ``Model._do_insert``, and do the same wherever nothing waits."""
     if not raw:
         for wrapper in connections[using].execute_wrappers:
             if isinstance(wrapper, WaitingInserts):
@@ -149,8 +149,8 @@ _do_insert.instead_of = DO_INSERT  # type: ignore[attr-defined]
 
 
 def _kept(value: Any) -> Any:
-    """Of a type that goes into an array with others, and beyond the reach of a handler that goes on changing what it
-    has put into the row; None if that cannot be."""
+    """Return a copy that goes into an array with others, and that a handler cannot change later; None if that cannot
+    be."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):

@@ -25,7 +25,7 @@ class EventHandler(NamedTuple):
     replays: bool = False
 
     def is_again(self, other: EventHandler) -> bool:
-        """Whether ``other`` is this one, from the same place of a module that was loaded again."""
+        """Return True if ``other`` is this handler, from the same place of a module that was loaded again."""
         return (self.followed, self.name, _place(self.function)) == (other.followed, other.name, _place(other.function))
 
 
@@ -62,7 +62,7 @@ class EventHandlerGroup(Subscriber):
         return {handler.followed for handler in self.handlers}
 
     def handlers_of(self, cls: Followed) -> Sequence[Handler]:
-        """Those for the class and for its bases, by priority, then by name."""
+        """Return the handlers for the class and for its bases, by priority, then by name."""
         found = [handler for handler in self.handlers if issubclass(cls, handler.followed)]
         return [handler.function for handler in sorted(found, key=attrgetter("priority", "name"))]
 
@@ -78,7 +78,7 @@ class EventHandlerGroup(Subscriber):
 
     @property
     def is_at_one(self) -> bool:
-        """Whether its handlers agree on where they begin and on whether they take part in replays."""
+        """Return True if its handlers agree on where they begin and on whether they take part in replays."""
         return len({(handler.start, handler.replays) for handler in self.handlers}) == 1
 
 

@@ -15,8 +15,8 @@ from enode_django.eventstore.base import StreamRecord
 def tell_followed(
     subscriber: Subscriber, works: Iterable[Work], progress: Mapping[str, Progress], seconds: float
 ) -> None:
-    """Of the streams that a message announced, those that the subscriber handles an event of and has come to.
-    ``seconds``: what the whole batch took."""
+    """Log the announced streams that the subscriber handles an event of and has come to. ``seconds``: what the whole
+    batch took."""
     part = part_of(subscriber)
     for work in works:
         reached = progress[work.aggregate_root_id]

@@ -100,7 +100,7 @@ class Follower:
         self._drive([work for work in works.values() if not self._joins_what_is_aside(work)], PORTION)
 
     def follow(self, records: Iterable[StreamRecord]) -> None:
-        """As `handle`, for streams that come from elsewhere than a queue."""
+        """Handle streams as `handle` does, from another source than a queue."""
         works: dict[str, Work] = {}
         for record in records:
             if self._concerns(record):
@@ -271,7 +271,7 @@ class Follower:
 
 
 def _extra(subscriber: str, id: str) -> dict[str, str]:
-    """For log records."""
+    """Return the attributes for log records."""
     return {"subscriber": subscriber, "aggregate_root_id": id}
 
 

@@ -61,7 +61,8 @@ class InsertTable:
         self._insert = f"INSERT INTO {self._name} ({names}) SELECT * FROM unnest({arrays})"
 
     def is_plain(self, connection: BaseDatabaseWrapper) -> bool:
-        """Whether the table in the database is one, without triggers and rules. Asked until it is there."""
+        """Return True if the table in the database is a plain one, without triggers and rules. The database is asked
+        until the table is there."""
         if self._plain is None:
             self._plain = next((plain for (plain,) in _fetch(connection, _IS_PLAIN, (self._name,))), None)
         return bool(self._plain)

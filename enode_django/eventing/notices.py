@@ -1,4 +1,5 @@
-"""What a subscriber tells those who wait for it: a command's events are handled, or their aggregate is parked."""
+"""The notices of a subscriber to those who wait for it: a command's events are handled, or their aggregate is
+parked."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from enode_django.exceptions import MalformedMessage
 from enode_django.serialization.plain import pack, unpack
 
 NOTICE = b"\x02"
-"""What a notice begins with. It shares the inbox with answers, which begin with another byte."""
+"""The first byte of a notice. Answers share the inbox and begin with another byte."""
 LONGEST_ERROR = 1_000
 """Characters of an error that travel."""
 

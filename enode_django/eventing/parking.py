@@ -58,7 +58,7 @@ class Parked(NamedTuple):
 
 
 def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, str]:
-    """Those of the aggregates that are parked, with the class name of the error."""
+    """Return those of the aggregates that are parked, with the class name of the error."""
     return dict(reversed(execute(alias, _PARKED, (subscriber, ids)).fetchall()))  # the first of each counts
 
 

@@ -91,8 +91,8 @@ def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscr
 
 
 def derived_id(cause: str, subscriber: str, command_type: str, aggregate_root_id: str, number: int) -> str:
-    """Of a command: the ``number``-th (from 1) of its class for that aggregate that follows from ``cause``.
-    ``command_type`` is the oldest name of the class."""
+    """Return the id of a command: the ``number``-th (from 1) of its class for that aggregate that follows from
+    ``cause``. ``command_type`` is the oldest name of the class."""
     # Lengths come first, so that no two lists of parts make the same text.
     parts = (cause, subscriber, command_type, aggregate_root_id, str(number))
     return str(uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts)))

@@ -79,7 +79,7 @@ class Projection(Subscriber):
 
     @property
     def databases(self) -> Sequence[str]:
-        """Of its models, each once; more than one is refused by a system check."""
+        """Return the databases of its models, each once. A system check refuses more than one."""
         return list(dict.fromkeys(router.db_for_write(model) for model in self.models))
 
     @property

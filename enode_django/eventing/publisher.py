@@ -49,12 +49,12 @@ class EventPublisher:
 
     @property
     def max_record(self) -> int:
-        """How many bytes of events and metadata a stored stream may have, so that its message can be sent."""
+        """Return how many bytes of events and metadata a stored stream may have, so that its message can be sent."""
         return self._producer.max_message
 
     @property
     def waiting(self) -> int:
-        """How many answers wait for the consume offset to move."""
+        """Return how many answers wait for the consume offset to move."""
         return len(self._waiting)
 
     def publish(self, finished: Sequence[Finished], size: int | None = None) -> None:
@@ -133,7 +133,7 @@ class EventPublisher:
 
 
 def _size(one: Finished) -> int:
-    """What goes through the queue for it, as far as that is known before it is encoded."""
+    """Return the bytes that go through the queue for it, as far as that is known before it is encoded."""
     record = one.record
     return len(record.events) + len(record.metadata) if record is not None else len(one.envelope.body or b"")
 

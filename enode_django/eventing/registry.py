@@ -24,7 +24,7 @@ class SubscriberRegistry:
         self._ours.append(subscriber)
 
     def running(self, *ours: Subscriber) -> Sequence[Subscriber]:
-        """What event workers run: the project's, and these of ours."""
+        """Return the subscribers that event workers run: the project's, and these of ours."""
         return self.all() if self._only is not None else [*self.all(), *ours]
 
     def all(self) -> Sequence[Subscriber]:

@@ -64,11 +64,12 @@ _ONLY_IF: dict[type[models.Field[Any, Any]], Callable[[Any], bool]] = {
     models.DecimalField: Decimal.is_finite,
     models.DateTimeField: is_aware,
 }
-"""Of other such values preparing makes an error, or a time in the default time zone."""
+"""A condition of values that need no preparing. Preparing other values of these fields raises an error, or uses the
+default time zone."""
 
 
 class Column:
-    """What is known of a field without its values.
+    """The properties of a field that do not depend on its values.
 
     ``array`` is the type of the array that carries its values, None if they go into none; ``created_only``: it is set
     when a row is made, and then kept.
@@ -93,7 +94,7 @@ class Column:
         return (pre_save(row, row._state.adding) for row in rows)
 
     def values(self, rows: Sequence[models.Model], connection: BaseDatabaseWrapper) -> list[Any]:
-        """As an array takes them."""
+        """Return the values of the rows as an array takes them."""
         prepare, as_it_is, only_if = self._prepare, self._as_it_is, self._only_if
         if only_if is None:
             return [value if type(value) is as_it_is else prepare(value, connection) for value in self.raw(rows)]
@@ -103,7 +104,7 @@ class Column:
         ]
 
     def value(self, given: Any, connection: BaseDatabaseWrapper) -> Any:
-        """As an array takes it; an expression stays what it is."""
+        """Return the value as an array takes it. An expression stays as it is."""
         if type(given) is self._as_it_is and (self._only_if is None or self._only_if(given)):
             return given
         return given if hasattr(given, "resolve_expression") else self._prepare(given, connection)
@@ -119,7 +120,7 @@ def quoted(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> st
 
 
 def columns_of(model: type[models.Model], connection: BaseDatabaseWrapper) -> Sequence[Column]:
-    """Those that are written: all but what the database generates."""
+    """Return the columns that are written: all but those that the database generates."""
     return [Column(field, connection) for field in model._meta.concrete_fields if not field.generated]
 
 

@@ -15,7 +15,7 @@ Row = TypeVar("Row", bound=models.Model)
 
 
 class RowLoading(Generic[Row]):
-    """As Django's own queries do it, except that the managers of the model have no say."""
+    """Loads rows as Django's own queries do, without the managers of the model."""
 
     def __init__(self, model: type[Row], alias: str) -> None:
         fields = model._meta.concrete_fields

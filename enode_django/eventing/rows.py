@@ -83,7 +83,7 @@ class RowTable(Generic[Row]):
         return {_by_id(row): row for row in self._loading.rows(found, connection)}
 
     def versions(self, ids: Sequence[str]) -> dict[str, int]:
-        """Of the rows that exist, without loading or locking them."""
+        """Return the versions of the rows that exist, without loading or locking them."""
         connection = healthy_connection(self._alias)
         connection.validate_no_broken_transaction()
         with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
@@ -106,7 +106,7 @@ class RowTable(Generic[Row]):
         return stored
 
     def copy(self, rows: Sequence[Row]) -> None:
-        """As `store`, of rows that are not there yet; else, and if the database refuses a value, it raises."""
+        """Store new rows as `store` does, but raise if a row exists or the database refuses a value."""
         if not self._fits_arrays or self._defaults:
             self.store(rows)
             return
@@ -138,8 +138,8 @@ class RowTable(Generic[Row]):
         return connection
 
     def _groups(self, rows: Sequence[Row]) -> Mapping[tuple[bool, bool], Sequence[Row]]:
-        """What one statement can store: by whether the rows are new, if that makes a difference, and by whether their
-        values go into arrays, as a default of the database does not."""
+        """Divide the rows into groups that one statement can store: by whether the rows are new, if that makes a
+        difference, and by whether their values go into arrays, as a default of the database does not."""
         if not rows or not (self._created_only or self._defaults):
             return {(False, self._fits_arrays): rows} if rows else {}
         groups: dict[tuple[bool, bool], list[Row]] = {}

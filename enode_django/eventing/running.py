@@ -28,7 +28,7 @@ class Runner:
         self._persist = persist
 
     def run(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> Mapping[str, Progress]:
-        """As `Applier.apply`, except that an error which no handler raised is an aggregate's failure, too."""
+        """Apply as `Applier.apply` does. An error that no handler raised is an aggregate's failure, too."""
         return self.persisted(partial(self._run, works, portion, even_parked))
 
     def persisted(self, call: Callable[[], Value]) -> Value:
@@ -49,8 +49,8 @@ class Runner:
         return self._persist(guarded)
 
     def _run(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
-        """What the database refuses as a whole (a value too long, a constraint) is tried in halves, until the guilty
-        aggregate, and then its guilty version, stands alone."""
+        """Apply works; if the database refuses them as a whole (a value too long, a constraint), try them in halves,
+        until the guilty aggregate, and then its guilty version, stands alone."""
         self.applier.attempted = {}
         try:
             return self.applier.apply(works, portion, even_parked=even_parked)

@@ -49,7 +49,7 @@ def build(store: EventStore, snapshots: SnapshotStore, classes: Classes = None, 
 
 
 def _due(store: EventStore, maker: SnapshotMaker, wanted: dict[str, str]) -> Iterator[tuple[Due, int]]:
-    """With the newest version of each."""
+    """Yield the aggregates whose snapshot is due, each with its newest version."""
     heads = store.heads(wanted)
     reached = maker.reached(list(heads))
     for id, head in heads.items():

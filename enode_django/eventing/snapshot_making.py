@@ -33,7 +33,7 @@ class SnapshotMaker:
         self._unsuitable: set[type[AggregateRoot]] = set()
 
     def reached(self, ids: Sequence[str]) -> dict[str, int]:
-        """Of all ids the versions of their snapshots, as far as this process can use them; else 0."""
+        """Return the versions of the snapshots of all ids; 0 if there is none that this process can use."""
         found = self._snapshots.versions(ids)
         return {id: _usable_version(found[id]) if id in found else 0 for id in ids}
 
@@ -43,8 +43,8 @@ class SnapshotMaker:
         return cls not in self._unsuitable and policy.is_due(cls, reached, version)
 
     def make(self, aggregate_root_id: str, until: int | None = None) -> Snapshot | None:
-        """Of the newest version up to ``until``, not saved yet; None if there are no streams, or no snapshot can be
-        made for this class. Raises `InvalidState`, and as `replay_record`."""
+        """Make a snapshot of the newest version up to ``until``, without saving it. Returns None if there are no
+        streams, or no snapshot can be made for this class. Raises `InvalidState`, and as `replay_record`."""
         aggregate = self._loader.load(aggregate_root_id, until=until)
         if aggregate is None or type(aggregate) in self._unsuitable:
             return None
@@ -97,7 +97,7 @@ class _Passing:
 
 
 def outcome_of(make: Callable[[], Snapshot | None]) -> Outcome:
-    """What it returns, or raises: unless trying again is all there is to do, which is raised."""
+    """Return what the call returns or raises. A transient error is raised again."""
     try:
         return make()
     except Exception as error:

@@ -32,7 +32,8 @@ class SnapshotSubscriber(Subscriber):
     replays = False
 
     def follows(self, aggregate_root_type: str) -> bool:
-        """Of a type that this process does not know, whoever knows it makes the snapshots."""
+        """Return True if snapshots of this type are on. Snapshots of a type that this process does not know are made by
+        a process that knows it."""
         try:
             return policy.is_on(types.class_of(AggregateRoot, aggregate_root_type))
         except UnknownMessageType:
@@ -48,8 +49,8 @@ class SnapshotApplier(Applier):
         self._maker = SnapshotMaker(store, snapshots)
 
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
-        """As the base says, with all versions of an aggregate at once; when enough snapshots are made, the other
-        aggregates stay where they are."""
+        """Apply all versions of an aggregate at once. When enough snapshots are made, the other aggregates stay where
+        they are."""
         ids = [work.aggregate_root_id for work in works]
         parked = self._parked(ids, even_parked)
         reached = self._maker.reached(ids)

@@ -114,7 +114,7 @@ class Subscriber:
         return self._methods
 
     def handlers_of(self, cls: Followed) -> Sequence[Handler]:
-        """What is to be called for a message of this class, in order; none if it is not followed."""
+        """Return the functions to be called for a message of this class, in order; none if it is not followed."""
         for base in cls.__mro__:
             method = self._methods.get(base)
             if method is not None:
@@ -136,12 +136,12 @@ class Subscriber:
         return self.handlers_of(types.class_of(DomainException, type_name))
 
     def for_replay(self) -> Subscriber | None:
-        """What of it takes part when stored events are replayed."""
+        """Return the part of the subscriber that takes part when stored events are replayed; None if it has none."""
         return self if self.replays else None
 
     def follows(self, aggregate_root_type: str) -> bool:
-        """Whether aggregates of this type can have events that are followed: an aggregate has an applier for each of
-        its events. Of a type that this process does not know nothing is assumed."""
+        """Return True if aggregates of this type can have events that are followed: an aggregate has an applier for
+        each of its events. For a type that this process does not know it returns True."""
         follows = self._follows_type.get(aggregate_root_type)
         if follows is None:
             follows = self._follows_type[aggregate_root_type] = self._can_follow(aggregate_root_type)
@@ -161,12 +161,12 @@ class Subscriber:
 
 
 def _overlap(one: type, other: type) -> bool:
-    """Whether a class is derived from both, or is both."""
+    """Return True if a class is derived from both, or is both."""
     return issubclass(one, other) or any(_overlap(derived, other) for derived in one.__subclasses__())
 
 
 def checkpoint_database() -> str:
-    """Where checkpoints are that go with no rows: where the project's routers put them."""
+    """Return the database of checkpoints that go with no rows: the one that the project's routers name."""
     return router.db_for_write(apps.get_model("enode_django", "Checkpoint"))
 
 
@@ -174,7 +174,8 @@ _declared: list[type[Subscriber]] = []
 
 
 def declared_subscribers() -> Sequence[type[Subscriber]]:
-    """In the order of definition. A class that a reloaded module defined again stands for the one before."""
+    """Return the declared classes in the order of definition. A class that a reloaded module defined again replaces the
+    one before."""
     return list({(cls.__module__, cls.__qualname__): cls for cls in _declared}.values())
 
 

@@ -38,8 +38,8 @@ FORGET_REFUSALS = 86_400.0
 
 
 def parts_of(shard: Shard, after: Position, before: Position) -> Iterator[Part]:
-    """What was stored at positions from ``after`` on and below ``before``, in parts of a bearable size. Blocks on the
-    shard with each part."""
+    """Yield the streams that were stored at positions from ``after`` on and below ``before``, in parts of a limited
+    size. Blocks on the shard with each part."""
     while after < before:
         part = shard.settled(after, before, limit=ROWS_AT_ONCE)
         yield part
@@ -47,7 +47,7 @@ def parts_of(shard: Shard, after: Position, before: Position) -> Iterator[Part]:
 
 
 def behind(follower: Follower, settled: Settled) -> Collection[Work]:
-    """What of it the follower's subscriber has not handled."""
+    """Return the works of a part that the follower's subscriber has not handled."""
     subscriber, applier = follower.subscriber, follower.runner.applier
     heads = {id: head for id, head in settled.heads.items() if subscriber.follows(head[0])}
     positions = applier.positions(list(heads)) if heads else {}
@@ -62,14 +62,14 @@ def behind(follower: Follower, settled: Settled) -> Collection[Work]:
 
 
 class _Goal(NamedTuple):
-    """What is stored below ``position`` was announced, if at all, below the offsets ``ends``."""
+    """The end of one comparison: streams below ``position`` were announced, if at all, below the offsets ``ends``."""
 
     position: Position
     ends: Mapping[int, int]
 
 
 class Sweeper:
-    """Of one shard. `tick` is called by the follower's thread, where this worker owns the first queue."""
+    """Sweeps one shard. `tick` is called by the follower's thread, if this worker owns the first queue."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Sweeper:
         return all(batch.offsets[0] >= ends[batch.queue] for batch in left)
 
     def _catch_up(self, part: Part) -> bool:
-        """Whether all of the part is handled now."""
+        """Catch up with a part. Return True if all of it is handled now."""
         works = behind(self._follower, part.settled)
         name = self._follower.subscriber.name
         if works:

@@ -1,4 +1,4 @@
-"""What is done about a parked aggregate: try again, or skip what it is parked at."""
+"""Settle a parked aggregate: try again, or skip the event it is parked at."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _parked_rows(follower: Follower, aggregate_root_id: str) -> list[Parked]:
 
 
 def _rows(follower: Follower, aggregate_root_id: str) -> list[Parked]:
-    """What failed comes first."""
+    """Return what is parked of the aggregate, the failed event first."""
     return parking.list_parked(follower.runner.alias, follower.subscriber.name, aggregate_root_id)
 
 
@@ -53,7 +53,8 @@ def _go_on(follower: Follower, aggregate_root_id: str) -> Parked | None:
 
 
 def _retry(follower: Follower, rows: Sequence[Parked]) -> bool:
-    """Whether all was handled that these rows and the store tell of; then the aggregate is free, unless more came."""
+    """Handle every event that these rows or the store name. Return True if the aggregate can be unparked, which it is
+    unless more came."""
     runner, id = follower.runner, rows[0].aggregate_root_id
     head = _head(follower, id)
     work = _work(follower, rows, head)

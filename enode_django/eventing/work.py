@@ -1,4 +1,4 @@
-"""What a subscriber has to do, aggregate by aggregate, and what became of it."""
+"""The work of a subscriber, aggregate by aggregate, and its progress."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Work:
 
 
 class Failure(NamedTuple):
-    """What could not be handled: a stream, or with ``version`` None a refusal."""
+    """A stream that could not be handled, or with ``version`` None a refusal."""
 
     version: int | None
     command_id: str
@@ -97,14 +97,14 @@ class Failure(NamedTuple):
 
     @property
     def traceback(self) -> str:
-        """As a text that a database takes."""
+        """Return the traceback as a text that a database takes."""
         text = "".join(traceback.format_exception(self.error))
         return text.replace("\0", "\\0").encode(errors="replace").decode()
 
 
 class Progress(NamedTuple):
-    """How far an aggregate has come: to ``version``; beyond it only after its ``failure``, or not as long as it is
-    ``parked`` (by an error of that class)."""
+    """The progress in an aggregate: up to ``version``; it is stopped there by its ``failure``, or is ``parked`` (by an
+    error of that class)."""
 
     version: int
     failure: Failure | None = None
@@ -112,7 +112,7 @@ class Progress(NamedTuple):
 
     @property
     def skips_ahead(self) -> bool:
-        """Whether versions before the failure were not handled either: they went down with it."""
+        """Return True if versions before the failure were not handled either: they were rolled back with it."""
         return self.failure is not None and (self.failure.version or 0) > self.version + 1
 
 
@@ -166,7 +166,7 @@ class FollowedEvents:
         self._known: dict[tuple[str, int], tuple[Restore | None, Sequence[Handler]]] = {}
 
     def of(self, record: StreamRecord) -> list[Followed]:
-        """Those of a stored stream, each with its handlers; others are not decoded.
+        """Return the followed events of a stored stream, each with its handlers. Other events are not decoded.
 
         Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`.
         """
@@ -195,7 +195,7 @@ class FollowedEvents:
 
 
 def follows_events(subscriber: Subscriber, record: StreamRecord) -> bool:
-    """Whether the subscriber handles one of the events, or may: one might be of a class that is newer than this
+    """Return True if the subscriber handles one of the events, or may: one might be of a class that is newer than this
     process."""
     try:
         stored = read_stored(record.events)
@@ -207,7 +207,8 @@ def follows_events(subscriber: Subscriber, record: StreamRecord) -> bool:
 
 
 def follows_refusal(subscriber: Subscriber, record: StreamRecord) -> bool:
-    """Whether the subscriber handles the refusal, or may: it might be of a class that is newer than this process."""
+    """Return True if the subscriber handles the refusal, or may: it might be of a class that is newer than this
+    process."""
     try:
         stored = read_stored(record.events)
         return isinstance(stored, StoredRefusal) and bool(subscriber.refusal_handlers(stored.type_name))

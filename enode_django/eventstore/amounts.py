@@ -1,4 +1,4 @@
-"""How much a Postgres store holds from a position on, without counting all of it."""
+"""Estimate how much a Postgres store holds from a position on, without counting all of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Amount(NamedTuple):
 
 
 def stored_since(alias: str, position: Position) -> Amount:
-    """What is stored from a position on, whether settled or not. Blocks; reads at most a little more than `COUNTED`
+    """Return what is stored from a position on, settled or not. Blocks; reads at most a little more than `COUNTED`
     rows. Raises `StoreUnavailable`."""
     streams, oldest, first = 0, None, None
     with connected(alias) as connection, by_index(connection):

@@ -45,7 +45,7 @@ CommandKey = tuple[str, str]
 
 
 class Outcome(Enum):
-    """What became of one record of an `EventStore.append`."""
+    """The outcome of one record of an `EventStore.append`."""
 
     STORED = "stored"
     """It is durable: written now, or found to be stored already byte for byte (a lost acknowledgement)."""
@@ -66,7 +66,7 @@ class Appended(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What was stored within a range of positions, refusals that are pruned by now left out."""
+    """The rows within a range of positions, without refusals that are pruned by now."""
 
     heads: Mapping[str, tuple[str, int]]
     """Per aggregate root id its type and its highest version among those rows, whatever is stored elsewhere."""
@@ -87,7 +87,7 @@ class Settled(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What was stored from some position on and below ``until``."""
+    """The rows from some position on and below ``until``."""
 
     until: Position
     settled: Settled
@@ -167,18 +167,19 @@ class Shard(EventStore, Protocol):
 
     @property
     def name(self) -> str:
-        """For people: the database's alias, say."""
+        """Return a name for people: the database's alias, for example."""
 
     @property
     def number(self) -> int:
-        """What tells it from its siblings, for ever."""
+        """Return the number that tells the shard from its siblings, for ever."""
 
     def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
         """Per aggregate the highest version stored below this position, whose sequence does not matter; an id without
         any is left out."""
 
     def position(self) -> Position:
-        """Where the shard has come to: every row stored at a position below it is settled, and no other will appear.
+        """Return the position that the shard has reached: every row stored at a position below it is settled, and no
+        other will appear.
 
         Every row has a position, not below what this method gave before the row was sent. A row that is stored, but
         may still vanish, has none below it: what the caller's own open transaction stored, for example. It never goes
@@ -197,7 +198,7 @@ class Shard(EventStore, Protocol):
         """
 
     def settled(self, after: Position, before: Position, *, limit: int) -> Part:
-        """What was stored at positions p with after <= p < before, or a first part of it that ends between two
+        """Return the rows at positions p with after <= p < before, or a first part of them that ends between two
         transactions; the sequences of ``after`` and ``before`` do not matter.
 
         A part has at most ``limit`` rows, unless they are of one transaction. If ``before`` is at most what

@@ -24,7 +24,8 @@ SET_UP = 1
 
 
 def bucket_of(aggregate_root_id: str) -> int:
-    """Of any text, also of one that can be no id: mmh3 itself crashes at what is not UTF-8."""
+    """Return the bucket of any text, also of one that is no valid id: mmh3 itself crashes at a text that is not
+    UTF-8."""
     return mmh3.hash(aggregate_root_id.encode(errors="surrogatepass"), BUCKET_SEED, signed=False) % BUCKETS
 
 
@@ -50,8 +51,8 @@ def even_shares(count: int) -> list[frozenset[int]]:
 
 
 class Claim(NamedTuple):
-    """What one shard has recorded. ``number`` tells it from its siblings whatever its database is called; ``epoch``
-    is raised whenever its buckets change."""
+    """The record of one shard. ``number`` tells it from its siblings whatever its database is called; ``epoch`` is
+    raised whenever its buckets change."""
 
     number: int
     epoch: int
@@ -67,7 +68,7 @@ class Found(NamedTuple):
 
 
 def first_claims(found: Sequence[Found]) -> Mapping[str, Claim]:
-    """What those are to record that have recorded nothing yet, by alias.
+    """Return the claims for shards that have recorded nothing yet, by alias.
 
     New shards share the buckets evenly; one that joins others gets none (they have to be moved), and the only one that
     has streams has always had all. Raises `ShardMismatch` where somebody else must own what nobody has recorded.

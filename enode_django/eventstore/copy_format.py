@@ -41,7 +41,7 @@ _TYPES_LIMIT = 10_000
 
 
 def encode(records: Sequence[StreamRecord]) -> bytes:
-    """What ``COPY … FROM STDIN (FORMAT BINARY)`` takes for these records and `COLUMNS`.
+    """Return the input of ``COPY … FROM STDIN (FORMAT BINARY)`` for these records and `COLUMNS`.
 
     Raises ValueError for text that is not UTF-8 or longer than its column (which would cut off spaces without a
     word), struct.error for a version that needs more than 64 bits. The rest is left to the database to judge.

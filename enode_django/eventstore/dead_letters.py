@@ -44,7 +44,7 @@ class DeadLetters(Protocol):
         it may be called again then."""
 
     def count(self) -> int:
-        """How many there are. Raises `StoreUnavailable`."""
+        """Return how many letters there are. Raises `StoreUnavailable`."""
 
     def prune(self, before: datetime, *, limit: int = 1_000) -> int:
         """Delete some of those that failed last before a time; returns how many. Raises `StoreUnavailable`."""
@@ -71,7 +71,7 @@ _PRUNE = f"""
 
 
 class PostgresDeadLetters:
-    """In one database, over the calling thread's Django connection."""
+    """Keeps letters in one database, over the calling thread's Django connection."""
 
     def __init__(self, alias: str = "default") -> None:
         self.alias = alias
@@ -95,7 +95,8 @@ class PostgresDeadLetters:
 
 
 class MemoryDeadLetters:
-    """For event stores that are not in a database. ``kept`` has the newest of each key; nothing is ever pruned."""
+    """Keeps letters for event stores that are not in a database. ``kept`` has the newest of each key; nothing is ever
+    pruned."""
 
     def __init__(self) -> None:
         self.kept: dict[str, DeadLetter] = {}
@@ -123,7 +124,7 @@ def key_of(command_id: str, aggregate_root_id: str, body: bytes) -> str:
 
 
 def column_text(text: str, length: int = MAX_ID_LENGTH) -> str:
-    """What a column can hold of a text of any origin: its end, without NUL and half characters.
+    """Return the part of a text that a column can hold: its end, without NUL and half characters.
 
     >>> column_text("a" + chr(0) + "b"), column_text("abc", 2)
     ('a�b', 'bc')

@@ -29,8 +29,8 @@ def bounds(alias: str, parts: int) -> list[str]:
 
 
 def position_bounds(alias: str, parts: int, after: Position, before: Position) -> list[Position]:
-    """Where to divide what lies between two positions, if the whole shard were to have so many ``parts``; each is the
-    beginning of a transaction. Raises `StoreUnavailable`."""
+    """Return the positions that would divide the rows between two positions, if the whole shard were to have so many
+    ``parts``; each is the beginning of a transaction. Raises `StoreUnavailable`."""
     with connected(alias) as connection:
         known = generations.state(connection).generations
         found = [_position(known, *row) for row in _sample(connection, statements.SAMPLE_TRANSACTIONS)]
@@ -46,7 +46,7 @@ def size(alias: str) -> int:
 
 
 def divided(sample: Sequence[Key], parts: int) -> list[Key]:
-    """Where the second and each later part begins, none of them empty.
+    """Return the keys at which the second and each later part begins. No part is empty.
 
     >>> divided([5, 1, 4, 2, 6, 3], 3)
     [3, 5]

@@ -69,7 +69,7 @@ class Feed:
         return FeedPage(entries, max(after, state.position))
 
     def _entries(self, connection: BaseDatabaseWrapper, stretch: Stretch, limit: int) -> Iterator[list[FeedEntry]]:
-        """Those of a stretch, in portions of at most ``limit``."""
+        """Yield the entries of a stretch, in portions of at most ``limit``."""
         at = stretch.begin
         while at.transaction_id < stretch.end:
             window = self._next_window(stretch, at)
@@ -106,7 +106,8 @@ class Feed:
         return stretch._replace(begin=at, end=min(stretch.end, at.transaction_id + self._step))
 
     def _has_narrowed(self, window: Stretch) -> bool:
-        """Whether there is less to look at than this window, because it has more than one transaction."""
+        """Halve the next window. Return True if this window has more than one transaction, so that there is less to
+        look at."""
         self._step = max(1, _width(window) // 2)
         return _width(window) > 1
 

@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 
 def state(connection: BaseDatabaseWrapper) -> State:
-    """Where the store has come to; begins a new generation first if the database is another one.
+    """Return the state of the store. If the database is another one, a new generation is begun first.
 
     That waits for the transactions that are writing to the store, once after a restore. Else nothing is locked.
     """

@@ -1,4 +1,4 @@
-"""What every driver refuses, because the columns of the store cannot hold it."""
+"""Check ids and type names, for every driver: texts that the columns of the store cannot hold are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unstorable(record: StreamRecord) -> str:
 
 
 def holds(text: str) -> bool:
-    """Whether an id or a type name fits into its column; what does not is never found either."""
+    """Return True if an id or a type name fits into its column. One that does not is never found either."""
     if len(text) > MAX_ID_LENGTH or "\0" in text:
         return False
     try:

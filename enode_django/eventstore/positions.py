@@ -85,7 +85,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(generations: list[Begun], after: Position, before: Position) -> list[Stretch]:
-    """What lies between two positions, in order; ``generations`` are all there are, the oldest first.
+    """Return the stretches between two positions, in order. ``generations`` are all there are, the oldest first.
 
     >>> [(s.generation, s.begin.transaction_id, s.end) for s in stretches([FIRST, Begun(7, 90)], Position(0, 5), Position(7, 3))]
     [(0, 5, 9223372036854775807), (7, 0, 3)]

@@ -68,8 +68,8 @@ class PostgresEventStore:
         return 0
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
-        """As the port says. Raises `ShardMapOutdated` if this shard owns other buckets than it did when the call began,
-        or not those of all records."""
+        """Append as the port says. Raises `ShardMapOutdated` if this shard owns other buckets than it did when the call
+        began, or not those of all records."""
         if not records:
             return []
         claim = self._map.claim_of(self.alias)
@@ -91,7 +91,8 @@ class PostgresEventStore:
             return SlowAppend(connection, records, claim).run()
 
     def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> FetchedStreams:
-        """In chunks, each a query of its own, so that neither a long history nor a slow reader costs memory or locks.
+        """Return the streams in chunks, each read by a query of its own, so that neither a long history nor a slow
+        reader costs memory or locks.
 
         Asks the database when iterated, in the thread that iterates.
         """
@@ -162,7 +163,8 @@ class PostgresEventStore:
             generations.begin_generation(connection, last)
 
     def end_sessions(self, owner: str) -> int:
-        """As the port says; ``owner`` is the sessions' ``application_name``. Blocks up to 5 seconds for each to end."""
+        """End sessions as the port says. ``owner`` is the sessions' ``application_name``. Blocks up to 5 seconds for
+        each to end."""
         with self._connected():
             return end_sessions(self.alias, owner)
 
@@ -198,18 +200,19 @@ def _check_owned(records: Sequence[StreamRecord], claim: Claim) -> None:
 
 
 def _next_limit(chunk: Sequence[StreamRecord]) -> int:
-    """How many streams to ask for next: each query costs as much as a few hundred small rows, and large ones memory."""
+    """Return how many streams to ask for next: each query costs as much as a few hundred small rows, and large ones
+    memory."""
     average = sum(len(record.events) for record in chunk) // len(chunk)
     return max(1, min(_LARGEST_CHUNK, _CHUNK_BYTES // (average + 1)))
 
 
 def _by_aggregate(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[StreamRecord]]:
-    """Of rows that are sorted by aggregate."""
+    """Group rows that are sorted by aggregate."""
     return {root_id: list(streams) for root_id, streams in groupby(records_of(rows), _aggregate_root_id)}
 
 
 def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: Claim) -> bool:
-    """Whether all records were written; if the database, or its column widths, refuse any, none is."""
+    """Copy the records. Return True if all were written; if the database, or its column widths, refuse any, none is."""
     in_order = sorted(records, key=_aggregate_root_id)
     try:
         cursor = psycopg.Cursor(connection.connection)

@@ -78,7 +78,8 @@ class SlowAppend:
                     raise _Refused
 
     def _insert(self, pending: Sequence[int]) -> bool:
-        """Whether the rows now stored are a prefix per aggregate; if not, the cuts say what to leave out next time."""
+        """Insert the records. Return True if the rows now stored are a prefix per aggregate; if not, the cuts say what
+        to leave out next time."""
         columns = tuple(map(list, zip(*(self._records[position] for position in pending), strict=True)))
         inserted = set(execute(self._connection, statements.INSERT, columns))
         stored: dict[CommandKey, int] = {}

@@ -54,7 +54,8 @@ def execute_long(
     parameters: Sequence[object],
     loaders: Mapping[str, type[Loader]] = {},
 ) -> list[tuple[Any, ...]]:
-    """As `execute`, for many rows: they are taken while the server still works on others, where libpq can (from 17).
+    """Execute as `execute` does, for many rows: they are fetched while the server still works on others, where libpq
+    can (from 17).
 
     ``loaders`` decode types of the database in another way.
     """
@@ -99,7 +100,7 @@ def record_of(row: Iterable[Any]) -> StreamRecord:
 
 
 def records_of(rows: Iterable[Iterable[Any]]) -> list[StreamRecord]:
-    """As `record_of`, of the rows of one query: all have the time zone of its session."""
+    """Return the records of one query's rows, as `record_of` does: all have the time zone of its session."""
     records = list(map(make_record, rows))
     return records if records and records[0].created_at.tzinfo is UTC else list(map(record_of, records))
 

@@ -37,12 +37,12 @@ CHUNK_BYTES = 4 * 1024 * 1024
 TRIES = 15
 """After a failure, waiting for longer each time: 50 seconds in all."""
 RAW_TIMES_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
-"""What PostgreSQL counts its microseconds from."""
+"""The moment from which PostgreSQL counts its microseconds."""
 _RAW_TIMES: dict[str, type[Loader]] = {"timestamptz": Int8BinaryLoader}
 _CREATED_AT, _EVENTS, _METADATA = map(StreamRecord._fields.index, ("created_at", "events", "metadata"))
 
 Row = tuple[Any, ...]
-"""As a `StreamRecord`, ``created_at`` in the session's time zone."""
+"""The columns of a `StreamRecord`, with ``created_at`` in the session's time zone."""
 Condition = tuple[str, tuple[object, ...]]
 """SQL and its parameters."""
 
@@ -68,8 +68,8 @@ class Scan(NamedTuple):
 
 
 def scan(wanted: Scan, *, at_once: int = AT_ONCE, raw_times: bool = False) -> Iterator[Sequence[Row]]:
-    """In chunks of at most ``at_once`` rows and about `CHUNK_BYTES`, none empty; streams by (aggregate root id,
-    version), refusals in no order that is promised.
+    """Yield rows in chunks of at most ``at_once`` rows and about `CHUNK_BYTES`, none empty; streams by (aggregate root
+    id, version), refusals in no particular order.
 
     With ``raw_times`` the column ``created_at`` holds microseconds since `RAW_TIMES_BEGIN`, which costs a third less.
     Asks the database when iterated, in the thread that iterates. Raises `StoreUnavailable` when it has been away for
@@ -210,5 +210,5 @@ def _below(known: list[Begun], position: Position) -> tuple[int, int, int]:
 
 
 def _bytes(rows: Sequence[Row]) -> int:
-    """As the statements count them."""
+    """Return the bytes of the rows as the statements count them."""
     return sum(len(row[_EVENTS]) + len(row[_METADATA]) for row in rows)

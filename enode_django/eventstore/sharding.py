@@ -30,7 +30,8 @@ class ShardedEventStore:
         return self._map.place_of(aggregate_root_id)
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
-        """As the port says. If one shard is away, what others have stored is found there when it is sent again."""
+        """Append as the port says. If one shard is away, rows that others have stored are found there when the call is
+        repeated."""
         places = self._by_place(range(len(records)), lambda number: records[number].aggregate_root_id)
         if len(places) == 1:
             ((place, _),) = places.items()

@@ -1,4 +1,4 @@
-"""What a database error means to the event store, by its SQLSTATE and never by its text."""
+"""Classify database errors for the event store, by SQLSTATE and never by text."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _TOO_MUCH = ("54", "53200", "XX000")
 
 
 def sqlstate(error: BaseException) -> str:
-    """Of the driver's error, which Django may have wrapped; empty if the server did not speak."""
+    """Return the SQLSTATE of the driver's error, which Django may have wrapped; empty if the server sent none."""
     driver_error = _driver_error(error)
     return (driver_error.sqlstate or "") if isinstance(driver_error, psycopg.Error) else ""
 
 
 def is_data_error(error: BaseException) -> bool:
-    """Whether the database refuses what one of the rows holds: no use in sending it again."""
+    """Return True if the database refuses a value of one of the rows: sending it again is of no use."""
     return sqlstate(error).startswith(_DATA_CLASSES)
 
 
@@ -47,7 +47,7 @@ def may_be_too_much(error: BaseException) -> bool:
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether the same call may succeed later."""
+    """Return True if the same call may succeed later."""
     state = sqlstate(error)
     if state:
         return state.startswith(_UNAVAILABLE)

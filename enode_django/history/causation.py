@@ -1,4 +1,4 @@
-"""What led to a command, and what followed from it: command → events → commands …
+"""Find the causes of a command, and what followed from it: command → events → commands …
 
 A stored command names its cause: the event, the refusal or the command that it follows from. Upwards each cause is
 found by an index, since the id of an event is its place in the store. Downwards there is no index, and none is made for
@@ -31,7 +31,8 @@ from enode_django.serialization.registry import types
 
 
 class Limits(NamedTuple):
-    """How far to go up, how deep and how broad to go down, and how much to look at on the way."""
+    """The limits of a search: how far to go up, how deep and how broad to go down, and how much to look at on the
+    way."""
 
     ancestors: int = 20
     depth: int = 12
@@ -64,8 +65,8 @@ class Causation(NamedTuple):
 def causation(
     aggregate_root_id: str, version: int | None = None, *, command_id: str = "", limits: Limits = DEFAULT
 ) -> Causation:
-    """Of the command that made this version of the aggregate, or that has this id, as a refused one does. Raises
-    `AggregateNotFound` if there is no such row."""
+    """Return the causation of the command that made this version of the aggregate, or that has this id, as a refused
+    one does. Raises `AggregateNotFound` if there is no such row."""
     store = make_store()
     focus = _find(store, aggregate_root_id, version, command_id)
     cut: list[str] = []
@@ -157,7 +158,7 @@ class _Descent:
         return steps[:room]
 
     def _children(self, level: Sequence[Step]) -> list[Step]:
-        """Those that were not found before."""
+        """Return the following commands that were not found before."""
         causes = {cause for step in level for cause in step.causes}
         keys = dict.fromkeys(key for cause in causes for key in self._seen_next.get(cause, ()))
         keys.update(dict.fromkeys(self._derived(level)))
@@ -223,7 +224,7 @@ def _derived_keys(step: Step, happened: Happened) -> Iterator[CommandKey]:
 
 
 def _managers_of(happened: Happened) -> Iterator[ProcessManager]:
-    """Those that handle it; of what is no class any more, all may have."""
+    """Yield the process managers that handle it. If its class is gone, all of them may have handled it."""
     for one in subscribers.all():
         if isinstance(one, ProcessManager):
             handlers_of = one.refusal_handlers if happened.is_refusal else one.event_handlers

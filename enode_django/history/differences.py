@@ -1,4 +1,4 @@
-"""What is not the same in two plain values, as deep as maps and lists go. Pure."""
+"""Compare two plain values, as deep as maps and lists go. Pure."""
 
 from __future__ import annotations
 

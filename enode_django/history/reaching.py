@@ -31,7 +31,8 @@ class Reached(NamedTuple):
 
 
 def reached(aggregate_root_id: str) -> Sequence[Reached]:
-    """Of all subscribers that follow the aggregate's type, by name; raises `AggregateNotFound`."""
+    """Return how far all subscribers that follow the aggregate's type have come, by name. Raises
+    `AggregateNotFound`."""
     store = make_store()
     head = head_of(store, aggregate_root_id)
     (last,) = store.load_ranges({aggregate_root_id: (head - 1, head)})[aggregate_root_id]

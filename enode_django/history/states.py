@@ -49,7 +49,7 @@ def state_at(aggregate_root_id: str, version: int | None = None, *, most: int | 
 
 
 def difference(one: State, other: State) -> Sequence[Change]:
-    """What is to be changed in the first state to come to the second; they need not be of one aggregate."""
+    """Return the changes that turn the first state into the second; they need not be of one aggregate."""
     return list(differences(dict(one.fields), dict(other.fields)))
 
 

@@ -65,7 +65,7 @@ class Step(NamedTuple):
 
     @property
     def correlation_id(self) -> str:
-        """As all commands bear it that follow from this one."""
+        """Return the correlation id of all commands that follow from this one."""
         return self.metadata.correlation_id or self.command_id
 
     @property
@@ -85,12 +85,12 @@ def _happened(record: StreamRecord) -> Sequence[Happened]:
 
 
 def _text(name: object) -> str:
-    """Of a type name out of bytes that anybody may have written."""
+    """Return a type name as text. It may come from bytes that anybody has written."""
     return name if isinstance(name, str) else shown(name)
 
 
 class Place(NamedTuple):
-    """Of an event: whose, and in which version."""
+    """The place of an event: its aggregate and the version."""
 
     aggregate_root_id: str
     version: int

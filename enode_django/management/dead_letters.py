@@ -64,7 +64,7 @@ def letters_in(alias: str) -> QuerySet[Any]:
 
 
 def name_of(letter: DeadLetter) -> str:
-    """What `Choice` knows it by."""
+    """Return the name that `Choice` knows the letter by."""
     return letter.command_id or letter.key[:16]
 
 
@@ -111,7 +111,8 @@ def _delete(alias: str, letters: Sequence[DeadLetter]) -> int:
 
 
 def _message(letter: DeadLetter) -> bytes:
-    """What is to be sent. Whoever was told that the command failed was told so for good, so it is another one then."""
+    """Return the message to be sent. A sender who was told that the command failed was told so for good, so the message
+    gets another id then."""
     body = bytes(letter.body)
     if letter.is_answered:
         with suppress(EnodeError):  # what is no command is sent as it is: to workers that can read it by now

@@ -1,4 +1,4 @@
-"""What ``manage.py equeue`` does, by the name of its action: rows to show, from options as they were parsed."""
+"""The actions of ``manage.py equeue`` by name. Each turns parsed options into rows to show."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _port(text: str) -> int:
 
 
 def listening(options: Mapping[str, Any], name: str) -> Listening | None:
-    """What was chosen of `add_port`'s options."""
+    """Return the chosen address and port of `add_port`'s options; None if there is no port."""
     port = options[f"{name}_port"]
     return None if port is None else Listening(options[f"{name}_address"], port)
 

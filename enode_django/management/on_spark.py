@@ -1,4 +1,4 @@
-"""What commands that run on Spark have in common. PySpark is imported when it is needed."""
+"""Parts that commands on Spark share. PySpark is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_master(parser: CommandParser) -> None:
 
 @contextmanager
 def job_on_spark(kind: str, name: str, master: str | None) -> Iterator[tuple[SparkSession, RunningJob]]:
-    """What goes wrong in it becomes a `CommandError`."""
+    """Run a job on Spark. Its errors become a `CommandError`."""
     try:
         from enode_django.spark.session import spark_session  # raises SparkUnavailable where there is no PySpark
 

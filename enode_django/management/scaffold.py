@@ -1,4 +1,4 @@
-"""Where ``manage.py startaggregate`` puts what it writes. Nothing that exists is overwritten."""
+"""Find the places for the files of ``manage.py startaggregate``. Nothing that exists is overwritten."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Field(NamedTuple):
 
 
 def parse_fields(texts: Sequence[str]) -> list[Field]:
-    """Of ``name:type`` each. Raises `CommandError` for one that no aggregate can have."""
+    """Parse fields given as ``name:type``. Raises `CommandError` for one that no aggregate can have."""
     fields = [_parse(text) for text in texts]
     names = [field.name for field in fields]
     for name in names:

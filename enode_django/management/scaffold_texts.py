@@ -177,7 +177,7 @@ class {root}Tests(SimpleTestCase):
 
 
 def _imports(fields: Sequence[Field], *, with_examples: bool = False) -> str:
-    """Of the standard library, with an empty line behind them."""
+    """Return imports of the standard library, with an empty line behind them."""
     wanted: dict[str, set[str]] = {}
     for field in fields:
         if field.kind.module:

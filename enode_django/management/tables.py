@@ -22,8 +22,7 @@ def preview(body: bytes, width: int = BODY_WIDTH) -> str:
     >>> preview(b"caf\\xc3\\xa9 \\xff\\n"), preview(b"x" * 9, 4)
     ('café \\\\xff\\\\n', 'xxx…')
     """
-    text = body[: width * 4].decode(errors="backslashreplace")
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    printable = _printable(body[: width * 4].decode(errors="backslashreplace"))
     return printable if len(printable) <= width and len(body) <= width * 4 else f"{printable[: width - 1]}…"
 
 
@@ -69,7 +68,16 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
+        return _printable(", ".join(map(str, value)))
     if isinstance(value, datetime):
         return value.isoformat(" ", "seconds")
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    return f"{value:.1f}" if isinstance(value, float) else _printable(str(value))
+
+
+def _printable(text: str) -> str:
+    """Escape what would break a line, or control the terminal: texts may come out of anybody's message."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()

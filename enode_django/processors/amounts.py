@@ -1,4 +1,4 @@
-"""How many bytes go between a worker's threads at once. Pure."""
+"""Limits in bytes for what goes between a worker's threads at once. Pure."""
 
 from __future__ import annotations
 

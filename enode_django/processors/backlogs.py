@@ -1,4 +1,4 @@
-"""How much of what was pulled is unfinished, shard by shard."""
+"""Count pulled commands that are unfinished, shard by shard."""
 
 from __future__ import annotations
 

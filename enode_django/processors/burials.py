@@ -22,7 +22,8 @@ class Burial(NamedTuple):
 
 
 class Burials:
-    """What cannot be told now is told later: until then, or until its leases end, nobody gets a dead worker's queues.
+    """Buries dead workers, and tries again later if the queue cannot be told now: until then, or until its leases end,
+    nobody gets a dead worker's queues.
 
     ``groups`` are the consumer groups that the workers are members of, all on ``topic``. Used by one thread; `tick`
     blocks on the transport.

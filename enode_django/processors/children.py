@@ -33,7 +33,8 @@ PRELOADED = [
     *("enode_django.processors.pipeline", "enode_django.processors.event_pipeline", "enode_django.processors.worker"),
     *("enode_django.equeue.transports.redis_streams", "enode_django.equeue.transports.broker"),
 ]
-"""What is not installed, or not found from the working directory, is left to each process."""
+"""Modules to preload. Those that are not installed, or not found from the working directory, are left to each
+process."""
 
 LONGEST_DIRECTORY = 60
 """Bytes of its path: a socket has 108, and its own name and that of a directory are behind it."""
@@ -144,8 +145,8 @@ def _can_hold_a_socket() -> bool:
 
 @contextmanager
 def stop_signals_blocked() -> Iterator[None]:
-    """For starting a process. The mask is inherited, so that a signal to the whole group ends neither a process that
-    has not got as far as to handle it, nor the one that forks: whoever is started lifts it."""
+    """Block the stop signals while a process is started. The mask is inherited, so that a signal to the whole group
+    ends neither a process that cannot handle it yet, nor the one that forks. The started process lifts it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield

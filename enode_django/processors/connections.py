@@ -1,4 +1,4 @@
-"""How many database connections the workers of one ``runprocessors`` may open."""
+"""Count the database connections that the workers of one ``runprocessors`` may open."""
 
 from __future__ import annotations
 

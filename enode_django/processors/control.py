@@ -1,4 +1,4 @@
-"""What supervisor and worker say to each other through their pipe: msgpack, one message a frame."""
+"""Messages between supervisor and worker through their pipe: msgpack, one message a frame."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enode_django.serialization.plain import pack, unpack
 
 
 class Role(StrEnum):
-    """What a worker does: handle commands, or let the subscribers follow the events."""
+    """The work of a worker: to handle commands, or to let the subscribers follow the events."""
 
     COMMAND = "command"
     EVENT = "event"

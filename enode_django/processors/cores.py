@@ -1,4 +1,4 @@
-"""How many cores this process may use: not what the machine has, but what affinity and cgroup leave."""
+"""Count the cores that this process may use: those that affinity and cgroup leave."""
 
 from __future__ import annotations
 

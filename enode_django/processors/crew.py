@@ -111,13 +111,13 @@ class Crew:
 
     @property
     def beating(self) -> int:
-        """How many have shown a sign of life lately."""
+        """Return how many workers have shown a sign of life lately."""
         now = time.monotonic()
         return sum(1 for worker in self.workers if worker.last_beat and now - worker.last_beat <= BEATS_WITHIN)
 
     @property
     def failing(self) -> int:
-        """How many do not live long enough to be of use, however often they are started."""
+        """Return how many workers are of no use because they die soon after each start."""
         now = time.monotonic()
         started = {number: worker.started for number, worker in self._workers.items()}
         lives = ((tries, now - started.get(number, now)) for number, (_, tries) in self._restarts.items())
@@ -133,7 +133,7 @@ class Crew:
         return [worker.process.pid for worker in self.workers if worker.process.pid is not None]
 
     def reports(self) -> list[dict[str, Any]]:
-        """What all workers have done, ended ones too."""
+        """Return the reports of all workers, ended ones too."""
         return [self._past, *(worker.report for worker in self.workers)]
 
     # -- starting and watching ------------------------------------------------------------------------------------
@@ -245,8 +245,8 @@ def _restart_delay(tries: int) -> float:
 
 
 def is_failing(tries: int, lived: float) -> bool:
-    """Whether a worker that was started so often in a row, after short lives, and lives for so many seconds now (0 if
-    it is not started yet), is of no use.
+    """Return True if a worker is of no use that was started so often in a row, after short lives, and has lived for so
+    many seconds now (0 if it is not started yet).
 
     >>> is_failing(FAILING_AFTER, 3.0), is_failing(FAILING_AFTER, 30.0), is_failing(FAILING_AFTER - 1, 0.0)
     (True, False, False)

@@ -49,7 +49,7 @@ JOIN_TIMEOUT = 4.0
 
 
 class Follows(Protocol):
-    """What a worker needs of `enode_django.eventing.follower.Follower`. All of it is used by one thread."""
+    """The part of `enode_django.eventing.follower.Follower` that a worker needs. All of it is used by one thread."""
 
     handled: int
     parked: int
@@ -60,10 +60,10 @@ class Follows(Protocol):
 
     @property
     def held(self) -> int:
-        """How many pulled messages are set aside, not finished."""
+        """Return how many pulled messages are set aside and not finished."""
 
     def held_in(self, window: OffsetWindow) -> int:
-        """As `held`, of one window."""
+        """Return how many pulled messages of one window are set aside and not finished."""
 
     def handle(self, pulled: Sequence[PulledMessages]) -> None: ...
 
@@ -186,7 +186,7 @@ class Following:
             )
 
     def _end_sessions(self, owner: str) -> int:
-        """In the event store, and where the subscriber's tables are. Raises `EnodeError`."""
+        """End the sessions in the event store, and in the database of the subscriber's tables. Raises `EnodeError`."""
         ended = sum(self._end_sessions_in(shard, owner) for shard in self._store.shards)
         alias = self._subscriber.database
         try:
@@ -212,8 +212,8 @@ class Following:
         return wait if due is None else min(wait, max(0.0, due - time.monotonic()))
 
     def _until_it_works(self, call: Callable[[], Value]) -> Value:
-        """For what must not be left half done: nobody pulls the same messages again as long as this worker lives.
-        Raises what is not retriable, and the last error when the thread is told to stop."""
+        """Repeat a call that must not be left half done: nobody pulls the same messages again as long as this worker
+        lives. Raises errors that are not retriable, and the last error when the thread is told to stop."""
         for delay in delays():
             try:
                 return call()

@@ -1,4 +1,4 @@
-"""How Python's cycle collector and the allocator under it are set in a worker.
+"""Set Python's cycle collector and the allocator under it for a worker.
 
 What is under way between the mailboxes survives every young collection without ever being part of a cycle, so with
 the interpreter's defaults a third of a worker's time goes into looking through it again and again.

@@ -1,4 +1,4 @@
-"""How often a measured value lay where, in buckets that add up over workers and hosts."""
+"""Count measured values in buckets that add up over workers and hosts."""
 
 from __future__ import annotations
 

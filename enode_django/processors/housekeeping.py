@@ -1,10 +1,11 @@
-"""What a worker does on timers: membership, leases, offsets, trimming, old refusals."""
+"""The duties of a worker on timers: membership, leases, offsets, trimming, old refusals."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -12,9 +13,10 @@ from django.db import close_old_connections
 
 from enode_django.conf import Conf
 from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.transports.base import Transport
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.dead_letters import DeadLetters
-from enode_django.exceptions import EnodeError
+from enode_django.exceptions import EnodeError, UnknownTopic
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -55,24 +57,39 @@ class Housekeeper:
                     logger.warning("%s: %s", getattr(duty, "func", duty).__name__, error)
 
 
-def queue_keepers(conf: Conf, consumers: Sequence[QueueConsumer]) -> Mapping[str, Housekeeper]:
-    """For consumers of one topic, by names of threads, each of which needs one of its own: leases and sessions run out
-    while a call waits for its answer, so they wait for no other call. One trims for all."""
+def queue_keepers(
+    conf: Conf, consumers: Sequence[QueueConsumer], *, trim_more: Callable[[], None] = lambda: None
+) -> Mapping[str, Housekeeper]:
+    """Return housekeepers for consumers of one topic, by names of threads. Each needs a thread of its own: leases and
+    sessions run out while a call waits for its answer, so they wait for no other call. One consumer trims for all, and
+    then calls ``trim_more``."""
     duties: dict[str, list[Duty]] = {
         "enode-keeper-leases": [(conf.LEASE / 4, consumer.renew) for consumer in consumers],
         "enode-keeper-members": [(min(JOIN_INTERVAL, conf.LEASE / 4), consumer.join) for consumer in consumers],
         "enode-keeper-offsets": [
             *[(conf.COMMIT_INTERVAL, consumer.commit) for consumer in consumers],
-            *[(TRIM_INTERVAL, consumer.trim) for consumer in consumers[:1]],
+            *[(TRIM_INTERVAL, trim) for consumer in consumers[:1] for trim in (consumer.trim, trim_more)],
         ],
     }
     return {name: Housekeeper(of_thread) for name, of_thread in duties.items() if of_thread}
 
 
+def trimming(consumer: QueueConsumer, transport: Transport, topic: str) -> Callable[[], None]:
+    """Return a duty that trims another topic than the consumer's, which maybe nobody consumes: then nobody else would.
+    One worker of all does it, the one that owns the first queue."""
+
+    def trim_topic() -> None:
+        if 0 in consumer.owned:
+            with suppress(UnknownTopic):  # nothing was sent to it yet
+                transport.trim(topic)
+
+    return trim_topic
+
+
 def store_duties(
     conf: Conf, consumer: QueueConsumer, store: EventStore, dead_letters: Sequence[DeadLetters]
 ) -> Sequence[Duty]:
-    """For another thread than those of the `queue_keepers`, which must not wait for the store."""
+    """Return duties that wait for the store, for another thread than those of the `queue_keepers`."""
 
     def before(days: float | None) -> datetime | None:
         """None if nothing is to be deleted here: one worker of all does it, the one that owns the first queue."""

@@ -1,4 +1,4 @@
-"""What log records say of the command or the subscriber they come from, and the console of ``runprocessors``."""
+"""Add the command or the subscriber to log records, and set up the console of ``runprocessors``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ FORMAT = "%(asctime)s %(levelname)s %(processName)s %(name)s: %(message)s%(enode
 
 
 class AddContext(logging.Filter):
-    """For handlers of log records: lets all of them through, and gives them ``command_id``, ``aggregate_root_id``,
-    ``subscriber`` and ``correlation_id``, where these are known and the record does not have them already (``extra``).
+    """A filter for handlers of log records: lets all of them through, and gives them ``command_id``,
+    ``aggregate_root_id``, ``subscriber`` and ``correlation_id``, where these are known and the record does not have
+    them already (``extra``).
 
     They are those of the command that is being handled, of the subscriber that is running, and of the request.
     """
@@ -32,7 +33,7 @@ class AddContext(logging.Filter):
 
 
 class AddContextText(AddContext):
-    """As `AddContext`, and ``enode`` is all of them as one text, empty if there are none."""
+    """Adds the context as `AddContext` does, and ``enode`` with all of it as one text, empty if there is none."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         super().filter(record)

@@ -39,8 +39,8 @@ CommandItem = Commands | Outcomes | Taken
 
 
 class Sized(NamedTuple, Generic[Item]):
-    """What an event mailbox or the publisher gets, with the bytes that were taken of a room for it: who is done with it
-    gives them back."""
+    """Items for an event mailbox or the publisher, with the bytes that were taken of a room for them. Whoever is done
+    with the items gives the bytes back."""
 
     items: Sequence[Item]
     size: int
@@ -75,8 +75,8 @@ def divided(batch: Sized[Entry], most: int, most_bytes: int) -> Iterable[Sized[E
 
 
 def offsets_of(boxes: Sequence[Mailbox[Any]]) -> dict[str, dict[str, int]]:
-    """How much was ever posted into each mailbox, and taken from it. What is taken is read first, so that it never
-    looks as if more had been taken than posted."""
+    """Return how many items were ever posted into each mailbox and taken from it. The taken ones are read first, so
+    that they never seem to be more than the posted ones."""
     taken = [box.consume_offset for box in boxes]
     return {
         box.name.removeprefix("enode-"): {MAX_OFFSET: box.max_offset, CONSUME_OFFSET: offset}

@@ -1,4 +1,4 @@
-"""How long commands take, and how they end: measured batch by batch, so that no command waits for it."""
+"""Measure how long commands take, and how they end: batch by batch, so that no command waits for it."""
 
 from __future__ import annotations
 

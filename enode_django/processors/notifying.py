@@ -1,4 +1,4 @@
-"""What a service says to systemd: that it is ready, that it lives, that it stops. See sd_notify(3)."""
+"""Tell systemd that a service is ready, that it lives, that it stops. See sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Notifier:
             self._is_stopping = self._send("STOPPING=1")
 
     def _send(self, text: str) -> bool:
-        """Whether it need not be said again: systemd may be too busy to take it."""
+        """Send a text. Return False if systemd could not take it, so that it has to be sent again."""
         if self._socket is None:
             return True
         try:
@@ -62,7 +62,7 @@ class Notifier:
 
 
 def forget_systemd(environment: MutableMapping[str, str] = os.environ) -> None:
-    """In a process that is not to speak for the service, nor any of its children."""
+    """Forget systemd in a process that must not speak for the service, nor any of its children."""
     for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         environment.pop(name, None)
 

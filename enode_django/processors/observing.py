@@ -1,4 +1,4 @@
-"""What is known of one ``runprocessors`` at this moment, for reports, metrics and health probes."""
+"""Observe one ``runprocessors``, for reports, metrics and health probes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Observations:
         return {**self._report, **(of_queue or {}), **of_store}
 
     def _ask_store(self) -> int:
-        """How many dead letters there are."""
+        """Return how many dead letters there are."""
         for shard in self._store.shards:
             shard.heads(["?"])
         return sum(letters.count() for letters in self._dead_letters)

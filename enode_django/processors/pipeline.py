@@ -45,7 +45,7 @@ from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
 from enode_django.processors.amounts import FIRST_LOOKUP, HANDLE_BYTES, LOOKUP_BYTES, size_of_entries
 from enode_django.processors.backlogs import ShardBacklogs
-from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties
+from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties, trimming
 from enode_django.processors.mail import (
     CommandItem,
     Commands,
@@ -129,7 +129,9 @@ class Pipeline:
             persist=until_it_works,
             commit=lambda: until_it_works(self.consumer.commit),
         )
-        self._keepers = queue_keepers(conf, [self.consumer])
+        self._keepers = queue_keepers(
+            conf, [self.consumer], trim_more=trimming(self.consumer, transport, conf.EVENT_TOPIC)
+        )
         self._pruner = Housekeeper(store_duties(conf, self.consumer, store, self._dead_letters))
         self._commands: list[Mailbox[CommandItem]] = [
             Mailbox(f"enode-commands-{n}", command_weight) for n in range(self._router.command_mailboxes)
@@ -297,7 +299,7 @@ class Pipeline:
             self._backlogs.note(window, self._route(self._intake.receive(window, offsets, bodies)))
 
     def _left_in(self, window: OffsetWindow) -> int:
-        """How many commands of this lease nobody is at work on."""
+        """Return how many commands of this lease nobody is at work on."""
         return self._intake.delayed_in(window) + sum(one.postponed_in(window) for one in self._processors)
 
     def _paused(self) -> frozenset[int]:

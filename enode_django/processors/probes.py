@@ -1,4 +1,4 @@
-"""What the health port of ``runprocessors`` and ``runbroker`` shows."""
+"""The pages of the health port of ``runprocessors`` and ``runbroker``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Reasons = Callable[[], list[str]]
 
 
 class Listening(NamedTuple):
-    """Where pages are to be had."""
+    """The address at which pages are served."""
 
     address: str
     port: int

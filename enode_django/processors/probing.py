@@ -24,10 +24,10 @@ MAX_CONNECTIONS = 64
 MAX_REQUEST = 8192
 """Bytes of a request's head; its body is never read."""
 SECONDS = 5.0
-"""For a whole exchange."""
+"""Seconds that a whole exchange may take."""
 STOP_SECONDS = 2.0
 _TURNS = 10
-"""Of the loop: more than asyncio needs from accepting a connection to serving it."""
+"""Turns of the loop: more than asyncio needs from accepting a connection to serving it."""
 
 
 class Page(NamedTuple):
@@ -141,7 +141,7 @@ def _request(head: bytes) -> tuple[str, str]:
 
 
 def verdict(reasons: list[str]) -> Page:
-    """Of a health probe: why not, one reason a line."""
+    """Return the page of a health probe: the reasons against it, one a line."""
     if not reasons:
         return Page(b"ok\n")
     return Page("".join(f"{reason}\n" for reason in reasons).encode(), HTTPStatus.SERVICE_UNAVAILABLE)

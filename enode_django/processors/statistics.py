@@ -1,4 +1,4 @@
-"""What a worker has done so far, for the supervisor's report. ``docs/reference/metrics.md`` explains the names."""
+"""Count the work of a worker, for the supervisor's report. ``docs/reference/metrics.md`` explains the names."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PEAKS = frozenset({"largest_batch", "peak_memory"})
 LAG = "lag"
 MAX_OFFSET, CONSUME_OFFSET = "max_offset", "consume_offset"
 MOMENTARY = frozenset({"cached_aggregates", "unfinished", "waiting_for_help", LAG, MAX_OFFSET, CONSUME_OFFSET})
-"""What a worker that has ended does not have any more."""
+"""Names of figures that a worker loses when it ends."""
 
 
 class Outcomes(NamedTuple):
-    """How the commands of a batch have ended; ``failed`` were refused, or are their sender's mistake, and ``crashed``
-    ended by any other exception."""
+    """The outcomes of a batch's commands. ``failed`` were refused, or are their sender's mistake, and ``crashed`` ended
+    by any other exception."""
 
     succeeded: int
     unchanged: int
@@ -47,7 +47,7 @@ class Statistics:
         self.conflicts = 0
         self.published = 0
         self.gauges: dict[str, Callable[[], int]] = {}
-        """What is asked when a report is made."""
+        """Functions that are called when a report is made, by the names of their figures."""
         self.mailboxes: Callable[[], Mapping[str, Mapping[str, int]]] = dict
         """Asked then, too: of each mailbox, by its name, ``max_offset`` and ``consume_offset``."""
         self._clock = clock
@@ -81,8 +81,8 @@ class Statistics:
         self.published += published
 
     def set_followed(self, subscriber: str, handled: int, parked: int, behind_since: float | None = None) -> None:
-        """How many event streams a subscriber has handled, and how many aggregates it has parked, so far; and when the
-        oldest stream was stored that it has pulled and not handled, as a time of the clock (None: it has none)."""
+        """Set how many event streams a subscriber has handled, and how many aggregates it has parked, so far; and when
+        the oldest stream was stored that it has pulled and not handled, as a time of the clock (None: it has none)."""
         self._followed[subscriber] = _Followed(handled, parked, behind_since)
 
     def report(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def add_reports(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def without_momentary(report: dict[str, Any]) -> dict[str, Any]:
-    """What stays of a worker's report when it has ended.
+    """Return the part of a worker's report that stays when it has ended.
 
     >>> without_momentary({"finished": 2, "unfinished": 1, "subscribers": {"a": {"handled": 1, "lag": 2.0}}})
     {'finished': 2, 'subscribers': {'a': {'handled': 1}}}

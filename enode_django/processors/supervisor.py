@@ -117,7 +117,7 @@ class Supervisor:
         return 0 if clean else 1
 
     def report(self) -> dict[str, Any]:
-        """What all workers have done, ended ones too, and who lives."""
+        """Return the sums over all workers, ended ones too, and the process ids of those that live."""
         pids = {role: [pid for crew in self._crews if crew.role is role for pid in crew.pids()] for role in Role}
         return {
             **add_reports(report for crew in self._crews for report in crew.reports()),

@@ -9,7 +9,7 @@ from enode_django.commanding.processor import IDLE
 
 
 def ended_well(status: int | None, notes: Iterable[int]) -> bool:
-    """Whether a worker has drained and ended. A command that ends its process with status 0 leaves its note."""
+    """Return True if a worker has drained and ended. A command that ends its process with status 0 leaves its note."""
     return status == 0 and not any(position != IDLE for position in notes)
 
 

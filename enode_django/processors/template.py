@@ -82,7 +82,7 @@ def why_not() -> str | None:
 
 
 def _connections() -> list[str]:
-    """Those that this process has opened or inherited, its standard streams apart."""
+    """Return the connections that this process has opened or inherited, except its standard streams."""
     found = []
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the directory itself, while it is listed
@@ -263,7 +263,7 @@ def _serve(requests: socket.socket, supervisors: socket.socket) -> None:
 
 
 def _start(job: Job, received: list[int], not_for_it: list[int]) -> list[_Running]:
-    """Where it cannot be done, the end of the pipe tells the supervisor."""
+    """Start a process for the job. If that fails, the end of the pipe tells the supervisor."""
     connection, memory, writable = received
     status = Connection(writable, readable=False)
     try:

@@ -17,6 +17,6 @@ class Wakeup:
         self._writer.send_bytes(b"!")
 
     def wait(self, objects: Iterable[Connection | int], timeout: float) -> None:
-        """Until one of these can be read from, `wake` is called, or so many seconds are over."""
+        """Wait until one of these can be read from, `wake` is called, or so many seconds are over."""
         if self._reader in wait([self._reader, *objects], timeout):
             self._reader.recv_bytes()

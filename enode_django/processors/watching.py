@@ -1,5 +1,5 @@
-"""What a supervisor does beside supervising, each thing in a thread of its own: a database or a queue that does not
-answer must never keep it from its workers."""
+"""Duties of a supervisor beside supervising, each in a thread of its own: a database or a queue that does not answer
+must never keep it from its workers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Watch(Generic[Answer]):
         return not self._thread.is_alive()
 
     def has_answered(self, within: float) -> bool:
-        """Whether there was an answer in so many seconds before now."""
+        """Return True if there was an answer in so many seconds before now."""
         return self.answered_at is not None and time.monotonic() - self.answered_at <= within
 
     def _run(self) -> None:

@@ -40,7 +40,7 @@ class CatchingUp:
         self._engine = engine
 
     def run(self) -> None:
-        """In rounds, each of what came during the one before, until little is left."""
+        """Catch up in rounds, each with what came during the one before, until little is left."""
         last = 0
         for number in range(1, ROUNDS + 1):
             done = self._round(number, last)
@@ -67,8 +67,9 @@ class CatchingUp:
         self.total += self._engine.catch_up(self.shadow, todo)
 
     def finish(self) -> None:
-        """With everything that is stored, to be called when nobody writes to the tables in use; does not wait for what
-        is away. Raises `TooMuchLeft`. It is not counted, since the transaction may be tried again."""
+        """Catch up with everything that is stored. Call it when nobody writes to the tables in use; it does not wait
+        for a database that is away. Raises `TooMuchLeft`. It is not counted, since the transaction may be tried
+        again."""
         everything = dict.fromkeys(self.positions, END)
         with replayer(self.shadow, once) as replaying:
             todo = list(islice(_behind(self.store, replaying, self.positions, everything), MOST + 1))

@@ -73,7 +73,7 @@ class Generation(NamedTuple):
         return cls(shadow.schema, shadow.generation)
 
     def place(self, table: str) -> str:
-        """Of the table, as a statement with parameters has it."""
+        """Return the table's quoted name, with `%` doubled for parameterised statements."""
         return (quoted(self.schema, table) if self.schema else quoted(table)).replace("%", "%%")
 
 
@@ -103,7 +103,7 @@ def _value(fields: Mapping[str, Any], name: str) -> str:
 
 
 class Lag(NamedTuple):
-    """How far an aggregate has come in one generation, and in the other: farther."""
+    """An aggregate that one generation has handled up to version ``one``, and the other farther."""
 
     aggregate_root_id: str
     one: int
@@ -131,7 +131,7 @@ class Comparison(NamedTuple):
 
 
 def compare(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> Comparison:
-    """Of the rows of all aggregates, or of these, of which ``one`` has no others.
+    """Compare the rows of all aggregates, or of these, of which ``one`` has no others.
 
     A table whose rows nobody can attribute is compared as a whole, and only if all aggregates have come equally far.
     """
@@ -180,7 +180,7 @@ def _asked(
 
 
 def lagging(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> list[Lag]:
-    """Of all aggregates, or of these."""
+    """Return the aggregates, of all or of these, in which ``one`` is behind ``other``."""
     one_reached, one_parameters = reached(target, one)
     other_reached, other_parameters = reached(target, other)
     statement = _LAGGING.format(one_reached=one_reached, other_reached=other_reached)

@@ -1,4 +1,5 @@
-"""What a table is like, read from PostgreSQL's catalogue, so that another one like it can be made under its own names.
+"""Read the definition of a table from PostgreSQL's catalogue, so that another one like it can be made under its own
+names.
 
 ``CREATE TABLE … (LIKE … INCLUDING ALL)`` gives indexes and constraints other names than those that a migration will
 look for. So columns are taken over with LIKE, and everything that has a name is made from its definition.
@@ -130,7 +131,7 @@ class Statistics(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Of the table, or with ``column`` (quoted) of that column; ``grantee`` is quoted."""
+    """A grant on the table, or with ``column`` (quoted) on that column; ``grantee`` is quoted."""
 
     column: str
     privilege: str
@@ -139,7 +140,7 @@ class Grant(NamedTuple):
 
 
 class OwnSequence(NamedTuple):
-    """Of an identity or serial column."""
+    """A sequence of an identity or serial column."""
 
     column: str
     name: str
@@ -176,7 +177,7 @@ class Table(NamedTuple):
 
     @property
     def shape(self) -> Mapping[str, Any]:
-        """What it is like, in short, as JSON knows it."""
+        """Return a short description of the table, as JSON knows it."""
         return {
             "columns": [list(column[:5]) for column in self.columns],
             "constraints": sorted(constraint.name for constraint in self.constraints),
@@ -184,12 +185,12 @@ class Table(NamedTuple):
         }
 
     def differences(self, other: Table) -> list[str]:
-        """In what the two are not alike, wherever they lie: names of fields. Pure."""
+        """Return the names of the fields in which the two tables differ, wherever they lie. Pure."""
         one, two = self._likeness(self.prefix), other._likeness(self.prefix)
         return [name for name in one if one[name] != two[name]]
 
     def _likeness(self, prefix: str) -> dict[str, Any]:
-        """As it would be described in the schema of that prefix, without oids."""
+        """Return the table as it would be described in the schema of that prefix, without oids."""
         alike = self._replace(
             constraints=[constraint._replace(references=0) for constraint in self.constraints],
             sequences=[sequence._replace(oid=0) for sequence in self.sequences],
@@ -254,7 +255,7 @@ def _fetch(alias: str, statement: str, oid: int) -> list[Any]:
 
 
 def quoted(*names: str) -> str:
-    """As PostgreSQL takes an identifier, joined by points.
+    """Return names as a quoted PostgreSQL identifier, joined by points.
 
     >>> quoted("public", 'a "table"')
     '"public"."a ""table\"""'
@@ -264,8 +265,8 @@ def quoted(*names: str) -> str:
 
 @contextmanager
 def search_path(alias: str, path: str) -> Iterator[None]:
-    """In the block unqualified names mean what lies in these schemas (quoted, separated by commas). To be used in a
-    transaction; if it raises, whoever catches that has to roll back."""
+    """Let unqualified names mean tables of these schemas (quoted, separated by commas) inside the block. For use in a
+    transaction; whoever catches an error of the block has to roll back."""
     (before,) = execute(alias, "SELECT current_setting('search_path')", ()).fetchone() or ("",)
     execute(alias, _SET_PATH, (path,))
     yield

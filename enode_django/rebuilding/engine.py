@@ -16,7 +16,7 @@ from enode_django.runtime import make_store
 
 
 class Plan(NamedTuple):
-    """What is to be replayed into a shadow: the streams of aggregates of these types (stored names) below the
+    """The streams to be replayed into a shadow: those of aggregates of these types (stored names) below the
     ``horizon``, a position for each shard by its number; from an archive, if there is one, and the rest from the
     store."""
 
@@ -35,7 +35,7 @@ class Engine(Protocol):
 
 
 class InProcess:
-    """In the calling thread, for small stores: it needs no Spark."""
+    """Replays in the calling thread, for small stores. It needs no Spark."""
 
     def replay(self, plan: Plan, report: Report) -> Replayed:
         if plan.archive is not None:

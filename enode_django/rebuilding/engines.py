@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NO_MASTER = "none"
-"""In the place of a master: this process does the work."""
+"""The name that stands for no master: this process does the work."""
 
 
 @contextmanager

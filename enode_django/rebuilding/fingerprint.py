@@ -1,4 +1,4 @@
-"""What the rows of a projection depend on besides the events: the code of its handlers, as one short text."""
+"""The fingerprint of a projection's code: its rows depend on that and on the events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def fingerprint_of(projection: ModelProjection[Any] | Projection) -> str:
 
 
 def is_other_code(one: str, other: str) -> bool:
-    """Whether two fingerprints tell of different code; made by two versions of Python they tell nothing.
+    """Return True if two fingerprints stand for different code. Fingerprints by two versions of Python cannot be
+    compared.
 
     >>> is_other_code("cpython-311:ab", "cpython-311:cd"), is_other_code("cpython-311:ab", "cpython-312:cd")
     (True, False)

@@ -31,15 +31,15 @@ _REVOKE = """
 
 
 def make_tables(alias: str, schema: str, tables: Mapping[str, Table]) -> None:
-    """In the schema, which exists; to be called in a transaction. They belong to the same owners, and everybody may do
-    with them what they may with these."""
+    """Make the tables in the schema, which exists. For use in a transaction. The new tables have the owners and grants
+    of the given ones."""
     with search_path(alias, ""):
         for statement in statements(schema, tables.values()):
             execute(alias, statement, None)
 
 
 def statements(schema: str, tables: Iterable[Table]) -> Iterator[str]:
-    """What makes the tables; foreign keys come last, since they may point to each other. Pure."""
+    """Yield the statements that make the tables. Foreign keys come last, since they may point to each other. Pure."""
     known = list(tables)
     for table in known:
         yield from _bare(schema, table)
@@ -68,7 +68,7 @@ def _bare(schema: str, table: Table) -> Iterator[str]:
 
 
 def _column(table: str, column: Column) -> Iterator[str]:
-    """What is not taken over with the column."""
+    """Yield the statements for properties that are not taken over with the column."""
     if column.statistics >= 0:
         yield f"ALTER TABLE {table} ALTER {quoted(column.name)} SET STATISTICS {column.statistics}"
     if column.options:
@@ -111,7 +111,7 @@ def _constraint(table: str, constraint: Constraint, definition: str) -> Iterator
 
 
 def _constraints(schema: str, table: Table) -> Iterator[str]:
-    """Those that are not null came along with the columns."""
+    """Yield the statements for constraints. Those that forbid null came along with the columns."""
     name = quoted(schema, table.name)
     for constraint in table.constraints:
         if constraint.kind not in "fn":
@@ -168,7 +168,7 @@ def _grant(grant: Grant, on: str) -> str:
 
 
 def literal(text: str) -> str:
-    """As PostgreSQL takes a text, whatever ``standard_conforming_strings`` says.
+    """Return the text as a PostgreSQL literal, whatever ``standard_conforming_strings`` says.
 
     >>> print(literal("it's"), literal("a\\\\b"))
     'it''s' E'a\\\\b'

@@ -78,7 +78,8 @@ _QUESTIONS = (_FOREIGN_KEYS, _TRIGGERS, _RULES, _PUBLICATIONS, _VIEWS, _DEPENDEN
 
 
 def obstacles(alias: str, names: Sequence[str], tables: Mapping[str, Table]) -> Iterator[str]:
-    """In words, of the tables with these names; ``tables`` are those of them that exist. Changes nothing."""
+    """Yield obstacles in words, for the tables with these names; ``tables`` are those of them that exist. Changes
+    nothing."""
     allowed, user, database = execute(alias, _MAY_MAKE_SCHEMAS, ()).fetchone() or (False, "", "")
     if not allowed:
         yield f"{user} may not make schemas in the database {database}: GRANT CREATE ON DATABASE {database} TO {user}"

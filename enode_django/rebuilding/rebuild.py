@@ -51,7 +51,7 @@ LOOKS = 25
 
 
 class Rebuilt(NamedTuple):
-    """What came of it. ``comparison`` is with the tables that were in use."""
+    """The result of a rebuild. ``comparison`` is with the tables that were in use."""
 
     replayed: Replayed
     comparison: Comparison
@@ -59,7 +59,7 @@ class Rebuilt(NamedTuple):
     seconds: float
 
     def figures(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """Return the figures as JSON knows them."""
         return {
             "streams": self.replayed.streams,
             "aggregates": self.replayed.aggregates,
@@ -74,7 +74,7 @@ class Rebuilt(NamedTuple):
 
 
 def plan(name: str) -> Target:
-    """What would be rebuilt. Raises `UnknownSubscriber`, and `RebuildError` with everything that stands in the way."""
+    """Return the target of a rebuild. Raises `UnknownSubscriber`, and `RebuildError` with all obstacles."""
     target = Target.of(name)
     check_volatile(target)
     target.check()
@@ -201,7 +201,7 @@ def _check_sample(target: Target, record: Rebuild, shadow: Shadow, count: int, r
 
 @contextmanager
 def _scratch(target: Target, record: Rebuild) -> Iterator[Shadow]:
-    """What is left of it when dropping it fails, too, the next rebuild drops."""
+    """Make a shadow for the block, and drop it. If dropping fails, too, the next rebuild drops the rest."""
     scratch = target.make_scratch(record)
     yield scratch
     target.drop(scratch)
@@ -233,7 +233,7 @@ def _behind(target: Target, built: Generation, used: Generation, catching_up: Ca
 
 
 def _short_of(ahead: Mapping[str, Lag], lags: Sequence[Lag]) -> list[Lag]:
-    """Those that have not come to where the tables in use were."""
+    """Return the aggregates that have not come to where the tables in use were."""
     return [lag for lag in lags if lag.one < ahead[lag.aggregate_root_id].other]
 
 

@@ -49,7 +49,7 @@ _by_id = attrgetter("aggregate_root_id")
 
 
 class Replayed(NamedTuple):
-    """How much was handled; ``parked`` are the ids of aggregates that were set aside at an event that failed."""
+    """The amount that was handled; ``parked`` are the ids of aggregates that were set aside at an event that failed."""
 
     streams: int = 0
     aggregates: int = 0
@@ -78,7 +78,7 @@ class Replayer:
         self._persist = persist
 
     def replay(self, records: Iterable[StreamRecord]) -> Replayed:
-        """Of aggregates from their first stream on, sorted."""
+        """Replay sorted streams of aggregates from their first stream on."""
         subscriber = self.follower.subscriber
         if isinstance(subscriber, ModelProjection):
             return _Reducing(self, subscriber).replay(records)
@@ -108,7 +108,7 @@ class Replayer:
         return total
 
     def behind(self, settled: Settled) -> list[Todo]:
-        """What of it is not in the shadow yet."""
+        """Return the settled aggregates that the shadow has not handled yet."""
 
         return self.persisted(lambda: [_todo(work) for work in behind(self.follower, settled)])
 
@@ -164,7 +164,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 class _Reducing:
-    """For a `ModelProjection`: the streams of an aggregate make one row, and rows are copied.
+    """Replays for a `ModelProjection`: the streams of an aggregate make one row, and rows are copied.
 
     Whatever goes wrong, a handler that raises or asks a database, a value that this refuses, rows that are there
     already, is left to the follower, which finds out what it is.
@@ -265,7 +265,7 @@ _patiently = within(DATABASE_MAY_BE_AWAY)
 
 @contextmanager
 def replayer(shadow: Shadow, persist: Persist = _patiently) -> Iterator[Replayer]:
-    """In this thread. ``persist`` says how long to wait for a database that is away.
+    """Open a replayer in this thread. ``persist`` says how long to wait for a database that is away.
 
     What fails is parked at once: it has failed before, or will again after the swap.
     """

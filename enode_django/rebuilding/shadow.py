@@ -39,7 +39,8 @@ class ReachesOutside(RebuildError):
 
 @contextmanager
 def hooks_forgotten() -> Iterator[None]:
-    """In the block nothing is registered to run at the end of a transaction, or run because there is none."""
+    """Keep the block from registering functions for the end of a transaction, and from running them if there is
+    none."""
     known: list[Any] = list(connections.all())
     before = [vars(connection).get("on_commit") for connection in known]
     for connection in known:
@@ -58,7 +59,7 @@ def _forget(hook: object, robust: bool = False) -> None: ...
 
 @contextmanager
 def _others_refuse(alias: str) -> Iterator[None]:
-    """In the block no database but this one answers to the ORM."""
+    """Let no database but this one answer to the ORM inside the block."""
     asked: list[str] = []
 
     def refuse(execute: object, statement: str, parameters: object, many: bool, context: Any) -> NoReturn:
@@ -109,7 +110,8 @@ class Shadow(NamedTuple):
             yield
 
     def make_schema(self) -> None:
-        """With a table for what is parked; to be called in a transaction whose ``search_path`` is the usual one."""
+        """Make the schema, with a table for what is parked. For use in a transaction whose ``search_path`` is the usual
+        one."""
         execute(self.alias, f"CREATE SCHEMA {quoted(self.schema)}", None)
         parked = f"CREATE TABLE {quoted(self.schema, PARKED)} (LIKE {self._home()}.{PARKED} INCLUDING ALL)"
         execute(self.alias, parked, None)
@@ -131,13 +133,14 @@ class Shadow(NamedTuple):
         return str(found[0]) if found else "public"
 
     def drop_fittings(self) -> None:
-        """With the schema, which has no other tables any more; fails if somebody else put something there."""
+        """Drop the schema and what was made with it. It has no other tables any more; the call fails if somebody else
+        put something there."""
         for kind, name in execute(self.alias, _IN_SCHEMA, (self.schema,)).fetchall():
             execute(self.alias, f"DROP {kind} {quoted(self.schema, name)} CASCADE", None)
         execute(self.alias, f"DROP SCHEMA IF EXISTS {quoted(self.schema)}", ())
 
     def drop(self) -> None:
-        """With its tables and checkpoints, if there are any."""
+        """Drop the shadow with its tables and checkpoints, if there are any."""
         with transaction.atomic(using=self.alias):
             self.drop_fittings()
             execute(

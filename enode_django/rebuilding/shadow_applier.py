@@ -45,7 +45,7 @@ class ShadowApplier(Applier):
         return progress
 
     def _check_constraints(self) -> None:
-        """What is rolled back is that they are looked at at once, not what was written."""
+        """Check all constraints at once. Only the setting is rolled back, not the written rows."""
         with transaction.atomic(using=self.alias):
             execute(self.alias, "SET CONSTRAINTS ALL IMMEDIATE", ())
             transaction.set_rollback(True, using=self.alias)

@@ -104,7 +104,8 @@ class Swap(NamedTuple):
         )
 
     def _exchange_parked(self) -> None:
-        """What is parked belongs to a generation, too; but of aggregates that this process does not know it stays."""
+        """Exchange the parked rows, which belong to a generation, too. Those of aggregates that this process does not
+        know stay."""
         alias, target = self.target.alias, self.target
         columns = ", ".join(_PARKED_COLUMNS)
         types = target.types()

@@ -1,4 +1,4 @@
-"""What is to be rebuilt, and the generations of its tables."""
+"""The projection to be rebuilt, and the generations of its tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from enode_django.serialization.registry import types
 
 State = Rebuild.State
 LOCK_TIMEOUT = "5s"
-"""For tables that foreign keys point to: writing to them waits while others like ours are made or dropped."""
+"""The time limit for locks on tables that foreign keys point to: writing to them waits while others like ours are made
+or dropped."""
 LOCK_NOT_AVAILABLE = ("55P03", "40P01")
 
 
@@ -70,7 +71,7 @@ class Target(NamedTuple):
         return Shadow(self.name, self.alias, generation)
 
     def generation(self) -> int:
-        """Of the tables in use."""
+        """Return the generation of the tables in use."""
         known = ProjectionGeneration.objects.using(self.alias).filter(subscriber=self.name)
         return known.values_list("generation", flat=True).first() or 0
 
@@ -87,7 +88,7 @@ class Target(NamedTuple):
             raise RebuildError(f"{self.name} cannot be rebuilt: {'; '.join(found)}")
 
     def applied_migrations(self) -> list[list[str]]:
-        """Of the apps that its models belong to."""
+        """Return the applied migrations of the apps that its models belong to."""
         labels = {model._meta.app_label for model in self.written}
         applied = MigrationRecorder.Migration.objects.using(self.alias).filter(app__in=labels)
         return sorted([app, name] for app, name in applied.values_list("app", "name"))
@@ -123,8 +124,8 @@ class Target(NamedTuple):
         used.update(fingerprint=fingerprint_of(self.subscriber))
 
     def is_of_other_code(self) -> bool:
-        """Whether the tables in use were built by handlers whose code has changed since. Of tables that no rebuild has
-        made nothing is known."""
+        """Return True if the tables in use were built by handlers whose code has changed since; False if no rebuild has
+        made them."""
         known = self.rebuilds().filter(generation=self.generation(), fingerprint__isnull=False)
         return any(
             is_other_code(built_by or "", fingerprint_of(self.subscriber))
@@ -160,7 +161,8 @@ class Target(NamedTuple):
         return scratch
 
     def replaced(self, rebuild: Rebuild) -> Shadow:
-        """What the rebuild has replaced, ready to be opened again. Raises `RebuildOvertaken` if that is gone."""
+        """Return the tables that the rebuild has replaced, ready to be opened again. Raises `RebuildOvertaken` if they
+        are gone."""
         shadow = self.shadow(rebuild.replaces)
         with self._changing():
             self.locked(rebuild, State.SWAPPED)
@@ -206,7 +208,7 @@ class Target(NamedTuple):
         return found
 
     def is_overtaken(self, rebuild: Rebuild) -> bool:
-        """Whether another rebuild has cleared it away."""
+        """Return True if another rebuild has cleared it away."""
         return self.rebuilds().filter(pk=rebuild.pk, state__in=[State.ABANDONED, State.SETTLED]).exists()
 
     def aggregate_field(self, model: type[models.Model]) -> str | None:

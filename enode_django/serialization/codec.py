@@ -101,7 +101,7 @@ def stored_events(stored: bytes) -> Sequence[Any]:
 
 
 _ARRAY_32 = b"\xdd"
-"""How msgpack begins an array whose length is four bytes."""
+"""The first byte of a msgpack array whose length is four bytes."""
 _JOINED_AT_MOST = 1_000_000
 """Bytes."""
 
@@ -129,7 +129,8 @@ def _joined_events(values: Sequence[bytes]) -> Sequence[Sequence[Any]] | None:
 
 
 def restorer_of(name: str, schema_version: int) -> Restore:
-    """What makes stamped events of stored fields of this type and version; raises `UnknownMessageType`."""
+    """Return a function that makes stamped events of stored fields of this type and version. Raises
+    `UnknownMessageType`."""
     cls = types.class_of(DomainEvent, name)
     newest: Restore = cls.restorer()
 

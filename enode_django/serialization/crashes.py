@@ -38,7 +38,7 @@ class CommandCrashed(DomainException):
 
     @property
     def command(self) -> Command:
-        """As it was sent. Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`."""
+        """Return the command as it was sent. Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`."""
         from enode_django.serialization.codec import decode_command, restore_command
 
         return restore_command(decode_command(self.body))

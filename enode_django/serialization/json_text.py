@@ -74,7 +74,7 @@ def _key(key: Any) -> str:
 
 
 def described(events: bytes, metadata: bytes) -> tuple[list[str], str]:
-    """Of a row of the store: the type names of its events (none for a refusal), and all of it as JSON.
+    """Return the type names of a stored row's events (none for a refusal), and the whole row as JSON.
 
     ``{"events": [{"type", "schema_version", "fields"}], "result", "metadata"}``, or ``{"refusal": {"type",
     "schema_version", "message", "fields"}, "metadata"}``. Raises `MalformedMessage`.

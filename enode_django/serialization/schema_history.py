@@ -1,4 +1,4 @@
-"""Whether what was stored by older code can be read by this one, judged by the recorded schemas of its versions."""
+"""Check that this code can read what older code has stored, by the recorded schemas of its versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CurrentSchema:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordedSchema:
-    """What the file says of one name: the fields of each version that was ever recorded."""
+    """The record of one name in the file: the fields of each version that was ever recorded."""
 
     name: str
     app: str
@@ -69,7 +69,7 @@ Recorded = Mapping[str, RecordedSchema]
 
 
 def compare(recorded: Recorded, current: Iterable[CurrentSchema], apps: Collection[str] | None = None) -> list[Problem]:
-    """What is wrong with the classes of these apps (None: of all), by name."""
+    """Return the problems of the classes of these apps (None: of all), by name."""
     classes = list(current)
     known = {name for one in classes for name in one.names}
     problems = [
@@ -186,7 +186,7 @@ def _returning(versions: Mapping[int, FieldTexts], since: int, until: int) -> li
 
 
 def _without_defaults(fields: FieldTexts) -> FieldTexts:
-    """As an upcaster sees them: defaults come behind it, when the message is made."""
+    """Return the fields as an upcaster sees them: defaults come after it, when the message is made."""
     return {name: type_of(text) for name, text in fields.items()}
 
 

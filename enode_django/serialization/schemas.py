@@ -45,7 +45,7 @@ def _fields(owner: type, schema: Schema) -> dict[str, str]:
 
 
 def _text(annotation: Any) -> str:
-    """Of an annotation that `enode_django.domain.fields.field_type` takes."""
+    """Return the text of an annotation that `enode_django.domain.fields.field_type` takes."""
     if annotation in SCALARS:
         return "None" if annotation is type(None) else str(annotation.__name__)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -82,7 +82,8 @@ def unreadable(new: FieldTexts, old: FieldTexts) -> dict[str, str]:
 
 
 def stores_the_same(new: str, old: str) -> bool:
-    """Whether values of both types are stored alike: defaults, also those of nested fields, make no difference."""
+    """Return True if values of both types are stored alike. Defaults, also those of nested fields, make no
+    difference."""
     try:
         return ast.dump(_Bare().visit(_parsed(new))) == ast.dump(_Bare().visit(_parsed(old)))
     except SyntaxError:
@@ -96,9 +97,9 @@ class _Bare(ast.NodeTransformer):
 
 
 def reads(new: str, old: str) -> bool:
-    """Whether every stored value of the type ``old`` is one of the type ``new``.
+    """Return True if every stored value of the type ``old`` is one of the type ``new``.
 
-    So of numbers only the same type: no float holds every int.
+    A number is read as the same type only: no float holds every int.
     """
     if new == old:
         return True

@@ -18,7 +18,7 @@ from enode_django.snapshots.typetexts import type_text, value_classes
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Decimal, UUID, date, time, timedelta)
 _LEFT_OUT = frozenset({"EXTENDED_ARG", "CACHE", "NOP", "RESUME", "PRECALL"})
 _LINES = frozenset({"__firstlineno__", "__static_attributes__"})
-"""What a class's body says of the file that it is in."""
+"""Attributes of a class's body that depend on its file."""
 
 
 class CodeReader:
@@ -48,7 +48,7 @@ class CodeReader:
                     yield f"{name} {self.value(member)}"
 
     def methods_named(self, cls: type, name: str) -> Iterator[str]:
-        """Those of the class and its bases: one may call the next by ``super()``."""
+        """Yield the methods of this name in the class and its bases: one may call the next by ``super()``."""
         for base in _bases(cls):
             if name in vars(base):
                 yield f"{name} {self.value(vars(base)[name])}"
@@ -66,7 +66,7 @@ class CodeReader:
                     yield from self.own_methods(inner)
 
     def value(self, value: Any) -> str:
-        """Of anything; what cannot be looked into is shown by its class."""
+        """Return a text for any value. Values that cannot be inspected are represented by their class."""
         kind = type(value)
         if kind in _PLAIN:
             return f"{kind.__name__} {value!r}"
@@ -104,7 +104,7 @@ class CodeReader:
             self._inside.discard(id(value))
 
     def _around(self, value: Any) -> str:
-        """What a partial, a property or a bound method has besides its function."""
+        """Return a text for what a partial, a property or a bound method has besides its function."""
         if isinstance(value, functools.partial | functools.partialmethod):
             return f" with {self.value(value.args)} {self.value(value.keywords)}"
         if isinstance(value, property) and value.fset is not None:
@@ -128,7 +128,7 @@ class CodeReader:
         return True
 
     def _code(self, code: CodeType, known: Mapping[str, Any], package: str) -> str:
-        """With what the names in it stand for, where that is of the same package."""
+        """Return a text for the code, with the values that its names stand for, where these are of the same package."""
         shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         lines = [f"{shape} {code.co_varnames[: sum(shape[:3])]} {code.co_exceptiontable.hex()}"]
         for name, argument in _instructions(code):
@@ -214,7 +214,7 @@ _NOT_THE_APPLICATION = ("enode_django", "django", "builtins", "enum", "typing")
 
 
 def _bases(cls: type) -> list[type]:
-    """Of a class over its MRO those that are application code."""
+    """Return the application's classes in the MRO of a class."""
     return [base for base in cls.__mro__ if _package(base.__module__) not in _NOT_THE_APPLICATION]
 
 
@@ -223,7 +223,8 @@ def _package(module: str | None) -> str:
 
 
 def _content(cell: Any) -> Any:
-    """Of what a decorator keeps for itself, a cache for example, the class."""
+    """Return the content of a cell. For a container that a decorator keeps for itself, a cache for example, return its
+    class."""
     try:
         content = cell.cell_contents
     except ValueError:

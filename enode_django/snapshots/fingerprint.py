@@ -1,4 +1,4 @@
-"""What the state of an aggregate depends on besides its events: the code that makes it, as one short text.
+"""The fingerprint of the code that an aggregate's state depends on besides its events, as one short text.
 
 A snapshot made by other code is not used. Covered are the declared fields with their types and defaults; the events
 that are applied, with their fields, schema versions and upcasters; the appliers, the constructor and the hooks; and
@@ -41,7 +41,7 @@ def compute_fingerprint(cls: type[AggregateRoot]) -> str:
 
 
 def description(cls: type[AggregateRoot]) -> Iterator[str]:
-    """What the fingerprint is made of, line by line."""
+    """Yield the lines that the fingerprint is made of."""
     events = sorted(_all_events(cls), key=_name)
     reader = CodeReader([cls, *events])
     yield f"python {sys.implementation.cache_tag}"
@@ -88,5 +88,5 @@ def _fields(cls: type[AggregateRoot] | type[DomainEvent], reader: CodeReader) ->
 
 
 def forget(cls: Any) -> None:
-    """For tests that change a class."""
+    """Forget the fingerprint, for tests that change a class."""
     _known.pop(cls, None)

@@ -13,7 +13,8 @@ def is_on(cls: type[AggregateRoot]) -> bool:
 
 
 def is_due(cls: type[AggregateRoot], previous: int, version: int) -> bool:
-    """Whether an aggregate at ``version`` is to have a snapshot, its last one being that of ``previous`` (0: none).
+    """Return True if an aggregate at ``version`` is to have a snapshot, its last one being that of ``previous`` (0:
+    none).
 
     Raises what the class's own function raises.
     """

@@ -27,7 +27,7 @@ ON_CONFLICT = """
         created_at = EXCLUDED.created_at
     WHERE known.version < EXCLUDED.version OR known.fingerprint <> EXCLUDED.fingerprint
 """
-"""For an INSERT into the table as ``known``, in the order of the ids as texts: in one order everywhere, so that two
+"""The end of an INSERT into the table as ``known``, in the order of the ids as texts: one order everywhere, so that two
 writers cannot wait for each other."""
 
 _LOAD = f"SELECT {COLUMNS} FROM {TABLE} WHERE aggregate_root_id = ANY(%s::text[])"
@@ -51,7 +51,7 @@ _SAMPLE = f"""
 
 
 class PostgresSnapshotStore:
-    """In one database of ``DATABASES``, over the calling thread's Django connection."""
+    """Stores snapshots in one database of ``DATABASES``, over the calling thread's Django connection."""
 
     def __init__(self, alias: str = "default") -> None:
         self.alias = alias

@@ -37,12 +37,14 @@ class SnapshotReader:
         self.store = store
 
     def find_for(self, heads: Mapping[str, int]) -> Mapping[str, ReadSnapshot]:
-        """As `find`, of aggregates at these versions; does not ask about those that are too young to have one."""
+        """Find snapshots, as `find` does, of aggregates at these versions. Aggregates that are too young to have one
+        are not asked for."""
         lowest = policy.lowest()
         return self.find([id for id, head in heads.items() if lowest is not None and head >= lowest])
 
     def find(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, ReadSnapshot]:
-        """In one query: those that this process's code has made, with sound bytes. Raises `StoreUnavailable`."""
+        """Return, by one query, the snapshots that this process's code has made, with sound bytes. Raises
+        `StoreUnavailable`."""
         found = {}
         for id, stored in self._load(aggregate_root_ids).items():
             try:

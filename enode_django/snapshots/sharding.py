@@ -35,7 +35,7 @@ class ShardedSnapshotStore:
         return self._shards[self._place_of(snapshot.aggregate_root_id)].discard(snapshot)
 
     def sample(self, count: int, aggregate_root_types: Sequence[str] = ()) -> Sequence[Snapshot]:
-        """As the port says; shards with few snapshots are in it more often than those with many."""
+        """Return a sample as the port says. Shards with few snapshots are in it more often than those with many."""
         samples = [one for shard in self._shards for one in shard.sample(count, aggregate_root_types)]
         return random.sample(samples, min(count, len(samples)))
 

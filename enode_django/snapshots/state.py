@@ -103,7 +103,7 @@ def _or_none(value: Any) -> Any:
 
 @cache
 def _own_names() -> frozenset[str]:
-    """Of the attributes that every aggregate has."""
+    """Return the names of the attributes that every aggregate has."""
     return frozenset(vars(AggregateRoot("any")))
 
 
@@ -129,7 +129,7 @@ def _compare(aggregate: AggregateRoot, copy: AggregateRoot) -> None:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether the values are equal and of the same types, as deep as lists, tuples, dicts go."""
+    """Return True if the values are equal and of the same types, as deep as lists, tuples, dicts go."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list | tuple):

@@ -14,8 +14,9 @@ from enode_django.snapshots.store import Snapshot
 
 
 class SharedStates(Protocol):
-    """What is saved may be gone at any time, and what is deleted may still be there. All methods may be called from any
-    thread, block for a moment at most, and raise nothing: what cannot be had is not there."""
+    """A cache of states. A saved state may be gone at any time, and a deleted one may still be there. All methods may
+    be called from any thread, block for a moment at most, and raise nothing: a state that cannot be read counts as
+    missing."""
 
     def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
         """By aggregate root id; an id without a state is left out."""

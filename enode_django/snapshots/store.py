@@ -23,7 +23,7 @@ class Snapshot(NamedTuple):
     created_at: datetime
 
     def gives_way_to(self, other: Snapshot) -> bool:
-        """Whether ``other`` is to take its place: it is newer, or made by other code."""
+        """Return True if ``other`` is to take its place: it is newer, or made by other code."""
         return self.version < other.version or self.fingerprint != other.fingerprint
 
 
@@ -40,7 +40,7 @@ class SnapshotStore(Protocol):
         """By aggregate root id; an id without a snapshot is left out."""
 
     def versions(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, SnapshotVersion]:
-        """As `load`, without the payloads."""
+        """Return the snapshots as `load` does, without the payloads."""
 
     def save(self, snapshots: Sequence[Snapshot]) -> int:
         """Keep these, one of an aggregate at most, where none is kept that is newer and of the same code.

@@ -96,7 +96,7 @@ def _exact_times(spark: SparkSession) -> Iterator[None]:
 
 
 def _counted(spark: SparkSession, files: ArchiveFiles, increment: str) -> tuple[int, int, Known]:
-    """What was written, read again: how many rows and refusals, and a stream of each shard."""
+    """Read the written rows again: return how many rows and refusals there are, and a stream of each shard."""
     stream = sql.when(sql.col("version").isNotNull(), sql.struct("created_at", "command_id", "aggregate_root_id"))
     figures = (
         _read(spark, files, [increment])
@@ -111,7 +111,7 @@ def _counted(spark: SparkSession, files: ArchiveFiles, increment: str) -> tuple[
 
 
 def _read(spark: SparkSession, files: ArchiveFiles, increments: Sequence[str]) -> DataFrame:
-    """With the columns of the files and the partitions; none of the ``increments`` gives no rows."""
+    """Read increments with the columns of the files and the partitions. Without ``increments`` there are no rows."""
     if not increments:
         return spark.createDataFrame([], READ_DDL)
     reader = spark.read.schema(f"{READ_DDL}, {INCREMENT} STRING").option("basePath", files.directory)

@@ -32,7 +32,7 @@ _MANIFEST = re.compile(r"[0-9]{6,}\.json")
 
 
 class ArchiveFiles:
-    """Of the newest history below ``path``, a path or URI. All methods block on the file system."""
+    """The files of the newest history below ``path``, a path or URI. All methods block on the file system."""
 
     def __init__(self, spark: SparkSession, path: str, *, anew: bool = False) -> None:
         """``anew`` begins another history, in which nothing is yet."""
@@ -72,7 +72,8 @@ class ArchiveFiles:
             self._files.delete(f"{self.history}/_manifests/{old}")
 
     def remove_left_behind(self, manifest: Manifest) -> list[str]:
-        """What no run that has ended well has written; returns the names of the increments. Not beside another run."""
+        """Remove the files of runs that have not ended well. Returns the names of the increments. Not for use beside
+        another run."""
         known = {self._directory_of(one.name) for one in manifest.increments}
         found = [f"{self.history}/{name}" for name in self._files.names(self.history)]
         left = [path for path in found if path not in known and f"/{INCREMENT}=" in path]

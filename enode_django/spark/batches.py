@@ -40,8 +40,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def batch_of(shard: int, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-    """Of one row or more, each with the fields of a `StreamRecord`; ``created_at`` are aware datetimes, or the raw
-    times of a scan."""
+    """Make a batch of one row or more, each with the fields of a `StreamRecord`. ``created_at`` are aware datetimes, or
+    the raw times of a scan."""
     columns = list(zip(*rows, strict=True))
     arrays = [_array(columns[place], SCHEMA.field(name)) for place, name in zip(_PLACES, _FIELDS, strict=True)]
     return pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(shard, pa.int32()), len(rows)), *arrays], schema=SCHEMA)

@@ -17,8 +17,8 @@ READ_DDL = ARCHIVE_DDL.replace(" NOT NULL", "")
 
 
 def decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For ``mapInArrow``. Adds ``event_types`` and ``decoded``, as `described` has them (null for bytes that are no
-    message of ours), and the ``day``, in UTC."""
+    """Add ``event_types`` and ``decoded``, as `described` has them (null for bytes that are no message of ours), and
+    the ``day``, in UTC. For ``mapInArrow``."""
     for batch in batches:
         columns: list[Any] = [batch.column("events").to_pylist(), batch.column("metadata").to_pylist()]
         described_rows = [_described(events, metadata) for events, metadata in zip(*columns, strict=True)]

@@ -25,7 +25,8 @@ class HadoopFiles:
         return posixpath.join(self.root, path)
 
     def names(self, path: str = "") -> list[str]:
-        """What lies in a directory, sorted; nothing if there is none. What begins with a dot is left out."""
+        """Return the sorted names in a directory; none if there is no directory. Names that begin with a dot are left
+        out."""
         directory = self._at(path)
         found = self._fs.listStatus(directory) if self._fs.exists(directory) else []
         return sorted(name for name in (str(one.getPath().getName()) for one in found) if not name.startswith("."))
@@ -64,7 +65,7 @@ class HadoopFiles:
         return created
 
     def delete(self, path: str) -> None:
-        """With all that is in it."""
+        """Delete a path with all that is in it."""
         self._fs.delete(self._at(path), True)
 
     def _at(self, path: str) -> Any:

@@ -51,6 +51,6 @@ def held(alias: str, name: str) -> Iterator[bool]:
 
 
 def is_free(connection: BaseDatabaseWrapper, name: str) -> bool:
-    """Whether nobody holds it; then nobody else will before the caller's transaction ends."""
+    """Return True if nobody holds it; then nobody else will before the caller's transaction ends."""
     ((free,),) = execute(connection, _lock(name), ())
     return bool(free)

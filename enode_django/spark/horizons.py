@@ -1,4 +1,4 @@
-"""How far each shard is read: a horizon is a position for each, and all parts of a job read below one horizon."""
+"""Horizons of a job: a position for each shard, below which all parts of the job read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Positions = Mapping[int, Position]
 
 
 def horizon_of(store: EventStore) -> dict[int, Position]:
-    """Where each shard has come to: what lies below is the same for ever. Raises `StoreUnavailable`."""
+    """Return the position that each shard has reached: rows below it are the same for ever. Raises
+    `StoreUnavailable`."""
     return {shard.number: shard.position() for shard in postgres_shards(store)}
 
 
@@ -28,7 +29,7 @@ def postgres_shards(store: EventStore) -> Sequence[PostgresEventStore]:
 
 
 def text_of(positions: Positions) -> str:
-    """As options and manifests have it.
+    """Return the positions as options and manifests have them.
 
     >>> text_of({0: Position(0, 5321)})
     '{"0": "0.5321.0"}'
@@ -37,7 +38,7 @@ def text_of(positions: Positions) -> str:
 
 
 def positions_of(text: str) -> dict[int, Position]:
-    """What `text_of` made this text of; raises `ValueError` for any other text."""
+    """Return the positions of a text by `text_of`. Raises `ValueError` for any other text."""
     try:
         found = json.loads(text)
         return {int(number): Position.parse(position) for number, position in found.items()}

@@ -1,4 +1,4 @@
-"""Whether there is a Java that Spark runs on."""
+"""Find a Java that Spark runs on."""
 
 from __future__ import annotations
 

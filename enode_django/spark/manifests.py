@@ -1,4 +1,4 @@
-"""What an archive holds, as its manifests say. Pure.
+"""Describe the content of an archive by its manifests. Pure.
 
 A manifest is JSON with ``format``, ``number``, ``horizon``, ``rows``, ``refusals`` (those of the rows that have no
 version), ``known`` and ``increments``. Positions are texts by the number of the shard. ``known`` has the command id and
@@ -21,8 +21,8 @@ Known = Mapping[int, tuple[str, str]]
 
 
 class Increment(NamedTuple):
-    """What one export has added: the rows at positions p with after <= p < horizon. ``made_at`` is ISO 8601; ``files``
-    are relative to the increment's directory."""
+    """The rows that one export has added: those at positions p with after <= p < horizon. ``made_at`` is ISO 8601;
+    ``files`` are relative to the increment's directory."""
 
     name: str
     after: Positions
@@ -69,7 +69,7 @@ def text_of(manifest: Manifest) -> str:
 
 
 def manifest_of(text: str) -> Manifest:
-    """What `text_of` made this text of; raises `ArchiveError` for any other text."""
+    """Return the manifest of a text by `text_of`. Raises `ArchiveError` for any other text."""
     try:
         value = json.loads(text)
         if value["format"] != FORMAT:

@@ -13,7 +13,7 @@ AGGREGATE, POSITION = "aggregate", "position"
 
 
 class Options(NamedTuple):
-    """What a read is told.
+    """The options of a read.
 
     ``horizon`` is None where the read is to take one itself. Of an aggregate whose order is ``"aggregate"`` a partition
     has all that is read, by version; ``"position"`` reads in the order of the feed. ``partitions`` is how many parts

@@ -19,8 +19,8 @@ _BEGINNING_OF_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def own_packages() -> dict[str, list[Path]]:
-    """Where the top-level packages and modules of the installed apps, of the settings and of this package lie, by
-    name; those that are installed like any requirement are left out."""
+    """Return where the top-level packages and modules of the installed apps, of the settings and of this package lie,
+    by name. Those that are installed like any requirement are left out."""
     names = {config.name for config in apps.get_app_configs()} | {settings_module(), __package__ or ""}
     found = {name: _places(name) for name in sorted({name.partition(".")[0] for name in names} - {""})}
     return {name: places for name, places in found.items() if places}

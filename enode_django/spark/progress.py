@@ -86,13 +86,14 @@ def _cancel(spark: SparkSession, group: str) -> None:
 
 
 def _make_active(spark: SparkSession) -> None:
-    """In this thread: Spark looks for the data sources to write to in the session of the thread."""
+    """Make the session active in this thread: Spark looks for the data sources to write to in the session of the
+    thread."""
     jvm: Any = spark.sparkContext._jvm
     SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
 
 def _tasks(spark: SparkSession, group: str) -> tuple[int, int]:
-    """Those that are done, and all, of the stages that are known by now."""
+    """Return how many tasks are done, and how many there are, of the stages that are known by now."""
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]

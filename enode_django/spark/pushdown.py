@@ -20,7 +20,7 @@ from enode_django.eventstore.scanning import Scan
 
 _TYPE, _ID, _MADE = ("aggregate_root_type",), ("aggregate_root_id",), ("created_at",)
 _MOMENT = timedelta(microseconds=1)
-"""What timestamps of both sides count in."""
+"""The unit of timestamps on both sides."""
 
 
 def narrowed(scan: Scan, condition: Filter) -> Scan | None:
@@ -57,7 +57,7 @@ def is_nothing(scan: Scan) -> bool:
 
 
 def _is_exact(time: datetime) -> bool:
-    """Whether it says an instant, and one that has another after it."""
+    """Return True if the time is an instant, and one that has another after it."""
     return time.tzinfo is not None and time.replace(tzinfo=None) < datetime.max
 
 

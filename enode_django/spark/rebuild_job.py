@@ -39,7 +39,7 @@ ALONE = 2_000
 TASKS_PER_CORE = 4
 """So that the last one is not waited for long."""
 TASK_BYTES = 128 * 1024 * 1024
-"""Of the table, at most: some seconds' work, beside which it counts for little to begin a task."""
+"""The most bytes of the table for one task: some seconds' work, beside which it counts for little to begin a task."""
 DONE: pa.Schema = pa.schema(
     [
         pa.field("streams", pa.int64()),
@@ -51,7 +51,7 @@ _DDL = "streams BIGINT, aggregates BIGINT, parked ARRAY<STRING>"
 
 
 class SparkEngine:
-    """As `Engine` says. Methods raise what Spark raises for a task that failed again and again.
+    """Replays as `Engine` says. Methods raise Spark's error for a task that failed again and again.
 
     ``session`` is called when there is work for Spark, and then again.
     """

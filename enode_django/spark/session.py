@@ -29,10 +29,10 @@ from enode_django.spark.sources import register
 logger = logging.getLogger("enode_django.spark")
 
 LOCAL_TRIES = 4
-"""Of a task on ``local[…]``, as many as Spark has elsewhere."""
+"""Tries of a task on ``local[…]``, as many as Spark has elsewhere."""
 STOP_SECONDS = 30.0
 BATCH_BYTES = "16m"
-"""What Spark gives Python functions at once; without it 10,000 rows, whatever their size."""
+"""The bytes that Spark gives Python functions at once; without it 10,000 rows, whatever their size."""
 LOOPBACK = "127.0.0.1"
 _IN_ONE_PROCESS = re.compile(r"local(\[[^,\]]*\])?")
 
@@ -130,7 +130,7 @@ def defaults(master: str, directory: Path) -> Mapping[str, str]:
 
 
 def environment(master: str, directory: Path) -> Mapping[str, str]:
-    """What Spark's processes inherit besides this process's variables."""
+    """Return the variables that Spark's processes inherit besides this process's."""
     if not _is_here(master):
         return {SETTINGS_VARIABLE: settings_module()}
     found = {
@@ -169,12 +169,12 @@ def _equipped(spark: SparkSession, directory: Path) -> SparkSession:
 
 
 def _is_here(master: str) -> bool:
-    """Whether all processes run on this machine."""
+    """Return True if all processes run on this machine."""
     return master.startswith("local")
 
 
 def _shares_files(master: str) -> bool:
-    """Whether tasks run on this machine in processes that find what this one finds."""
+    """Return True if tasks run on this machine in processes that find the same files as this one."""
     return _is_here(master) and not master.startswith("local-cluster")
 
 

@@ -40,13 +40,13 @@ Make = Callable[[Batches], Batches]
 
 
 class Staged(NamedTuple):
-    """What a write has published, as long as its block lasts."""
+    """The rows that a write has published, as long as its block lasts."""
 
     aliases: Sequence[str]
     table: str
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
-        """In each database, one after the other; ``{staged}`` stands for the table of the rows."""
+        """Ask each database, one after the other; ``{staged}`` stands for the table of the rows."""
         return [row for alias in self.aliases for row in staging.ask(alias, self.table, query)]
 
 
@@ -68,9 +68,9 @@ def write_rows(frame: DataFrame, kind: str, aliases: Iterable[str], report: Repo
 
 @contextlib.contextmanager
 def write_made(frame: DataFrame, make: Make, kind: str, aliases: Iterable[str], report: Report) -> Iterator[Staged]:
-    """As `write_rows`, of what ``make`` makes of the frame's batches: batches of rows with the columns in their order.
-    Each task writes what it has made, so rows need not go through the JVM, nor need Spark start processes for writing,
-    each of which takes seconds of processor time to import what there is."""
+    """Write what ``make`` makes of the frame's batches, as `write_rows` does: batches of rows with the columns in their
+    order. Each task writes its own rows, so they need not go through the JVM, nor need Spark start processes for
+    writing, each of which takes seconds of processor time for its imports."""
     target, aliases = target_of(kind), list(aliases)
     with staging.staging_tables(target, aliases) as table:
         writer = RowsWriter(kind, aliases, table)

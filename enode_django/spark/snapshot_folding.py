@@ -1,4 +1,4 @@
-"""What the tasks of the snapshot job do with an archive: its streams come sorted by aggregate."""
+"""The tasks of the snapshot job on an archive, whose streams come sorted by aggregate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from enode_django.spark.snapshot_making import Row, classes_of, in_batches
 def make_from_streams(
     batches: Iterable[pa.RecordBatch], *, horizon: str, type_names: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """For ``mapInArrow``: the streams below the horizon, all of an aggregate one after the other, by version."""
+    """Make snapshots of the streams below the horizon, all of an aggregate one after the other, by version. For
+    ``mapInArrow``."""
     with task():
         store = make_store()
         snapshots = make_snapshots(store)
@@ -40,7 +41,8 @@ def make_from_streams(
 
 
 Begin = ReadSnapshot | Exception | None
-"""Of an aggregate that is due: its snapshot, if it has one of use; or why nobody can say whether it is due."""
+"""The beginning of an aggregate that is due: its snapshot, if it has one of use; or the error that keeps anybody from
+knowing whether it is due."""
 
 
 class _Folding:

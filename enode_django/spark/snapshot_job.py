@@ -35,7 +35,8 @@ from enode_django.spark.snapshot_making import SCHEMA, Range, classes_of, make_i
 from enode_django.spark.targets import SNAPSHOTS
 
 RANGES_PER_CORE = 4
-"""Of all shards together: a task that fails costs little then, and the last one is not waited for."""
+"""The number of ranges of all shards together for each core: a task that fails costs little then, and the last one is
+not waited for."""
 SHOWN_FAILURES = 10
 
 _COUNTS = """

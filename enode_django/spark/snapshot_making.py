@@ -1,4 +1,4 @@
-"""What the tasks of the snapshot job do, in the executors.
+"""The tasks of the snapshot job in the executors.
 
 What waits in a task's memory does not depend on how long a history is: streams are folded as they come, and snapshots
 leave in batches.
@@ -80,7 +80,7 @@ class Row(NamedTuple):
 def make_in_ranges(
     batches: Iterable[pa.RecordBatch], *, ranges: Sequence[Range], type_names: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """For ``mapInArrow``: the first column has numbers of ranges."""
+    """Make snapshots in ranges, for ``mapInArrow``: the first column has numbers of ranges."""
     with task():
         classes = classes_of(type_names)
         for batch in batches:
@@ -110,7 +110,7 @@ def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Ite
 def _outcomes(
     maker: SnapshotMaker, part: Range, all_heads: Sequence[Head], classes: Collection[type[AggregateRoot]] | None
 ) -> Iterator[tuple[str, Outcome]]:
-    """Of those that are due among all aggregates of a range."""
+    """Yield the outcomes of the aggregates of a range that are due."""
     heads = [head for head in all_heads if is_wanted(head.aggregate_root_type, classes)]
     reached = persistently(part.alias, partial(maker.reached, [head.aggregate_root_id for head in heads]))
     due: dict[str, int] = {}
@@ -130,8 +130,8 @@ def _outcomes(
 
 
 def _made_in_passing(maker: SnapshotMaker, part: Range, ids: Collection[str]) -> Iterator[tuple[str, Outcome]]:
-    """Of their whole histories, which are most of what lies in the range: to read all of that costs the server a third
-    less than to look each up, and nothing has to be sorted."""
+    """Yield snapshots made of whole histories, which are most of what lies in the range: to read all of that costs the
+    server a third less than to look each up, and nothing has to be sorted."""
     streams = scan_records(Scan(part.alias, part.low, part.high))
     for id, records in groupby(streams, attrgetter("aggregate_root_id")):
         if id in ids:

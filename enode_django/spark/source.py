@@ -34,7 +34,7 @@ from enode_django.spark.horizons import Positions, horizon_of, postgres_shards, 
 from enode_django.spark.options import AGGREGATE, NAME, POSITION, Options, options_of
 
 PARTITION_BYTES = 32 * 1024 * 1024
-"""Of the table: about a second's work, so that it costs little to run a task again."""
+"""The bytes of the table in one partition: about a second's work, so that it costs little to run a task again."""
 IDS_PER_PARTITION = 1_000
 _FIRST_PAGE, _LARGEST_PAGE = 100, 5_000
 
@@ -193,7 +193,7 @@ def _parts_by_position(whole: Scan, parts: int) -> Iterator[Scan]:
 
 
 def _pages(part: Scan) -> Iterator[list[StreamRecord]]:
-    """Of the feed; as large as their rows let them be, since a row may have megabytes."""
+    """Yield the pages of the feed, as large as their rows let them be, since a row may have megabytes."""
     at, limit = part.after or BEGINNING, _FIRST_PAGE
     horizon = part.horizon or END
     while at < horizon:

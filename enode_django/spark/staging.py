@@ -42,7 +42,7 @@ _LEFT_BEHIND = f"""
 
 
 class Portion(NamedTuple):
-    """What one COPY has stored for certain."""
+    """The rows that one COPY has stored for certain."""
 
     alias: str
     id: str
@@ -57,7 +57,7 @@ def check_name(table: str) -> str:
 
 
 def done(table: str) -> str:
-    """What the table is called when its rows are published."""
+    """Return the name of the table when its rows are published."""
     return f"{table}_done"
 
 
@@ -162,7 +162,7 @@ def _check_complete(connection: BaseDatabaseWrapper, table: str, portions: Mappi
 
 
 def ask(alias: str, table: str, query: str) -> list[tuple[Any, ...]]:
-    """Of what was published; ``{staged}`` in the query stands for the table."""
+    """Run a query on published rows; ``{staged}`` in it stands for the table."""
     with connected(alias) as connection:
         return execute(connection, query.format(staged=done(table)), ())
 

@@ -1,4 +1,4 @@
-"""What the writer can write: which columns are staged, and the SQL that publishes them."""
+"""The targets of the writer: which columns are staged, and the SQL that publishes them."""
 
 from __future__ import annotations
 

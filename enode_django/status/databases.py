@@ -40,7 +40,7 @@ def subscriber_databases() -> list[str]:
 
 
 def project_databases() -> list[str]:
-    """Those that are not the event store's alone: of subscribers, jobs and reports."""
+    """Return the databases that are not the event store's alone: those of subscribers, jobs and reports."""
     return sorted({DEFAULT_DB_ALIAS, *subscriber_databases()})
 
 
@@ -57,7 +57,8 @@ _applied: set[tuple[str, Any]] = set()
 
 
 def unapplied_migrations(alias: str) -> int:
-    """Of the event store's databases only this app's count. Raises what the database raises."""
+    """Return how many migrations are not applied. On the event store's databases only this app's count. Raises the
+    database's errors."""
     place = (alias, connections[alias].settings_dict["NAME"])
     if place in _applied:
         return 0

@@ -58,7 +58,8 @@ def _answer(part: str, ask: Ask) -> Finding:
 
 
 def _be_patient_with_databases() -> None:
-    """For as long as this thread lives: a host that has vanished says nothing, and TCP alone would wait for hours."""
+    """Limit the waits of this thread's connections: a host that has vanished says nothing, and TCP alone would wait for
+    hours."""
     for alias in connections:
         connection = connections[alias].copy(alias)
         if connection.vendor == "postgresql":

@@ -22,7 +22,8 @@ TIMEOUT = 5.0
 
 
 class _Question(NamedTuple):
-    """What goes into ``part``. Questions in one ``lane`` are asked one after the other."""
+    """A question for the status; its answer goes into ``part``. Questions in one ``lane`` are asked one after the
+    other."""
 
     part: str
     lane: str

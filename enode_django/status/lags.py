@@ -1,4 +1,4 @@
-"""How far each subscriber is behind what is stored.
+"""Measure how far each subscriber is behind the store.
 
 Two things are looked at, since neither knows all. What was announced and is not handled lies in the queue, behind what
 the subscriber's group has committed. What no message ever announced, as the past of a new projection, only the
@@ -57,7 +57,7 @@ class _Waiting(NamedTuple):
 
 
 def ask_lags() -> Finding:
-    """As a part of the status."""
+    """Return the lags as a part of the status."""
     problems: list[Problem] = []
     with closing(make_transport()) as transport:
         try:
@@ -73,8 +73,8 @@ def ask_lags() -> Finding:
 
 
 def subscriber_lags(transport: Transport) -> list[Lag]:
-    """Of the subscribers that event workers run, by name; what shards hold that are away is left out. Blocks, in the
-    calling thread's connections; raises what the queue and the subscribers' databases raise."""
+    """Return the lags of the subscribers that event workers run, by name. Streams of shards that are away are left out.
+    Blocks, in the calling thread's connections; raises the errors of the queue and the subscribers' databases."""
     shards, _ = _shard_numbers()
     return _lags({name: _waiting(transport, group) for name, group in event_groups(transport).items()}, shards)
 
@@ -107,8 +107,8 @@ def _made_at(body: bytes) -> list[datetime]:
 
 
 class _Facts(NamedTuple):
-    """Of all subscribers, by name; ``shards`` are numbers by alias. ``amounts`` are filled as they are asked for, since
-    most subscribers have come to the same place."""
+    """The facts about all subscribers, by name; ``shards`` are numbers by alias. ``amounts`` are filled as they are
+    asked for, since most subscribers have come to the same place."""
 
     now: datetime
     shards: Mapping[str, int]
@@ -176,7 +176,8 @@ def _since(known: dict[tuple[str, Position], Amount], alias: str, position: Posi
 
 
 def _is_overdue(amount: Amount, now: datetime) -> bool:
-    """What was just stored is compared by the next sweep, and mostly handled long before."""
+    """Return True if the oldest stream should have been compared by now. Newer ones are compared by the next sweep, and
+    mostly handled long before."""
     return amount.oldest is not None and now - amount.oldest > timedelta(seconds=SWEEPS_MISSED * conf().SWEEP_INTERVAL)
 
 

@@ -1,4 +1,4 @@
-"""What is said about the state of a project: values, and nothing that asks."""
+"""The values that describe the state of a project, without the code that asks for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What one question was answered with."""
+    """The answer to one question."""
 
     rows: Sequence[Row] = ()
     problems: Sequence[Problem] = ()
@@ -68,7 +68,7 @@ class Status:
         return worst(part.health for part in self.parts)
 
     def as_map(self) -> dict[str, Any]:
-        """For JSON: values in rows may be times and whatever drivers tell of themselves."""
+        """Return a map for JSON. Values in rows may be times and whatever drivers tell of themselves."""
         return {
             "health": self.health.word,
             "parts": {

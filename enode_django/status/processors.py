@@ -67,7 +67,7 @@ def ask_mailboxes() -> Finding:
 
 
 def patience() -> timedelta:
-    """How long ago a supervisor that lives has reported last."""
+    """Return how long ago a living supervisor may have reported last."""
     return timedelta(seconds=MISSED * (conf().report_interval or 0.0))
 
 

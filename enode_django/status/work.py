@@ -1,4 +1,4 @@
-"""What needs somebody's attention: dead letters, what is parked, and the batch jobs."""
+"""Ask for work that needs attention: dead letters, parked aggregates, and batch jobs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _parked(alias: str) -> list[ParkedRow]:
 
 
 def ask_jobs() -> Finding:
-    """Those that run, and those that failed lately and did not succeed since."""
+    """Report jobs that run, and jobs that failed lately and did not succeed since."""
     jobs = with_lease_state(Job.objects.using(job_database()))
     lately = Q(state=JobState.RUNNING) | Q(finished_at__gt=Now() - LATELY)
     newest = list(jobs.filter(lately).order_by("-pk")[: MOST_JOBS * 5])
@@ -85,7 +85,7 @@ def ask_jobs() -> Finding:
 
 
 def _has_failed(job: Any, newest: Sequence[Any]) -> bool:
-    """Whether it is the last word: no later run of the same has ended otherwise, or runs."""
+    """Return True if the job failed and no later run of the same has ended otherwise, or runs."""
     later = [one for one in newest if one.pk > job.pk and (one.kind, one.name) == (job.kind, job.name)]
     return job.state == JobState.FAILED and not later
 

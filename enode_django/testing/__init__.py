@@ -1,4 +1,4 @@
-"""For users' tests: commands executed in the test's own thread and transaction, and given/when/then.
+"""Helpers for users' tests: commands executed in the test's own thread and transaction, and given/when/then.
 
 `inline` runs handlers, store and answers for real, without queue and processes. `given` tests one aggregate, process
 manager or `ModelProjection` with no database at all. `enode_django.testing.contracts` holds drivers of stores and

@@ -1,4 +1,4 @@
-"""What drivers of your own are held to: subclass a suite, and give it the fixture that it names. They need pytest.
+"""Contract suites for drivers of your own: subclass a suite, and give it the fixture that it names. They need pytest.
 
 ========================  ===================  ==================================================================
 suite                     fixture              beside it, if the driver has more to show

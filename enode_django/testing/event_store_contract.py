@@ -1,4 +1,4 @@
-"""What every event store must do, as tests: subclass `EventStoreContract` and give it your store.
+"""The contract of every event store, as tests: subclass `EventStoreContract` and give it your store.
 
 .. code-block:: python
 
@@ -279,7 +279,7 @@ class EventStoreContract(EventStoreAppendContract, EventStoreFeedContract):
 
 
 def _append_for_sure(store: EventStore, batch: Sequence[StreamRecord], *, doubtful: bool) -> Sequence[Appended]:
-    """As a caller must do it: two writers who share commands may deadlock, and one of them has to send again."""
+    """Append as a caller must do it: two writers who share commands may deadlock, and one of them has to send again."""
     for _ in range(100):
         try:
             return store.append(batch, doubtful=doubtful)

@@ -1,4 +1,4 @@
-"""What every event store must say about its feed; what those who follow all rows rest on."""
+"""The contract of every event store's feed, which those who follow all rows depend on."""
 
 from __future__ import annotations
 

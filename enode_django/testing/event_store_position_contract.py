@@ -1,4 +1,4 @@
-"""What every event store must say about positions; the part of `EventStoreContract` that subscribers rest on."""
+"""The contract of every event store about positions; the part of `EventStoreContract` that subscribers depend on."""
 
 from __future__ import annotations
 
@@ -173,8 +173,8 @@ class EventStorePositionContract(EventStoreReadContract):
 
     @staticmethod
     def when_settled(store: Shard, after: Position, root_ids: Iterable[str]) -> Settled:
-        """What is settled from ``after`` on, as soon as these aggregates are among it: the position may be held back
-        for a moment by somebody else."""
+        """Return what is settled from ``after`` on, as soon as these aggregates are among it: another session may hold
+        the position back for a moment."""
         wanted = set(root_ids)
         deadline = time.monotonic() + SECONDS
         while True:

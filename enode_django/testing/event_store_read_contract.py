@@ -1,4 +1,4 @@
-"""What every event store must answer; the part of `EventStoreContract` about reading, finding and pruning."""
+"""The part of `EventStoreContract` about reading, finding and pruning."""
 
 from __future__ import annotations
 

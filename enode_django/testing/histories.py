@@ -23,7 +23,7 @@ def streams(
 
 
 def refusal(id: str, refusal: DomainException, number: int) -> StreamRecord:
-    """As it is stored; the refused command is the ``number``-th of the test."""
+    """Return a refusal as it is stored; the refused command is the ``number``-th of the test."""
     return _record(id, None, f"refused-{number}", "given", encode_refusal(refusal))
 
 

@@ -94,7 +94,7 @@ class InlineCommandBus:
         """There is nothing to let go of."""
 
     def _follower(self, subscriber: Subscriber) -> Follower:
-        """What a handler raises is raised to the test."""
+        """Return a follower that raises a handler's error to the test."""
         handler = crash_handler(subscriber)
         runner = Runner(make_applier(subscriber, self._store, lambda some: self.forward(some, handler)), once)
         for shard in self._store.shards:
@@ -149,7 +149,7 @@ class InlineCommandBus:
 def _envelope(
     command: Command, metadata: Metadata, expected_version: int | None = None, crash_handler: str = ""
 ) -> Envelope:
-    """As the queue would deliver it: encoded and decoded."""
+    """Return the command as the queue would deliver it: encoded and decoded."""
     body = encode_command(command, encode_metadata(metadata), "", expected_version)
     wire = decode_command(body)
     return Envelope(
@@ -168,7 +168,8 @@ Chosen = Iterable[type[Subscriber] | Subscriber]
 
 
 class Inline(ContextDecorator):
-    """What `inline` gives: each use, as a block or of a decorated function, has a bus of its own."""
+    """The context manager that `inline` returns: each use, as a block or of a decorated function, has a bus of its
+    own."""
 
     def __init__(self, store: EventStore | None, followed_by: Chosen | None) -> None:
         self._store = store

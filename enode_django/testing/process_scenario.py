@@ -83,7 +83,7 @@ class ProcessScenario:
 
 
 def _delivered(command: Command) -> Command:
-    """As a queue would deliver it: encoded and decoded."""
+    """Return the command as a queue would deliver it: encoded and decoded."""
     return restore_command(decode_command(encode_command(command, b"")))
 
 

@@ -1,4 +1,4 @@
-"""What every driver of `SharedStates` must do while nothing fails. Subclass it, and give it a fixture ``states``."""
+"""The contract of every driver of `SharedStates` while nothing fails. Subclass it, and give it a fixture ``states``."""
 
 from __future__ import annotations
 

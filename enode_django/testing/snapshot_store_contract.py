@@ -1,4 +1,4 @@
-"""What every `SnapshotStore` must do. Subclass it, and give it a fixture ``snapshots``."""
+"""The contract of every `SnapshotStore`. Subclass it, and give it a fixture ``snapshots``."""
 
 from __future__ import annotations
 

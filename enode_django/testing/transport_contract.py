@@ -1,4 +1,4 @@
-"""What every transport must do, as tests. Run them against a driver of your own::
+"""The contract of every transport, as tests. Run them against a driver of your own::
 
     class TestMyTransport(TransportContract):
         @pytest.fixture

@@ -56,7 +56,7 @@ def kept(transport: Transport, topic: str, queue: int = 0, group: str = "group")
 
 
 def fill(transport: Transport, topic: str, queue: int, count: int) -> None:
-    """In several sends: a driver may delete all of a send, or nothing of it."""
+    """Fill a queue in several sends: a driver may delete all of a send, or nothing of it."""
     while count:
         some = min(count, 500)
         transport.send(topic, {queue: [b"x" * 200] * some})
@@ -65,7 +65,7 @@ def fill(transport: Transport, topic: str, queue: int, count: int) -> None:
 
 class TransportLeaseContract:
     trim_keeps_at_most = 1_000
-    """How many committed messages of a queue a `trim` may leave."""
+    """The most committed messages of a queue that a `trim` may leave."""
 
     @pytest.fixture
     def transport(self) -> Iterator[Transport]:

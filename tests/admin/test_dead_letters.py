@@ -8,7 +8,9 @@ from decimal import Decimal
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import connection
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -78,6 +80,17 @@ def test_letters_are_listed_by_kind_and_found_by_id(client: Client, deposit: Dea
     assert HOSTILE not in text
 
 
+def test_the_list_leaves_messages_and_errors_in_the_database(
+    client: Client, deposit: DeadLetter, garbage: DeadLetter
+) -> None:
+    logged_in(client, "view_deadletter")
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(LIST).context["cl"].result_count == 2
+    asked = [query["sql"] for query in queries if 'FROM "enode_django_deadletter"' in query["sql"]]
+    assert asked
+    assert not [sql for sql in asked if '."body"' in sql or '."error"' in sql]
+
+
 def test_errors_and_messages_are_for_those_who_may_see_contents(client: Client, deposit: DeadLetter) -> None:
     logged_in(client, "view_deadletter")
     text = client.get(page(deposit)).content.decode()
@@ -120,6 +133,17 @@ def test_a_queue_that_is_away_is_told_and_loses_nothing(client: Client, deposit:
     with override_settings(ENODE={"QUEUE": {**away, "OPTIONS": {"timeout": 1.0}}}):
         assert "runbroker" in act(client, "requeue", deposit)
     assert DeadLetter.objects.exists()
+
+
+def test_what_was_sent_before_an_error_is_logged(
+    client: Client, queue: MemoryTransport, deposit: DeadLetter, garbage: DeadLetter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged_in(client, "change_deadletter")
+    monkeypatch.setattr("enode_django.management.dead_letters.AT_ONCE", 1)
+    monkeypatch.setattr(queue, "max_send", len(garbage.body))  # the other one does not go through
+    assert "what is left here can be sent again once more" in act(client, "requeue", garbage, deposit)
+    sent = {str(letter.pk) for letter in (deposit, garbage)} - {str(letter.pk) for letter in DeadLetter.objects.all()}
+    assert {entry.object_id for entry in LogEntry.objects.all()} == sent == {str(garbage.pk)}
 
 
 def test_who_may_only_look_settles_nothing(client: Client, deposit: DeadLetter) -> None:

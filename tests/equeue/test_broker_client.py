@@ -22,11 +22,13 @@ from enode_django.equeue.transports.broker import (
     _batches,
     _steps,
 )
+from enode_django.equeue.transports.broker_connection import Pool, Wakes, address_of
 from enode_django.equeue.transports.broker_rests import KEPT_BYTES, Rests
 from enode_django.exceptions import TransportUnavailable
 from enode_django.processors.observing import figures_of
 from enode_django.testing.transport_lease_contract import messages
 from tests.equeue.brokers import DEADLINE, RunningBroker
+from tests.equeue.consuming import eventually
 from tests.equeue.lossy_proxy import LossyProxy
 
 
@@ -222,3 +224,18 @@ def test_many_threads_share_a_transport(transport: BrokerTransport, topic: str) 
     with ThreadPoolExecutor(20) as pool:
         offsets = [offset for found in pool.map(send, range(20)) for offset in found]
     assert sorted(offsets) == list(range(400))
+
+
+def test_a_wake_ends_no_call_that_another_thread_makes_over_the_same_connection(own_broker: RunningBroker) -> None:
+    wakes, pool = Wakes(), Pool(address_of(own_broker.location, None, None), DEADLINE)
+    with closing(own_broker.transport()) as transport, closing(pool), ThreadPoolExecutor(1) as threads:
+        transport.create_topic("topic", 1)
+        pull = ("topic", {0: 0}, 1, DEADLINE)
+        transport.send("topic", {0: [b"first"]})
+        pool.call("pull", pull, within=wakes.waiting)  # the connection is idle again, and nobody has called `forget`
+        pulling = threads.submit(pool.call, "pull", ("topic", {0: 1}, 1, DEADLINE), wait=DEADLINE)
+        eventually(lambda: transport.status()["waiting_pulls"])
+        wakes.wake(threading.get_ident())
+        transport.send("topic", {0: [b"second"]})
+        ((queue, batches),) = pulling.result(DEADLINE)[0]
+        assert (queue, [decode_records(body) for _, body in batches]) == (0, [[b"second"]])

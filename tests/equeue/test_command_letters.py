@@ -131,3 +131,11 @@ def test_status_tells_of_letters_by_kind(queue: MemoryTransport, letters: None) 
     assert "manage.py equeue dead-letters processors" in problem.reason
     Row.objects.all().delete()
     assert ask_letters("default").problems == []
+
+
+def test_what_a_message_says_does_not_control_the_terminal(queue: MemoryTransport) -> None:
+    PostgresDeadLetters().keep([letter("c1\x1b[2J", "a\nb")])
+    shown = equeue("dead-letters", "processors")
+    assert "c1\\x1b[2J" in shown
+    assert "a\\nb" in shown
+    assert "\x1b" not in shown

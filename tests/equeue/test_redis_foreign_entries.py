@@ -42,7 +42,7 @@ def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[Redi
 
 
 @pytest.fixture
-def intrude(client: redis.Redis, prefix: str) -> Callable[[str], object]:
+def intrude(client: redis.Redis, prefix: str) -> Callable[[str], bytes]:
     log = Keys(prefix).log("topic", 0)
     return lambda id: client.xadd(log, {"x": "y", "z": "!"}, id=id)
 
@@ -81,6 +81,26 @@ def test_one_between_two_messages_is_passed_over(
     intrude("2-5")
     transport.send("topic", {0: [b"3"]})
     assert shown(transport.pull("topic", {0: 0}, limit=10)) == {0: [(0, b"1"), (1, b"2"), (2, b"3")]}
+
+
+def test_many_between_two_messages_hold_up_nobody_who_pulls_one_at_a_time(
+    transport: RedisStreamsTransport, intrude: Callable[[str], object]
+) -> None:
+    for place in range(1, 4):
+        intrude(f"2-{place}")
+    assert not transport.pull("topic", {0: 2}, limit=1, wait=0)
+    transport.send("topic", {0: [b"3"]})
+    assert shown(transport.pull("topic", {0: 2}, limit=1, wait=0)) == {0: [(2, b"3")]}
+
+
+def test_one_that_somebody_has_deleted_by_hand_is_still_named_and_mended(
+    transport: RedisStreamsTransport, intrude: Callable[[str], bytes], client: redis.Redis, prefix: str
+) -> None:
+    client.xdel(Keys(prefix).log("topic", 0), intrude("*"))
+    with pytest.raises(ForeignEntries, match=r"manage\.py equeue mend topic"):
+        transport.send("topic", {0: [b"3"]})
+    assert administration.mend(transport) == {"topic": {0: 0, 1: 0}}
+    assert transport.send("topic", {0: [b"3"]}) == {0: 2}
 
 
 def test_many_are_deleted(transport: RedisStreamsTransport, client: redis.Redis, prefix: str) -> None:

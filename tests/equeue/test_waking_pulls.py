@@ -14,8 +14,10 @@ from enode_django.equeue.broadcasting import BroadcastQueues, OffsetsFile
 from enode_django.equeue.consumer import LOOK_AGAIN, WORKING_PULL, QueueConsumer
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.subscribing import Consumer, Limits, Mode
+from enode_django.equeue.transports import redis_wakes
 from enode_django.equeue.transports.base import LONG_POLL, Transport, WakesPulls
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.equeue.transports.redis_wakes import Wakes
 from tests.equeue.consuming import Handled, eventually, texts
 
 TOPIC = "orders"
@@ -102,6 +104,42 @@ def test_what_has_come_is_delivered_whoever_wakes(orders: Waking) -> None:
             break
     assert ends.wait(SOON)
     assert received == texts(*range(300))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it is about forks")
+def test_threads_that_are_the_first_ones_of_a_forked_child_know_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    wakes = Wakes()
+    wakes.wake(0)  # it belongs to this process by now
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            _wait_while_another_thread_begins(wakes, monkeypatch)
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def _wait_while_another_thread_begins(wakes: Wakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    begins, go_on = threading.Event(), threading.Event()
+    make_lock, other = threading.Lock, threading.Thread(target=lambda: wakes.wake(0), daemon=True)
+
+    def make_lock_late() -> threading.Lock:
+        if threading.current_thread() is other:
+            begins.set()
+            assert go_on.wait(SOON)
+        return make_lock()
+
+    monkeypatch.setattr(redis_wakes.threading, "Lock", make_lock_late)
+    other.start()
+    assert begins.wait(SOON)
+    with wakes.waiting() as wakeup:
+        go_on.set()
+        other.join(SOON)
+        wakes.wake(threading.get_ident())
+        assert wakeup.is_woken
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it is about forks")

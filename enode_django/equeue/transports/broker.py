@@ -6,9 +6,9 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import accumulate
 from typing import Any
 
@@ -29,10 +29,10 @@ from enode_django.equeue.portions import PORTION_BYTES, portions
 from enode_django.equeue.records import decode_records, encode_records
 from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.broker_connection import (
-    Connection,
     ConnectionLost,
     Pool,
     Wakes,
+    Within,
     address_of,
     unreachable,
 )
@@ -45,8 +45,6 @@ MAX_SEND = MAX_FRAME - 64 * 1024
 REPLIES_AT_ONCE = 10_000
 RECEIPTS_AT_ONCE = 10_000
 _LAST = 1 << 62
-
-OnBegin = Callable[[Connection], object]
 
 
 class BrokerInbox:
@@ -173,13 +171,13 @@ class BrokerTransport:
         if not wait:
             return self._call("pull", topic, offsets, limit, wait)
         try:
-            return self._call("pull", topic, offsets, limit, wait, wait=wait, on_begin=self._wakes.begin)
+            return self._call("pull", topic, offsets, limit, wait, wait=wait, within=self._wakes.waiting)
         except TransportUnavailable:
             if not self._wakes.has_woken():
                 raise
             return []
         finally:
-            self._wakes.end()
+            self._wakes.forget()
 
     def wake(self, thread: int) -> None:
         self._current()
@@ -274,14 +272,14 @@ class BrokerTransport:
     def _current(self) -> Pool:
         pool = self._pool
         if pool.pid != os.getpid():  # a fork: those connections are the parent's
-            pool = self._pool = Pool(self._address, self._timeout)
             self._rests = Rests()
             self._wakes = Wakes()
+            pool = self._pool = Pool(self._address, self._timeout)  # last: who finds it finds the others, too
         return pool
 
-    def _call(self, name: str, *arguments: Any, wait: float = 0.0, on_begin: OnBegin = lambda connection: None) -> Any:
+    def _call(self, name: str, *arguments: Any, wait: float = 0.0, within: Within = nullcontext) -> Any:
         try:
-            answer, run = self._current().call(name, arguments, wait=wait, on_begin=on_begin)
+            answer, run = self._current().call(name, arguments, wait=wait, within=within)
         except ConnectionLost as lost:
             raise unreachable(self.location, lost) from lost
         self._rests.of_run(run)  # of every call: who acquires a queue in this run must pull nothing from an earlier one

@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -142,6 +143,9 @@ class Connection:
             self._socket.settimeout(left)
 
 
+Within = Callable[[Connection], AbstractContextManager[object]]
+
+
 class Sender:
     """Numbers sends for one thread at a time. The broker remembers the newest sends of each; so one that is made again
     is known, however many other threads have sent since."""
@@ -166,22 +170,28 @@ class Wakes:
             if thread in self._waiting:
                 self._waiting[thread].shut_down()
 
-    def begin(self, connection: Connection) -> None:
-        """Called by the thread that is going to wait."""
+    @contextlib.contextmanager
+    def waiting(self, connection: Connection) -> Iterator[None]:
+        """Let `wake` shut the connection down while the calling thread is in the block. Afterwards the connection may
+        serve another thread."""
         thread = threading.get_ident()
         with self._lock:
             self._waiting[thread] = connection
             if thread in self._woken:
                 connection.shut_down()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._waiting[thread]
 
     def has_woken(self) -> bool:
-        """Return True if somebody has woken the calling thread since it began to wait, or before."""
+        """Return True if somebody has woken the calling thread since it called `forget`."""
         return threading.get_ident() in self._woken
 
-    def end(self) -> None:
-        """Called by the thread that has waited, however its call ended."""
+    def forget(self) -> None:
+        """Called by a thread whose wait is over: what woke it wakes it no more."""
         with self._lock:
-            self._waiting.pop(threading.get_ident(), None)
             self._woken.discard(threading.get_ident())
 
 
@@ -215,14 +225,15 @@ class Pool:
         arguments: Sequence[Any],
         *,
         wait: float = 0.0,
-        on_begin: Callable[[Connection], object] = lambda connection: None,
+        within: Within = contextlib.nullcontext,
     ) -> tuple[Any, int]:
-        """The answer, and the run of the broker that gave it. ``wait``: so long the broker may take for it, on top.
-        ``on_begin`` gets the connection before the call goes out."""
+        """Return the answer, and the run of the broker that gave it. ``wait``: so many seconds more the broker may take
+        for it. The call is made in the context that ``within`` returns, which ends before another thread may get the
+        connection."""
         connection = self._take()
-        on_begin(connection)
         try:
-            value = connection.call(name, arguments, time.monotonic() + self._timeout + wait)
+            with within(connection):
+                value = connection.call(name, arguments, time.monotonic() + self._timeout + wait)
         except ConnectionLost:
             self._busy.discard(connection)
             connection.close()

@@ -46,7 +46,7 @@ SEND = Script(
     + f"""
 -- KEYS: log, queue, times, sent. ARGV: route ('': any), sequence ('': none), chunk, bodies.
 -- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route, and -2
--- when there are entries above its end, which no script of ours has written.
+-- when there are, or were, entries above its end, which no script of ours has written.
 local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time')
 local sequence, chunk = ARGV[2], ARGV[3]
 if sequence ~= '' then
@@ -57,7 +57,8 @@ if ARGV[1] ~= '' and ARGV[1] ~= (queue[2] or '1') then return -1 end
 local first = tonumber(queue[1] or 0)
 local added = redis.pcall('XADD', KEYS[1], string.format('%d-0', first + 1), 'b', ARGV[4])
 if type(added) == 'table' and added.err then
-  return is_above(KEYS[1], first) and -2 or added
+  local were_above = string.find(added.err, 'equal or smaller', 1, true)
+  return (were_above or is_above(KEYS[1], first)) and -2 or added
 end
 for i = 5, #ARGV do
   redis.call('XADD', KEYS[1], string.format('%d-0', first + i - 3), 'b', ARGV[i])

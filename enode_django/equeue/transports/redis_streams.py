@@ -72,6 +72,8 @@ TIMES_PER_CALL = 500
 MENDED_PER_CALL = 1_000
 HOLDS_FOREIGN = -2
 """The answer of `SEND` for a queue that holds entries of somebody else."""
+LAST_PLACE = (1 << 64) - 1
+"""Behind it in an entry's id comes the next message: what others have put between two messages is not read."""
 TRIM_SECONDS = 1.0
 """For one cut, except for the step that it takes in any case."""
 
@@ -220,7 +222,7 @@ class RedisStreamsTransport:
 
     def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Sequence[PulledBatch]:
         logs = {self._keys.log(topic, queue): queue for queue in offsets}
-        after = [f"{max(offset, 0)}-0" for offset in offsets.values()]
+        after = [f"{max(offset, 0)}-{LAST_PLACE}" for offset in offsets.values()]
         read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together
         found = read(list(logs), after, limit, wait)
         batches = [parse_entries(logs[key.decode()], entries) for key, entries in found]

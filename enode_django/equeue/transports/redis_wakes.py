@@ -30,46 +30,52 @@ class Wakeup:
             self.is_woken = False
 
 
-class Wakes:
-    """Of the threads of one process; a forked child begins anew, since the pipes are its parent's. Safe for threads."""
+class _Threads:
+    """The threads of one process that wait, and those that were woken before they wait."""
 
     def __init__(self) -> None:
-        self._forget()
+        self.lock = threading.Lock()
+        self.waiting: dict[int, Wakeup] = {}
+        self.woken: set[int] = set()
+        self.idle: list[Wakeup] = []
 
-    def _forget(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._waiting: dict[int, Wakeup] = {}
-        self._woken: set[int] = set()
-        self._idle: list[Wakeup] = []
+
+class Wakes:
+    """Wakes the threads of one process. A forked child begins anew, since the pipes are its parent's. Safe for
+    threads, also for those that are the first ones in a child."""
+
+    def __init__(self) -> None:
+        self._by_process: dict[int, _Threads] = {}
 
     def wake(self, thread: int) -> None:
         """A thread that does not wait is woken when it begins to."""
-        self._check_process()
-        with self._lock:
-            if thread in self._waiting:
-                self._waiting[thread].wake()
+        threads = self._of_this_process()
+        with threads.lock:
+            if thread in threads.waiting:
+                threads.waiting[thread].wake()
             else:
-                self._woken.add(thread)
+                threads.woken.add(thread)
 
     @contextmanager
     def waiting(self) -> Iterator[Wakeup]:
         """Register the calling thread as waiting until the block ends; yields what `wake` makes readable."""
-        self._check_process()
-        thread = threading.get_ident()
-        with self._lock:
-            wakeup = self._waiting[thread] = self._idle.pop() if self._idle else Wakeup()
-            if thread in self._woken:
-                self._woken.discard(thread)
+        threads, thread = self._of_this_process(), threading.get_ident()
+        with threads.lock:
+            wakeup = threads.waiting[thread] = threads.idle.pop() if threads.idle else Wakeup()
+            if thread in threads.woken:
+                threads.woken.discard(thread)
                 wakeup.wake()
         try:
             yield wakeup
         finally:
-            with self._lock:
-                del self._waiting[thread]
+            with threads.lock:
+                del threads.waiting[thread]
                 wakeup.clear()
-                self._idle.append(wakeup)
+                threads.idle.append(wakeup)
 
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():
-            self._forget()
+    def _of_this_process(self) -> _Threads:
+        pid = os.getpid()
+        threads = self._by_process.get(pid)
+        if threads is None:
+            threads = self._by_process.setdefault(pid, _Threads())  # in one step: others may do the same
+        return threads

@@ -126,7 +126,7 @@ class Command(BaseCommand):
 
 
 def _socket_in(directory: str) -> socket.socket:
-    """Where processes send their steps; the directory lets nobody else in."""
+    """Return the socket to which processes send their steps. The directory lets nobody else in."""
     steps = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     steps.bind(str(Path(directory) / "steps"))
     return steps

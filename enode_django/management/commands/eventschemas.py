@@ -62,7 +62,7 @@ def _chosen(given: Sequence[str] | None) -> Collection[str] | None:
 
 
 def _is_own(config: AppConfig) -> bool:
-    """What was installed has its own history of versions."""
+    """Return False for an installed app, which has its own history of versions."""
     return not {"site-packages", "dist-packages"} & set(Path(config.path).parts)
 
 

@@ -1,0 +1,30 @@
+"""The topic of events on Redis, when there is no subscriber that would trim it."""
+
+from __future__ import annotations
+
+import pytest
+
+from enode_django.conf import Conf
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.processors import housekeeping
+from enode_django.processors.pipeline import Pipeline
+from enode_django.processors.statistics import Statistics
+from tests.equeue.consuming import eventually, texts
+
+
+def test_command_workers_cut_events_that_nobody_consumes(
+    redis_queue: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "TRIM_INTERVAL", 0.05)
+    monkeypatch.setattr(redis_queue, "_max_length", 200)
+    conf = Conf(COMMAND_MAILBOXES=1)
+    redis_queue.create_topic(conf.COMMAND_TOPIC, 1)
+    pipeline = Pipeline(conf, redis_queue, MemoryEventStore(), owner="w", notes=[[0]], statistics=Statistics())
+    pipeline.start()
+    eventually(lambda: pipeline.consumer.owned)  # and goes on while there is no topic of events
+    redis_queue.create_topic(conf.EVENT_TOPIC, 1)
+    redis_queue.send(conf.EVENT_TOPIC, {0: texts(*range(1_000))})
+    eventually(lambda: redis_queue.queues(conf.EVENT_TOPIC)[0].first >= 500)
+    assert redis_queue.queues(conf.EVENT_TOPIC)[0].end == 1_000
+    assert pipeline.drain(60)
