@@ -57,15 +57,17 @@ class Housekeeper:
 
 def queue_keepers(conf: Conf, consumers: Sequence[QueueConsumer]) -> Mapping[str, Housekeeper]:
     """For consumers of one topic, by names of threads, each of which needs one of its own: leases and sessions run out
-    while a call waits for its answer, so they wait for no other call. One trims for all."""
+    while a call waits for its answer, so they wait for no other call, that of another consumer either. One trims for
+    all."""
     duties: dict[str, list[Duty]] = {
-        "enode-keeper-leases": [(conf.LEASE / 4, consumer.renew) for consumer in consumers],
-        "enode-keeper-members": [(min(JOIN_INTERVAL, conf.LEASE / 4), consumer.join) for consumer in consumers],
         "enode-keeper-offsets": [
             *[(conf.COMMIT_INTERVAL, consumer.commit) for consumer in consumers],
             *[(TRIM_INTERVAL, consumer.trim) for consumer in consumers[:1]],
         ],
     }
+    for consumer in consumers:
+        duties[f"enode-keeper-leases-{consumer.group}"] = [(conf.LEASE / 4, consumer.renew)]
+        duties[f"enode-keeper-members-{consumer.group}"] = [(min(JOIN_INTERVAL, conf.LEASE / 4), consumer.join)]
     return {name: Housekeeper(of_thread) for name, of_thread in duties.items() if of_thread}
 
 

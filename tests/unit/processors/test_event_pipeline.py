@@ -280,6 +280,29 @@ def test_leases_of_one_subscriber_are_renewed_while_those_of_another_cannot_be()
         assert all(transport.renewed.acquire(timeout=SOON) for _ in range(3))
 
 
+class NeverRenewsForA(RenewsOnlyForB):
+    """Who asks for A waits for an answer, until the end of the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = threading.Event()
+
+    def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
+        if group == "a":
+            self.end.wait(SOON)
+        return super().renew(group, topic, owner, epochs, lease)
+
+
+def test_leases_of_one_subscriber_do_not_wait_for_the_answer_to_another() -> None:
+    transport = NeverRenewsForA()
+    prepared(transport)
+    with running(Worker(transport), 0, 1):
+        try:
+            assert all(transport.renewed.acquire(timeout=SOON) for _ in range(3))
+        finally:
+            transport.end.set()
+
+
 def test_a_subscriber_whose_handler_hangs_is_named_in_the_log(
     transport: DividedByHand, caplog: pytest.LogCaptureFixture
 ) -> None:
