@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
 from enode_django.concurrency.backoff import Persist
 from enode_django.databases import heal_connections
-from enode_django.eventing import parking
+from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.applying import Applier, is_transient, reached
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventing.work import Failure, Progress, Work, contiguous
+from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
 
 Value = TypeVar("Value")
@@ -50,10 +51,16 @@ class Runner:
         if id in parked:
             return {id: Progress(position, parked=parked[id])}
         streams = contiguous(self.applier.store, [work], {id: position}, 1)[id]
-        for record in [*streams, *work.refusals.values()][:1]:
-            error = EventKilledWorker(f"{work.deaths} workers died or hung while they handled it")
-            return {id: Progress(position, Failure(record.version, record.command_id, error, datetime.now(UTC)))}
-        return {id: reached(work, position, streams, 1)}
+        guilty = next(iter([*streams, *self._open_refusals(work)]), None)
+        if guilty is None:
+            return {id: reached(work, position, streams, 1)}
+        error = EventKilledWorker(f"{work.deaths} workers died or hung while they handled it")
+        return {id: Progress(position, Failure(guilty.version, guilty.command_id, error, datetime.now(UTC)))}
+
+    def _open_refusals(self, work: Work) -> Iterator[StreamRecord]:
+        keys = [(work.aggregate_root_id, command_id) for command_id in work.refusals]
+        handled = checkpoints.handled_refusals(self.alias, self.subscriber.name, keys) if keys else ()
+        return (work.refusals[command_id] for id, command_id in keys if (id, command_id) not in handled)
 
     def persisted(self, call: Callable[[], Value]) -> Value:
         """Blocks while the databases cannot be asked; raises whatever else ``call`` raises."""

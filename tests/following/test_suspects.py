@@ -180,6 +180,17 @@ def test_a_refusal_that_kills_its_workers_is_parked(harness: Harness, behaviour:
     assert not harness.window.unfinished
 
 
+def test_a_refusal_that_was_handled_meanwhile_is_not_parked(harness: Harness, behaviour: Behaviour) -> None:
+    subscriber = subscribers.instance(Kindness)
+    refusal = harness.refused("c", TooMuch(amount=5))
+    harness.deliver(harness.follower(subscriber), [refusal])
+    follower = harness.follower(subscriber)
+    follower.suspect(0, {0: MAX_DEATHS})
+    deliver(harness, follower, [refusal])
+    assert harness.parked(subscriber.name) == []
+    assert not harness.window.unfinished
+
+
 def test_a_sweep_that_kills_its_workers_parks_what_it_was_at(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber
 ) -> None:

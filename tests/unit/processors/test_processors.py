@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from enode_django.commanding.entries import IDLE, position_of
+from enode_django.conf import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing.event_handlers import EventHandlerGroup
+from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import QueueHeld, TransportUnavailable
 from enode_django.processors.burials import RETRY_DELAY, Burials
 from enode_django.processors.cores import usable_cores
 from enode_django.processors.statistics import Statistics, add_reports
 from enode_django.processors.suspicion import Hand, Overdue, Patience, Seat, found_with, hands_of
+from enode_django.runtime import time_limits
 
 MAILBOX = Seat("g", 10.0)
 SUBSCRIBERS = [Seat("a", 10.0), Seat("b", 99.0), Seat("c", inf)]
@@ -136,3 +140,11 @@ def test_gauges_are_asked_when_a_report_is_made() -> None:
     statistics.gauges["cached_aggregates"] = lambda: cached
     cached = 7
     assert statistics.report()["cached_aggregates"] == 7
+
+
+def test_subscribers_have_the_limit_of_the_settings_or_one_of_their_own() -> None:
+    quick, usual = EventHandlerGroup("quick"), EventHandlerGroup("usual")
+    quick.time_limit = 5.0
+    with subscribers.only(quick, usual):
+        limits = time_limits(Conf(SUBSCRIBER_TIME_LIMIT=70.0))
+    assert (limits["quick"], limits["usual"]) == (5.0, 70.0)
