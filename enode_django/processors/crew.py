@@ -110,7 +110,7 @@ class Crew:
         self._past: dict[str, Any] = {}
         self.restarts = 0
         limits = [one.time_limit for one in self._seats if one.time_limit < inf]
-        self._patience = conf.GRACE + max(limits, default=conf.HANDLER_TIME_LIMIT)
+        self._patience = conf.GRACE + max([conf.HANDLER_TIME_LIMIT, *limits])
         self._burials = Burials(transport, plan.topic, plan.groups)
 
     @property
