@@ -130,6 +130,8 @@ class Conf:
     GRACE: float = 30.0
     """Seconds that workers may drain on shutdown."""
     HANDLER_TIME_LIMIT: float = 60.0
+    SUBSCRIBER_TIME_LIMIT: float = 300.0
+    """Of a subscriber that has no ``time_limit`` of its own, for the events of one command."""
     HANDLER_ATTEMPTS: int = 5
     """The most failures: after so many at the same event a subscriber parks its aggregate; after so many errors that
     pass a command fails."""
@@ -140,7 +142,8 @@ class Conf:
     SWEEP_INTERVAL: float = 30.0
     """Between comparisons of the event store with a subscriber's checkpoints."""
     MAX_ABNORMAL_ENDS: int = 3
-    """A command found in the hands of a worker that died so many times is not handled again."""
+    """A command found in the hands of a worker that died so many times is not handled again; of a subscriber, the
+    aggregate is parked."""
     UNKNOWN_TYPE_DELAYS: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 30.0)
     REFUSAL_RETENTION_DAYS: float | None = 90
     """Stored refusals older than this are deleted (None: never)."""

@@ -99,12 +99,13 @@ def beside(alias: str) -> Iterator[str]:
         del connections[name]
 
 
-def let_hooks_fail_alone(alias: str) -> None:
+def let_hooks_fail_alone(alias: str, around: Callable[[Callable[[], Any]], Callable[[], Any]]) -> None:
     """To be called before the end of an atomic block: if it is the outermost one, what ``transaction.on_commit`` has
-    registered in it will run, each whatever the others raise, and Django logs what they raise."""
+    registered in it will run, each whatever the others raise, and Django logs what they raise. ``around`` returns what
+    is called in the place of a hook."""
     connection: Any = connections[alias]  # hooks that are robust are not in the stubs
     if not connection.savepoint_ids:
-        connection.run_on_commit = [(sids, hook, True) for sids, hook, _ in connection.run_on_commit]
+        connection.run_on_commit = [(sids, around(hook), True) for sids, hook, _ in connection.run_on_commit]
 
 
 def execute(alias: str, statement: str, parameters: Sequence[Any] | None) -> psycopg.Cursor[Any]:

@@ -33,6 +33,7 @@ EnodeError
 ├── SubscriberError
 │   ├── UnknownSubscriber            no projection, process manager or group of event handlers has that name
 │   ├── NotParked                    the subscriber has not parked the aggregate
+│   ├── EventKilledWorker            the event ended its worker process again and again: its aggregate is parked
 │   ├── SubscriberUnavailable        retriable: a database or the queue that a subscriber needs is away
 │   └── RebuildError                 a projection that cannot be rebuilt as it is, or not be put in its place
 │       ├── RebuildOvertaken         another rebuild of the same projection has begun
@@ -258,6 +259,10 @@ class UnknownSubscriber(SubscriberError):
 
 
 class NotParked(SubscriberError):
+    pass
+
+
+class EventKilledWorker(SubscriberError):
     pass
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
 from enode_django.eventing.calling import CallingApplier, SendCommands
 from enode_django.eventing.follower import RetryPolicy
+from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.notices import notices_through
 from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.projections import ModelProjection, Projection
@@ -134,6 +135,14 @@ def running_subscribers() -> Sequence[Subscriber]:
     return subscribers.running(*ours)
 
 
+def time_limits(current: Conf) -> Mapping[str, float]:
+    """Return how many seconds the handlers of each running subscriber may take for the events of one command."""
+    return {
+        one.name: current.SUBSCRIBER_TIME_LIMIT if one.time_limit is None else one.time_limit
+        for one in running_subscribers()
+    }
+
+
 def make_producer(transport: Transport) -> Producer:
     """Return a producer of commands and events: an aggregate's queue follows from its bucket, as its shard does."""
     return Producer(transport, queues=conf().QUEUES_PER_TOPIC, selector=select_queue)
@@ -154,17 +163,25 @@ def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) 
 
 
 def make_follower(
-    subscriber: Subscriber, transport: Transport, store: EventStore, *, persist: Persist = until_it_works
+    subscriber: Subscriber,
+    transport: Transport,
+    store: EventStore,
+    *,
+    persist: Persist = until_it_works,
+    in_flight: InFlight | None = None,
+    hand_over: Callable[[], None] = lambda: None,
 ) -> SweepingFollower:
     """A subscriber's way through the events of the settings' topic."""
     current, handler = conf(), crash_handler(subscriber)
+    applier = make_applier(subscriber, store, lambda some: current_bus().forward(some, handler))
     return SweepingFollower(
-        Runner(make_applier(subscriber, store, lambda some: current_bus().forward(some, handler)), persist),
+        Runner(applier, persist, in_flight),
         policy=RetryPolicy(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, tuple(current.UNKNOWN_TYPE_DELAYS)),
         notify=notices_through(transport, persist),
         transport=transport,
         topic=current.EVENT_TOPIC,
         interval=current.SWEEP_INTERVAL,
+        hand_over=hand_over,
     )
 
 

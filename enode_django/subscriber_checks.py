@@ -12,7 +12,7 @@ from django.db import connections, transaction
 from enode_django.eventing.event_handlers import EventHandlerGroup, handler_groups
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import Subscriber, declared_subscribers
+from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, TypeNameError
 
@@ -25,6 +25,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     for subscriber in [*named, *groups]:
         messages += _databases(subscriber)
         messages += _fields_for_rebuilds(subscriber)
+        messages += _limits(subscriber)
     for group in groups:
         messages += [*_agreement(group), *_ambiguity(group)]
     return messages
@@ -112,6 +113,16 @@ def _fields_for_rebuilds(subscriber: Subscriber) -> Iterator[CheckMessage]:
                 hint=f"They have {', '.join(sorted(known))}.",
                 id="enode_django.E025",
             )
+
+
+def _limits(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    if not is_time_limit(subscriber.time_limit):
+        yield Error(
+            f"{_description(subscriber)} has the time_limit {subscriber.time_limit!r}; it must be a number of seconds "
+            "above 0.",
+            hint="Give it one, math.inf for any time, or None for ENODE['SUBSCRIBER_TIME_LIMIT'].",
+            id="enode_django.E040",
+        )
 
 
 def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:

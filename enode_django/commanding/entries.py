@@ -8,7 +8,7 @@ intake ── Envelope ──► command mailbox ── Entry ──► event ma
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from enode_django.commanding.results import CommandResult
 from enode_django.domain.messages import Command
@@ -93,6 +93,18 @@ def position_of(queue: int, offset: int) -> int:
 
 def queue_and_offset(position: int) -> tuple[int, int]:
     return (position - 1) >> 48, (position - 1) & 0xFFFF_FFFF_FFFF
+
+
+IDLE = 0
+"""The position of a note when nothing is being handled."""
+
+
+class Note(Protocol):
+    """Integers in memory that outlives the process: at index 0 the position of what is being handled."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def __setitem__(self, index: int, position: int, /) -> None: ...
 
 
 class EntryKind(Enum):

@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 from enode_django.commanding.burying import is_withdrawn
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.entries import POSTPONED, STREAM, Entry, EntryKind, Envelope, Recovery
+from enode_django.commanding.entries import IDLE, POSTPONED, STREAM, Entry, EntryKind, Envelope, Note, Recovery
 from enode_django.commanding.flow import is_told, telling
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader, Begin, History, replay_record
@@ -46,16 +45,6 @@ from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessage
 from enode_django.tracing import current_tracing
 
 logger = logging.getLogger("enode_django.commands")
-
-IDLE = 0
-
-
-class Note(Protocol):
-    """One integer in memory that outlives the process, at index 0."""
-
-    def __getitem__(self, index: int, /) -> int: ...
-
-    def __setitem__(self, index: int, position: int, /) -> None: ...
 
 
 class CommandProcessor:

@@ -119,11 +119,11 @@ class BroadcastQueues:
     def join(self) -> None:
         if self._has_left:
             return
-        reached = {queue: window.next_offset for queue, window in list(self._windows.items())}
+        reached = [(window, window.next_offset) for window in list(self._windows.values())]
         states = self._transport.queues(self._topic)
-        for queue, offset in reached.items():
-            if offset > states[queue].end:  # a broker's machine has lost its power, and the newest messages
-                self._windows[queue].close()
+        for window, offset in reached:
+            if offset > states[window.queue].end:  # a broker's machine has lost its power, and the newest messages
+                window.close()
         self._shown = frozenset(queue for queue, state in states.items() if state.to_consumers)
         if not self._is_settled:
             self.wake()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from enode_django.equeue.clocks import lease_clock
 from enode_django.equeue.messages import PulledBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import LONG_POLL, Transport
@@ -68,10 +68,10 @@ class QueueConsumer:
         keep_receipts: int = 0,
         start: Start | Callable[[int], int] = Start.FIRST,
         long_poll: float = LONG_POLL,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = lease_clock,
     ) -> None:
         self._transport = transport
-        self._group = group
+        self.group = self._group = group
         self._topic = topic
         self._owner = owner
         self._lease = lease
@@ -210,6 +210,7 @@ class QueueConsumer:
             committed=lease.committed,
             deadline=started + self._lease,
             backlog_end=lease.end,
+            clock=self._clock,
         )
         self._windows[queue] = window
         self._warned.pop(queue, None)

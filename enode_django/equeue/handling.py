@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 from enode_django.equeue.failing import FailureTopics
@@ -70,7 +69,7 @@ class Handling:
     def _is_ours(self, task: Task) -> bool:
         """Whether the lease of its queue holds; waits while that is not known."""
         window = task.window
-        while not window.closed and time.monotonic() >= window.deadline:
+        while not window.closed and not window.holds:
             if self._closed.wait(LOOK_AGAIN):
                 return False
         return not window.closed

@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from enode_django.equeue.clocks import lease_clock
 from enode_django.equeue.messages import Commit, Receipt
 
 _NO_EXTRA: Mapping[int, int] = MappingProxyType({})
@@ -21,7 +22,7 @@ class OffsetWindow:
 
     The pulling thread calls `add`, the publishing thread `finish` and `finish_many`; each call takes one short lock
     and costs a constant time per message. ``committable``, ``unfinished``, ``weight``, ``closed`` and
-    ``deadline`` may be read by any thread without a lock. ``deadline`` (seconds of `time.monotonic`) is until when the
+    ``deadline`` may be read by any thread without a lock. ``deadline`` (seconds of ``clock``) is until when the
     lease is ours for certain; the thread that renews leases sets it. Whoever finds that the queue was lost or gives it
     back calls `close`. The publishing thread may `keep` a receipt of a message before it finishes that message; the
     committing thread takes what is due from `next_commit` and says with `commit_taken` that the transport has it.
@@ -31,7 +32,15 @@ class OffsetWindow:
     """
 
     def __init__(
-        self, topic: str, queue: int, *, epoch: int, committed: int, deadline: float, backlog_end: int = 0
+        self,
+        topic: str,
+        queue: int,
+        *,
+        epoch: int,
+        committed: int,
+        deadline: float,
+        backlog_end: int = 0,
+        clock: Callable[[], float] = lease_clock,
     ) -> None:
         self.topic = topic
         self.queue = queue
@@ -50,7 +59,13 @@ class OffsetWindow:
         self._extra: dict[int, int] = {}
         self._weight = 0
         self._receipts: dict[int, bytes] = {}
+        self._clock = clock
         self._lock = threading.Lock()
+
+    @property
+    def holds(self) -> bool:
+        """Return True if the lease is ours for certain at this moment. May be asked by any thread."""
+        return not self.closed and self._clock() < self.deadline
 
     @property
     def unfinished(self) -> int:

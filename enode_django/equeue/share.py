@@ -98,8 +98,8 @@ def task_of_retry(window: OffsetWindow, offset: int, body: bytes) -> Task:
 
 
 class Share:
-    """`prepare`, `pull` and `release` are called by the pulling thread, `beat`, `commit` and `leave` by the keeper,
-    `finish` by any. All but `finish` raise what the transport raises.
+    """`prepare`, `pull` and `release` are called by the pulling thread, `renew` and `join` by one thread each, `commit`
+    and `leave` by the keeper, `finish` by any. All but `finish` raise what the transport raises.
 
     With ``max_held`` messages unfinished it pulls no more, until a quarter of them is finished; one more of each queue
     may have come by then.
@@ -185,9 +185,8 @@ class Share:
         """Let the pulling thread return from `pull` soon. Called by any thread."""
         self._queues.wake()
 
-    def beat(self) -> None:
+    def join(self) -> None:
         if self.prepared:
-            self._queues.renew()  # first: it must not wait for an answer that is late
             self._queues.join()
 
     def renew(self) -> None:

@@ -2,7 +2,8 @@
 
 puller t: pulls topic t (one thread a topic), also the one of the group's retries
 handler i: takes pulled messages from the worklist and calls the user's function
-keeper: joins, renews leases and commits on a timer; at the end it drains and releases
+renewer t, member t: renews the leases of topic t; says that this consumer is still there
+keeper: commits and trims on a timer; at the end it drains and releases
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class Consumer:
         self._end_by = inf
         self._is_drained = False
         self._next_warning = 0.0
-        self._pullers, self._handlers, self._keeper = (Threads(self._fail) for _ in range(3))
+        self._pullers, self._handlers, self._holders, self._keeper = (Threads(self._fail) for _ in range(4))
+        self._ended = threading.Event()
 
     # -- called by who owns it ------------------------------------------------------------------------------------
 
@@ -120,6 +122,9 @@ class Consumer:
         for number in range(self._thread_count):
             self._handlers.start(f"equeue-handler-{self._group}-{number}", self._handling.run)
         for share in self._shares.values():
+            # Of their own: leases and sessions run out while another call waits for its answer.
+            self._holders.start(f"equeue-renewer-{share.topic}", partial(self._beat, share.renew))
+            self._holders.start(f"equeue-member-{share.topic}", partial(self._beat, share.join))
             self._pullers.start(f"equeue-puller-{share.topic}", partial(self._pull, share))
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> bool:
@@ -181,23 +186,26 @@ class Consumer:
     def _own_shares(self) -> list[Share]:
         return [share for share in self._shares.values() if share.topic != retry_topic(self._group)]
 
+    # -- renewers and members -------------------------------------------------------------------------------------
+
+    def _beat(self, call: Callable[[], None]) -> None:
+        """Until the keeper has ended: what is being handled at the end is held meanwhile."""
+        while not self._ended.wait(self._limits.lease / BEATS):
+            self._once(call)
+
     # -- the keeper -----------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        limits = self._limits
-        timers = Timers(
-            [
-                (limits.commit_interval, partial(self._each, Share.commit)),
-                (limits.lease / BEATS, partial(self._each, Share.beat)),
-                (TRIM_EVERY, self._trim),
-            ]
-        )
+        timers = Timers([(self._limits.commit_interval, partial(self._each, Share.commit)), (TRIM_EVERY, self._trim)])
         try:
             while not self._ending.wait(timers.until_due()):
                 timers.run_due()
         except BaseException as error:
             self._fail(error)
-        self._end(timers)
+        try:
+            self._end(timers)
+        finally:
+            self._ended.set()
 
     def _trim(self) -> None:
         for share in self._shares.values():
@@ -205,7 +213,7 @@ class Consumer:
                 self._once(share.trim)
 
     def _end(self, timers: Timers) -> None:
-        """Nothing is pulled any more; what is due is handled until `_end_by`, and leases are renewed meanwhile."""
+        """Nothing is pulled any more; what is due is handled until `_end_by`, and committed meanwhile."""
         self._each(Share.wake)
         pulls_ended = timers.tend_until(self._pullers.ended_within, self._give_up_at)
         self._each(Share.leave)

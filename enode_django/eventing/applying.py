@@ -14,6 +14,7 @@ from django.db import connections, transaction
 from enode_django.databases import execute, let_hooks_fail_alone
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.deferring import DeferredInserts
+from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber
@@ -31,6 +32,7 @@ class Applier(ABC):
 
     ``attempted`` is, per aggregate, the first stream that the last `apply` was to handle. ``at_once`` is how many
     streams it should be given at a time: what one transaction holds, and what is handled anew when a worker dies.
+    ``in_flight`` is told whenever application code is going to be called, and when no more of it is.
     """
 
     at_once = 10_000
@@ -41,6 +43,7 @@ class Applier(ABC):
         self.name = subscriber.name
         self.store = store
         self.attempted: dict[str, tuple[int | None, str]] = {}
+        self.in_flight = InFlight()
         self._tracing = current_tracing()
         self._followed = self._new_followed()
 
@@ -72,7 +75,8 @@ class Applier(ABC):
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         """Take the versions up to this one as handled."""
 
-    def _parked(self, ids: Sequence[str], even_parked: bool) -> dict[str, str]:
+    def parked(self, ids: Sequence[str], even_parked: bool) -> dict[str, str]:
+        """Those of the aggregates that are parked, with the class name of the error; none with ``even_parked``."""
         return {} if even_parked else parking.parked_among(self.alias, self.name, ids)
 
     def _next_streams(
@@ -134,7 +138,7 @@ class RowApplier(Applier):
         ids = sorted(work.aggregate_root_id for work in works)
         with transaction.atomic(using=self.alias):
             rows, positions = self._lock(ids)
-            parked = self._parked(ids, even_parked)
+            parked = self.parked(ids, even_parked)
             portion = bearable(works, positions, portion, self.at_once)
             streams = self._next_streams(works, positions, parked, portion)
             changes = _RowChanges(self._table, rows, positions)
@@ -145,8 +149,9 @@ class RowApplier(Applier):
                     progress[id] = Progress(positions[id], parked=parked[id])
                 else:
                     progress[id] = self._fold(work, streams[id], portion, changes)
+            self.in_flight.end()
             changes.write(self.alias, self.name)
-            let_hooks_fail_alone(self.alias)
+            let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
         return progress
 
     def _lock(self, ids: Sequence[str]) -> tuple[dict[str, Any], dict[str, int]]:
@@ -165,7 +170,9 @@ class RowApplier(Applier):
     def _fold(self, work: Work, streams: Sequence[StreamRecord], portion: int, changes: _RowChanges) -> Progress:
         id = work.aggregate_root_id
         row, version = changes.rows.get(id), changes.positions[id]
+        self.in_flight.begin(work, version + 1)
         for record in streams:
+            self.in_flight.step()
             try:
                 row = changed_row(self._model, id, row, self._followed.of(record))
             except Exception as error:
@@ -263,6 +270,7 @@ class TransactionApplier(Applier):
         if len(works) > 1:
             with suppress(_HandlerFailed):
                 return self._apply(works, portion, even_parked, isolated=False)
+        self.in_flight.end()
         return self._apply(works, portion, even_parked, isolated=True)
 
     def _apply(self, works: Sequence[Work], portion: int, even_parked: bool, *, isolated: bool) -> dict[str, Progress]:
@@ -271,7 +279,7 @@ class TransactionApplier(Applier):
         with transaction.atomic(using=self.alias):
             self._keep_tables()
             positions = checkpoints.lock(self.alias, self.name, ids)
-            parked = self._parked(ids, even_parked)
+            parked = self.parked(ids, even_parked)
             portion = bearable(works, positions, portion, self.at_once)
             streams = self._next_streams(works, positions, parked, portion)
             with nullcontext() if isolated else self._inserts_wait():
@@ -280,15 +288,17 @@ class TransactionApplier(Applier):
                     if id in parked:
                         progress[id] = Progress(positions[id], parked=parked[id])
                         continue
+                    self.in_flight.begin(work, positions[id] + 1)
                     failure = self._call(streams[id], isolated)
                     if failure is not None:
                         progress[id] = Progress(positions[id], failure)
                         continue
                     version = (streams[id][-1].version or 0) if streams[id] else positions[id]
                     progress[id] = reached(work, version, streams[id], portion)
+                self.in_flight.end()
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             checkpoints.save(self.alias, self.name, moved)
-            let_hooks_fail_alone(self.alias)
+            let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
         return progress
 
     @contextmanager
@@ -306,6 +316,7 @@ class TransactionApplier(Applier):
         try:
             with transaction.atomic(using=self.alias) if isolated else nullcontext():
                 for record in streams:
+                    self.in_flight.step()
                     for event, handlers in self._followed.of(record):
                         for handler in handlers:
                             handler(event)

@@ -43,7 +43,7 @@ class CallingApplier(Applier):
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
         # In this order: whoever lets an aggregate go on has saved how far it is before, and nothing is locked here.
-        parked = self._parked(ids, even_parked)
+        parked = self.parked(ids, even_parked)
         positions = self.positions(ids)
         alone = len(works) == 1 and portion == 1
         portion = bearable(works, positions, portion, self.at_once)
@@ -58,6 +58,7 @@ class CallingApplier(Applier):
                 progress[id] = self._call(work, positions[id], streams[id], portion, calls)
             if calls.interruption is not None:
                 break
+        self.in_flight.end()
         calls.send()
         with transaction.atomic(using=self.alias):
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
@@ -68,13 +69,16 @@ class CallingApplier(Applier):
         return progress
 
     def _call(self, work: Work, version: int, streams: Sequence[StreamRecord], portion: int, calls: _Calls) -> Progress:
+        self.in_flight.begin(work, version + 1)
         for record in streams:
+            self.in_flight.step()
             try:
                 calls.run(self._followed.of(record))
             except Exception as error:
                 return calls.failed(version, record, error)
             version = record.version or 0
         for record in work.refusals.values():
+            self.in_flight.step()
             try:
                 self._call_refusal(record, calls)
             except Exception as error:

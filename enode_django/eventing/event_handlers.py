@@ -8,7 +8,15 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from enode_django.domain.signatures import check_handler
-from enode_django.eventing.subscribers import BEGINNING, NOW, Followed, Handler, Subscriber, check_followed
+from enode_django.eventing.subscribers import (
+    BEGINNING,
+    NOW,
+    Followed,
+    Handler,
+    Subscriber,
+    check_followed,
+    is_time_limit,
+)
 from enode_django.exceptions import DefinitionError
 
 Function = TypeVar("Function", bound=Callable[[Any], None])
@@ -23,6 +31,7 @@ class EventHandler(NamedTuple):
     function: Callable[[Any], None]
     start: str
     replays: bool = False
+    time_limit: float | None = None
 
     def is_again(self, other: EventHandler) -> bool:
         """Return True if ``other`` is this handler, from the same place of a module that was loaded again."""
@@ -54,8 +63,14 @@ class EventHandlerGroup(Subscriber):
         self.handlers = [known for known in self.handlers if not known.is_again(handler)]
         self.handlers.append(handler)
         self.start = handler.start
+        self.time_limit = self._longest_limit()
         self._handlers_by_name.clear()
         self._follows_type.clear()
+
+    def _longest_limit(self) -> float | None:
+        """Return the longest limit that a handler names, since all of them are called in turn for an event; None if
+        none names one."""
+        return max((one.time_limit for one in self.handlers if one.time_limit is not None), default=None)
 
     @property
     def followed(self) -> Iterable[Followed]:
@@ -96,13 +111,15 @@ def event_handler(
     group: str = DEFAULT_GROUP,
     start: str = NOW,
     replays: bool = False,
+    time_limit: float | None = None,
 ) -> Callable[[Function], Function]:
     """Mark a function ``(event) -> None`` to be called for these classes of events, or domain exceptions, and their
     subclasses: those with a lower ``priority`` first, then by ``name``.
 
     It is called at least once for each event, in the order of each aggregate's versions. A new group begins at *now*,
     or, with ``start="beginning"``, with all that is stored. Functions of a group share its pace and its checkpoints.
-    In a replay of stored events it is not called unless it says ``replays=True``.
+    In a replay of stored events it is not called unless it says ``replays=True``. ``time_limit``: as of a
+    `Subscriber`; of a group the longest counts, for all of its handlers together. Raises `DefinitionError`.
     """
     if not followed:
         raise DefinitionError(
@@ -111,12 +128,14 @@ def event_handler(
     check_followed("event_handler", followed)
     if start not in (NOW, BEGINNING):
         raise DefinitionError(f'event_handler() got start={start!r}; use "now" or "beginning"')
+    if not is_time_limit(time_limit):
+        raise DefinitionError(f"event_handler() got time_limit={time_limit!r}; give it a number of seconds above 0")
 
     def register(function: Function) -> Function:
         check_handler(function, "event")
         handlers = _groups.setdefault(group, EventHandlerGroup(group))
         for cls in followed:
-            handlers.add(EventHandler(cls, name, priority, function, start, replays))
+            handlers.add(EventHandler(cls, name, priority, function, start, replays, time_limit))
         return function
 
     return register

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,12 +18,13 @@ from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing import parking
 from enode_django.eventing.flow import tell_followed
+from enode_django.eventing.in_flight import FIRST_QUEUE, is_of_a_sweep, suspect_swept
 from enode_django.eventing.messages import PublishedStream, decode_published
 from enode_django.eventing.notices import Notice, SendNotices
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import MalformedMessage, UnknownMessageType
+from enode_django.exceptions import EventKilledWorker, MalformedMessage, UnknownMessageType
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -52,6 +53,8 @@ class RetryPolicy(NamedTuple):
         >>> RetryPolicy(4, 2.0, (60.0, 120.0)).pauses(UnknownMessageType())
         (60.0, 120.0)
         """
+        if isinstance(error, EventKilledWorker):
+            return ()
         if isinstance(error, UnknownMessageType) and self.unknown_delays:
             return self.unknown_delays
         return [min(self.delay * 2**failures, LONGEST_DELAY) for failures in range(self.attempts - 1)]
@@ -61,7 +64,8 @@ RAISE = RetryPolicy(0, 0.0)
 
 
 class Follower:
-    """All methods are called by one thread and block on the databases."""
+    """All methods are called by one thread and block on the databases. ``hand_over`` is called between portions of the
+    work: it may close windows, whose messages are left to others then."""
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class Follower:
         *,
         policy: RetryPolicy,
         notify: SendNotices,
+        hand_over: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.runner = runner
@@ -76,17 +81,26 @@ class Follower:
         self._policy = policy
         self._notify = notify
         self._clock = clock
+        self._hand_over = hand_over
         self._aside: dict[str, Work] = {}
+        self._deaths: dict[int, Mapping[int, int]] = {}
         self.handled = 0
         self.parked = 0
 
     # -- what is pulled -------------------------------------------------------------------------------------------
 
+    def suspect(self, queue: int, deaths: Mapping[int, int]) -> None:
+        """Take in what is known of a queue that was acquired: how many workers died while they were at which offset.
+        Aggregates that one of these messages concerns are handled alone."""
+        self._deaths[queue] = deaths
+
     def handle(self, pulled: Sequence[PulledMessages]) -> None:
-        """Returns when every message is finished, or its aggregate set aside to be tried again."""
+        """Returns when every message is finished, or its aggregate set aside to be tried again, or its window
+        closed."""
         works: dict[str, Work] = {}
         for window, offsets, bodies in pulled:
             skipped = []
+            deaths = self._deaths.get(window.queue) or {}
             for offset, body in zip(offsets, bodies, strict=True):
                 published = self._decode(window, offset, body)
                 if published is None or not self._concerns(published.record):
@@ -96,8 +110,10 @@ class Follower:
                 work = self._work_of(works, record)
                 work.add(record)
                 work.messages.append(self._message(window, offset, record, reply_to))
+                if offset in deaths:
+                    work.suspect, work.deaths = True, max(work.deaths, deaths[offset])
             window.finish_many(skipped)
-        self._drive([work for work in works.values() if not self._joins_what_is_aside(work)], PORTION)
+        self._drive_new(works.values())
 
     def follow(self, records: Iterable[StreamRecord]) -> None:
         """Handle streams as `handle` does, from another source than a queue."""
@@ -110,8 +126,17 @@ class Follower:
     def catch_up(self, works: Iterable[Work]) -> bool:
         """Handle what the store has of these aggregates up to their ``until``; returns False if one is set aside."""
         works = list(works)
-        self._drive([work for work in works if not self._joins_what_is_aside(work)], PORTION)
+        self._suspect_swept(works)
+        self._drive_new(works)
         return not any(work.aggregate_root_id in self._aside for work in works)
+
+    def _suspect_swept(self, works: Sequence[Work]) -> None:
+        deaths = {at: count for at, count in self._deaths.get(FIRST_QUEUE, {}).items() if is_of_a_sweep(at)}
+        if deaths and works:
+            ids = [work.aggregate_root_id for work in works]
+            positions = self.runner.persisted(partial(self.runner.applier.positions, ids))
+            for work in works:
+                suspect_swept(work, positions.get(work.aggregate_root_id, 0) + 1, deaths)
 
     @staticmethod
     def _decode(window: OffsetWindow, offset: int, body: bytes) -> PublishedStream | None:
@@ -171,9 +196,18 @@ class Follower:
 
     # -- the work itself ------------------------------------------------------------------------------------------
 
+    def _drive_new(self, works: Iterable[Work]) -> None:
+        """Drive what joins nothing that is set aside: suspects last, each alone, one version at a time."""
+        new = [work for work in works if not self._joins_what_is_aside(work)]
+        self._drive([work for work in new if not work.suspect], PORTION)
+        for work in new:
+            if work.suspect:
+                self._drive([work], 1)
+
     def _drive(self, works: Sequence[Work], portion: int) -> None:
-        for some in _parts(works, self.runner.applier.at_once):
-            while some:
+        for part in _parts(works, self.runner.applier.at_once):
+            some: Sequence[Work] = part
+            while some := self._still_ours(some):
                 begun = time.perf_counter()
                 progress = self.runner.run(some, portion)
                 if is_told():
@@ -189,7 +223,12 @@ class Follower:
                 self._finish(finished)
                 for work in blamed:
                     self._drive([work], 1)  # in small portions, so that what comes before the failure is kept
-                some, portion = behind, min(portion * 2, PORTION)
+                some, portion = behind, 1 if some[0].suspect else min(portion * 2, PORTION)
+
+    def _still_ours(self, works: Sequence[Work]) -> list[Work]:
+        """Hand over what others shall have; returns what is left of these works."""
+        self._hand_over()
+        return [work for work in works if not work.messages or any(not m.window.closed for m in work.messages)]
 
     def _settle(self, work: Work, progress: Progress, finished: list[tuple[Message, str]]) -> bool:
         """Note what is finished; returns whether there is more to do for the aggregate at once."""

@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
 from enode_django.concurrency.backoff import Persist
 from enode_django.databases import heal_connections
-from enode_django.eventing import parking
-from enode_django.eventing.applying import Applier, is_transient
+from enode_django.eventing import checkpoints, parking
+from enode_django.eventing.applying import Applier, is_transient, reached
+from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.subscribers import running_subscriber
-from enode_django.eventing.work import Failure, Progress, Work
-from enode_django.exceptions import SubscriberUnavailable
+from enode_django.eventing.work import Failure, Progress, Work, contiguous
+from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
 
 Value = TypeVar("Value")
 
 
 class Runner:
-    """All methods are called by one thread. ``persist`` says how long to try while the databases are away."""
+    """All methods are called by one thread. ``persist`` says how long to try while the databases are away;
+    ``in_flight`` is told what is being handled."""
 
-    def __init__(self, applier: Applier, persist: Persist) -> None:
+    def __init__(self, applier: Applier, persist: Persist, in_flight: InFlight | None = None) -> None:
         self.applier = applier
+        self.in_flight = applier.in_flight = in_flight or InFlight()
         self.subscriber = applier.subscriber
         self.alias = applier.alias
         self._persist = persist
 
     def run(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> Mapping[str, Progress]:
-        """Apply as `Applier.apply` does. An error that no handler raised is an aggregate's failure, too."""
-        return self.persisted(partial(self._run, works, portion, even_parked))
+        """Apply as `Applier.apply` does. An error that no handler raised is an aggregate's failure, too. A suspect
+        has to stand alone, and is not handled if too many workers have died at it: that is its failure."""
+        if not works[0].suspect:
+            return self.persisted(partial(self._run, works, portion, even_parked))
+        if works[0].deaths >= self.in_flight.max_deaths:
+            return self.persisted(partial(self._condemn, works[0], even_parked))
+        return self.persisted(partial(self._run_alone, works, portion, even_parked))
+
+    def _run_alone(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+        with self.in_flight.alone():
+            return self._run(works, portion, even_parked)
+
+    def _condemn(self, work: Work, even_parked: bool) -> Mapping[str, Progress]:
+        id = work.aggregate_root_id
+        parked = self.applier.parked([id], even_parked)
+        position = self.applier.positions([id]).get(id, 0)
+        if id in parked:
+            return {id: Progress(position, parked=parked[id])}
+        streams = contiguous(self.applier.store, [work], {id: position}, 1)[id]
+        guilty = next(iter([*streams, *self._open_refusals(work)]), None)
+        if guilty is None:
+            return {id: reached(work, position, streams, 1)}
+        error = EventKilledWorker(f"{work.deaths} workers died or hung while they handled it")
+        return {id: Progress(position, Failure(guilty.version, guilty.command_id, error, datetime.now(UTC)))}
+
+    def _open_refusals(self, work: Work) -> Iterator[StreamRecord]:
+        keys = [(work.aggregate_root_id, command_id) for command_id in work.refusals]
+        handled = checkpoints.handled_refusals(self.alias, self.subscriber.name, keys) if keys else ()
+        return (work.refusals[command_id] for id, command_id in keys if (id, command_id) not in handled)
 
     def persisted(self, call: Callable[[], Value]) -> Value:
         """Blocks while the databases cannot be asked; raises whatever else ``call`` raises."""
@@ -44,6 +75,7 @@ class Runner:
                     raise
                 raise SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}") from error
             finally:
+                self.in_flight.end()
                 running_subscriber.reset(token)
 
         return self._persist(guarded)
@@ -55,6 +87,7 @@ class Runner:
         try:
             return self.applier.apply(works, portion, even_parked=even_parked)
         except Exception as error:
+            self.in_flight.end()
             if is_transient(error):
                 raise
             if len(works) > 1:

@@ -52,7 +52,7 @@ class SnapshotApplier(Applier):
         """Apply all versions of an aggregate at once. When enough snapshots are made, the other aggregates stay where
         they are."""
         ids = [work.aggregate_root_id for work in works]
-        parked = self._parked(ids, even_parked)
+        parked = self.parked(ids, even_parked)
         reached = self._maker.reached(ids)
         made: list[Snapshot] = []
         progress = {}
@@ -64,10 +64,12 @@ class SnapshotApplier(Applier):
                 progress[id] = self._take_further(work, reached[id], made)
             else:
                 progress[id] = Progress(reached[id])
+        self.in_flight.end()
         self._snapshots.save(made)
         return progress
 
     def _take_further(self, work: Work, reached: int, made: list[Snapshot]) -> Progress:
+        self.in_flight.begin(work, reached + 1)
         try:
             if self._maker.is_due(work.aggregate_root_type, reached, work.until):
                 snapshot = self._maker.make(work.aggregate_root_id, work.until)

@@ -64,12 +64,14 @@ class Subscriber:
     """The base of all kinds. Subclasses with ``abstract = True`` in their own body are never run themselves.
 
     ``name`` is ``"<app_label>.<ClassName>"`` unless given. ``start``: where a new subscriber begins, ``"beginning"``
-    or ``"now"``. ``replays``: whether it takes part when stored events are replayed.
+    or ``"now"``. ``replays``: whether it takes part when stored events are replayed. ``time_limit``: seconds that the
+    handlers may take for the events of one command (`math.inf`: any time; None: ``SUBSCRIBER_TIME_LIMIT``).
     """
 
     name: str = ""
     start: str = BEGINNING
     replays: bool = True
+    time_limit: float | None = None
     handles_refusals: ClassVar[bool] = False
     _methods: ClassVar[dict[Followed, str]] = {}
     _arguments: ClassVar[tuple[str, ...]] = ("event",)
@@ -158,6 +160,11 @@ class Subscriber:
     def database(self) -> str:
         """The alias of the database that holds its checkpoints and, for a projection, its rows."""
         return checkpoint_database()
+
+
+def is_time_limit(value: object) -> bool:
+    """Return True for None, for numbers above 0 and for infinity."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
 
 
 def _overlap(one: type, other: type) -> bool:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.follower import Follower, RetryPolicy
+from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.notices import SendNotices
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Work, follows_refusal
@@ -26,7 +27,6 @@ from enode_django.exceptions import QueueError, StoreUnavailable
 
 logger = logging.getLogger("enode_django.subscribers")
 
-FIRST_QUEUE = 0
 ROWS_AT_ONCE = 10_000
 LOOK_AGAIN = 0.5
 """Seconds between looks at whether the queue is worked off."""
@@ -188,9 +188,10 @@ class SweepingFollower(Follower):
         transport: Transport,
         topic: str,
         interval: float,
+        hand_over: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(runner, policy=policy, notify=notify, clock=clock)
+        super().__init__(runner, policy=policy, notify=notify, hand_over=hand_over, clock=clock)
         self._new_sweeper = partial(Sweeper, self, transport=transport, topic=topic, interval=interval, clock=clock)
         self._shards = runner.applier.store.shards
         self._sweepers: Sequence[Sweeper] = ()

@@ -46,7 +46,9 @@ class Message(NamedTuple):
 @dataclasses.dataclass(slots=True)
 class Work:
     """One aggregate's share of a batch: versions up to ``until``, some of whose streams are at hand, and refusals by
-    command id. ``failures`` counts the tries that failed at the same place, ``next_try`` is a time of the clock."""
+    command id. ``failures`` counts the tries that failed at the same place, ``next_try`` is a time of the clock.
+    A ``suspect`` is handled alone, since a worker died while it was at the aggregate; ``deaths`` counts those that died
+    at what is to be handled next."""
 
     aggregate_root_id: str
     aggregate_root_type: str
@@ -57,6 +59,8 @@ class Work:
     failure: Failure | None = None
     failures: int = 0
     next_try: float = 0.0
+    suspect: bool = False
+    deaths: int = 0
 
     def add(self, record: StreamRecord) -> None:
         if record.version is None:
@@ -70,6 +74,8 @@ class Work:
         self.streams.update(other.streams)
         self.refusals.update(other.refusals)
         self.messages.extend(other.messages)
+        self.suspect = self.suspect or other.suspect
+        self.deaths = max(self.deaths, other.deaths)
 
 
 class Failure(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from enode_django.equeue.transports.base import Transport
@@ -44,9 +44,9 @@ class Burials:
         self._waiting: list[Burial] = []
         self._due = 0.0
 
-    def add(self, member: str, deaths: Collection[tuple[int, int]]) -> None:
-        """``deaths``: queue and offset of each message that it was at."""
-        self._waiting += (Burial(group, member, deaths) for group in self._groups)
+    def add(self, member: str, deaths: Mapping[str, Collection[tuple[int, int]]]) -> None:
+        """``deaths``: for each group queue and offset of the messages that it was at."""
+        self._waiting += (Burial(group, member, deaths.get(group, ())) for group in self._groups)
 
     def tick(self) -> None:
         while self._waiting and self._due <= self._clock():

@@ -14,14 +14,14 @@ from math import inf
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from enode_django.commanding.entries import queue_and_offset
 from enode_django.conf import Conf
 from enode_django.equeue.transports.base import Transport
+from enode_django.eventing.in_flight import is_of_a_sweep
 from enode_django.processors.burials import Burials
 from enode_django.processors.children import UNKNOWN_STATUS, Children
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.statistics import add_reports, without_momentary
-from enode_django.processors.suspicion import Patience, ended_well, found_with
+from enode_django.processors.suspicion import Hand, Overdue, Patience, Seat, ended_well, found_with, hands_of
 from enode_django.processors.worker import WorkerOptions, worker_job, worker_name
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -40,13 +40,13 @@ HEALTHY_AFTER = 10.0
 class Worker:
     """One worker process, as its supervisor sees it."""
 
-    def __init__(self, children: Children, options: WorkerOptions, mailboxes: int, patience: Patience) -> None:
+    def __init__(self, children: Children, options: WorkerOptions, seats: Sequence[Seat]) -> None:
         self.name = options.name
-        self.process, self.connection, self.notes = children.start(worker_job(options, mailboxes))
+        self.process, self.connection, self.notes = children.start(worker_job(options, [one.group for one in seats]))
         self.started = time.monotonic()
         self.last_beat = 0.0
         self.report: dict[str, Any] = {}
-        self.patience = patience
+        self.patience = Patience(seats)
         self.stalled = False
         self.is_killed = False
 
@@ -73,13 +73,21 @@ class Worker:
 
 
 class Plan(NamedTuple):
-    """So many workers of a role, which are members of these groups on its topic."""
+    """So many workers of a role, which are members of these groups on its topic. Event workers have ``time_limits``,
+    in seconds, one for each group."""
 
     role: Role
     processes: int
     topic: str
     queues: int
     groups: Sequence[str] = ()
+    time_limits: Sequence[float] = ()
+
+    def seats(self, conf: Conf) -> Sequence[Seat]:
+        """Return the threads of each worker that note what they are handling."""
+        if self.role is Role.EVENT:
+            return [Seat(*one) for one in zip(self.groups, self.time_limits, strict=True)]
+        return [Seat(group, conf.HANDLER_TIME_LIMIT) for group in self.groups] * conf.command_mailboxes
 
 
 class Crew:
@@ -95,14 +103,14 @@ class Crew:
         self._conf = conf
         self._verbosity = verbosity
         self._supervisor = supervisor
-        # Event workers handle no commands, so they have no notes and are never to blame for one.
-        self._mailboxes = conf.command_mailboxes if plan.role is Role.COMMAND else 0
+        self._seats = plan.seats(conf)
         self._title = "worker" if plan.role is Role.COMMAND else "event worker"
         self._workers: dict[int, Worker] = {}
         self._restarts: dict[int, tuple[float, int]] = dict.fromkeys(range(plan.processes), (0.0, 0))
         self._past: dict[str, Any] = {}
         self.restarts = 0
-        self._patience = conf.GRACE + conf.HANDLER_TIME_LIMIT
+        limits = [one.time_limit for one in self._seats if one.time_limit < inf]
+        self._patience = conf.GRACE + max([conf.HANDLER_TIME_LIMIT, *limits])
         self._burials = Burials(transport, plan.topic, plan.groups)
 
     @property
@@ -148,7 +156,7 @@ class Crew:
         name = worker_name(self._supervisor, self.role, number)
         options = WorkerOptions(name, self.role, self._conf.GRACE, self._verbosity)
         try:
-            worker = Worker(self._children, options, self._mailboxes, Patience(self._conf.HANDLER_TIME_LIMIT))
+            worker = Worker(self._children, options, self._seats)
         except Exception:  # the process that forks was killed, memory or process ids are used up, a module is broken
             logger.exception("%s %s cannot be started; trying again", self._title, name)
             tries = self._restarts[number][1]
@@ -184,25 +192,37 @@ class Crew:
         if silent > patience and not worker.is_killed:
             logger.error("worker %s, process %s, is silent for %.1f s; killing it", worker.name, pid, silent)
             worker.kill()
-        overdue = worker.patience.overdue(worker.notes, now)
+        overdue = worker.patience.overdue(self._hands_of(worker), now)
         if overdue is not None and not worker.is_killed:
+            what, limit = self._described(overdue), overdue.seat.time_limit
             logger.error(
-                "worker %s, process %s, hangs in the command at queue %d, offset %d for more than %.1f s; killing it",
-                *(worker.name, pid, *queue_and_offset(overdue), self._conf.HANDLER_TIME_LIMIT),
+                "worker %s, process %s, hangs in %s for more than %.1f s; killing it", worker.name, pid, what, limit
             )
             worker.kill()
+
+    def _hands_of(self, worker: Worker) -> list[Hand]:
+        return hands_of(worker.notes, self._seats)
+
+    def _described(self, overdue: Overdue) -> str:
+        place = f"queue {overdue.queue}, offset {overdue.offset}"
+        if self.role is Role.COMMAND:
+            return f"the command at {place}"
+        if is_of_a_sweep(overdue.offset):
+            place = "a place that a sweep has come to"
+        return f"{overdue.seat.group}, at {place},"
 
     def _bury(self, number: int, worker: Worker) -> None:
         """A worker has ended: name it, tell what it was doing, start another."""
         status = self._remove(number, worker)
         self._restarts[number] = self._next_start(number, worker)
         self.restarts += 1
-        if ended_well(status, worker.notes):
+        hands = self._hands_of(worker)
+        if ended_well(status, hands):
             logger.warning("worker %s ended", worker.name)
-            self._burials.add(worker.name, ())
+            self._burials.add(worker.name, {})
         else:
             logger.error("worker %s died: %s; starting another", worker.name, _ending(status))
-            self._burials.add(worker.name, found_with(worker.notes))
+            self._burials.add(worker.name, found_with(hands, self._seats))
 
     def _remove(self, number: int, worker: Worker) -> int | None:
         del self._workers[number]
@@ -231,7 +251,7 @@ class Crew:
             worker.hear()
             if not is_alive and self._remove(number, worker) != 0:
                 clean = False
-                self._burials.add(worker.name, ())  # it may have been killed for want of time: no command is to blame
+                self._burials.add(worker.name, {})  # it may have been killed for want of time: nothing is to blame
         self._burials.tick()
         return clean
 

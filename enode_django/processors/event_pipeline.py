@@ -12,12 +12,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from math import inf
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
+from enode_django.commanding.entries import Note
 from enode_django.concurrency.backoff import Persist, delays
 from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
@@ -26,6 +29,7 @@ from enode_django.equeue.consumer import Acquired, PulledMessages, QueueConsumer
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.applying import is_transient
+from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.messages import decode_published
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, Shard
@@ -39,7 +43,7 @@ from enode_django.exceptions import (
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import start_worker_thread
-from enode_django.runtime import make_follower, running_subscribers
+from enode_django.runtime import make_follower, running_subscribers, time_limits
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -65,6 +69,8 @@ class Follows(Protocol):
     def held_in(self, window: OffsetWindow) -> int:
         """Return how many pulled messages of one window are set aside and not finished."""
 
+    def suspect(self, queue: int, deaths: Mapping[int, int]) -> None: ...
+
     def handle(self, pulled: Sequence[PulledMessages]) -> None: ...
 
     def retry_due(self) -> None: ...
@@ -75,7 +81,14 @@ class Follows(Protocol):
 
 class MakeFollower(Protocol):
     def __call__(
-        self, subscriber: Subscriber, transport: Transport, store: EventStore, *, persist: Persist
+        self,
+        subscriber: Subscriber,
+        transport: Transport,
+        store: EventStore,
+        *,
+        persist: Persist,
+        in_flight: InFlight,
+        hand_over: Callable[[], None],
     ) -> Follows: ...
 
 
@@ -91,6 +104,8 @@ class Following:
         *,
         owner: str,
         statistics: Statistics,
+        in_flight: InFlight,
+        time_limit: float,
         make_follower: MakeFollower,
     ) -> None:
         self.name = subscriber.name
@@ -106,16 +121,23 @@ class Following:
         self._limit = conf.EVENT_PULL_MAX_BATCH
         self._store = store
         self._statistics = statistics
-        self._time_limit = conf.HANDLER_TIME_LIMIT
+        self.time_limit = time_limit
         self._busy_since: float | None = None
         self._draining = threading.Event()
         self._stopping = threading.Event()
-        self._follower = make_follower(subscriber, transport, store, persist=self._until_it_works)
+        self._follower = make_follower(
+            subscriber,
+            transport,
+            store,
+            persist=self._until_it_works,
+            in_flight=in_flight,
+            hand_over=self._hand_over,
+        )
 
     # -- called by the main thread --------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Let the thread end when what it has pulled is finished or set aside, and its queues are released."""
+        """Let the thread end when the portion in hand is handled, and its queues are released."""
         try:
             self.consumer.leave()
         except EnodeError as error:
@@ -129,9 +151,10 @@ class Following:
     # -- called by a keeper ---------------------------------------------------------------------------------------
 
     def complain(self) -> None:
-        """Say so when one batch takes very long. Nobody but the handler can end that."""
+        """Say so when one batch takes very long. The supervisor ends a handler that hangs; it does not end waiting for
+        a database, or for locks."""
         since = self._busy_since
-        if since is not None and (seconds := time.monotonic() - since) > self._time_limit:
+        if since is not None and (seconds := time.monotonic() - since) > self.time_limit:
             logger.warning("%s has been busy with one batch for %.1f s; does a handler hang?", self.name, seconds)
 
     # -- the thread -----------------------------------------------------------------------------------------------
@@ -162,6 +185,17 @@ class Following:
             is_behind = any(len(one.offsets) >= self._limit for one in pulled)  # there may be more where these were
             self._report(behind_since if is_behind else None)
 
+    def _hand_over(self) -> None:
+        """Between portions of a batch, when nothing is being handled: let others have the queues that are not ours any
+        more, with all that is unfinished. What cannot be done for the moment is done after the batch."""
+        try:
+            self._succeed(self.consumer.acquire_missing())
+            self.consumer.release_drained(lambda window: window.unfinished)
+        except EnodeError as error:
+            if not error.retriable:
+                raise
+            logger.debug("%s hands over later: %s", self.name, error)
+
     def _report(self, behind_since: float | None) -> None:
         self._statistics.set_followed(self.name, self._follower.handled, self._follower.parked, behind_since)
 
@@ -173,9 +207,10 @@ class Following:
             self._busy_since = None
 
     def _succeed(self, acquired: Sequence[Acquired]) -> None:
-        """End what owners whose leases ran out may still be doing."""
+        """End what owners whose leases ran out may still be doing, and beware of what owners died at."""
         queues: dict[str, list[str]] = {}
-        for window, previous_owner, _ in acquired:
+        for window, previous_owner, deaths in acquired:
+            self._follower.suspect(window.queue, deaths)
             if previous_owner is not None:
                 queues.setdefault(previous_owner, []).append(str(window.queue))
         for owner, taken in queues.items():
@@ -242,7 +277,10 @@ def oldest_of(pulled: Sequence[PulledMessages]) -> float | None:
 
 
 class EventPipeline:
-    """`start`, `drain` and `close` are called by the worker's main thread; the rest runs in threads of its own."""
+    """`start`, `drain` and `close` are called by the worker's main thread; the rest runs in threads of its own.
+
+    ``notes`` has one for each subscriber, by name, where it says what it is handling.
+    """
 
     def __init__(
         self,
@@ -252,18 +290,28 @@ class EventPipeline:
         *,
         owner: str,
         statistics: Statistics,
+        notes: Mapping[str, Note] = MappingProxyType({}),
         make_follower: MakeFollower = make_follower,
     ) -> None:
+        suspects, limits = threading.Lock(), time_limits(conf)
         self._followings = [
             Following(
-                conf, subscriber, transport, store, owner=owner, statistics=statistics, make_follower=make_follower
+                conf,
+                subscriber,
+                transport,
+                store,
+                owner=owner,
+                statistics=statistics,
+                in_flight=InFlight(notes.get(subscriber.name), suspects, max_deaths=conf.MAX_ABNORMAL_ENDS),
+                time_limit=limits[subscriber.name],
+                make_follower=make_follower,
             )
             for subscriber in running_subscribers()
         ]
         self._consumers = [following.consumer for following in self._followings]
         self._keepers = dict(queue_keepers(conf, self._consumers))
-        if self._followings:
-            complaints = [(conf.HANDLER_TIME_LIMIT, following.complain) for following in self._followings]
+        complaints = [(one.time_limit, one.complain) for one in self._followings if one.time_limit < inf]
+        if complaints:
             self._keepers["enode-keeper-handlers"] = Housekeeper(complaints)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -283,9 +331,9 @@ class EventPipeline:
         return frozenset.intersection(*(c.owned for c in self._consumers)) if self._consumers else frozenset()
 
     def drain(self, timeout: float) -> bool:
-        """Stop pulling, finish what was pulled, release the queues; returns whether all of it was done in time.
+        """Stop pulling, finish the portions in hand, release the queues; returns whether all of it was done in time.
 
-        What has failed and is to be tried again stays in the queue.
+        What was pulled besides, or has failed and is to be tried again, stays in the queue.
         """
         for following in self._followings:
             following.drain()

@@ -64,13 +64,14 @@ def queue_keepers(
     sessions run out while a call waits for its answer, so they wait for no other call. One consumer trims for all, and
     then calls ``trim_more``."""
     duties: dict[str, list[Duty]] = {
-        "enode-keeper-leases": [(conf.LEASE / 4, consumer.renew) for consumer in consumers],
-        "enode-keeper-members": [(min(JOIN_INTERVAL, conf.LEASE / 4), consumer.join) for consumer in consumers],
         "enode-keeper-offsets": [
             *[(conf.COMMIT_INTERVAL, consumer.commit) for consumer in consumers],
             *[(TRIM_INTERVAL, trim) for consumer in consumers[:1] for trim in (consumer.trim, trim_more)],
         ],
     }
+    for consumer in consumers:
+        duties[f"enode-keeper-leases-{consumer.group}"] = [(conf.LEASE / 4, consumer.renew)]
+        duties[f"enode-keeper-members-{consumer.group}"] = [(min(JOIN_INTERVAL, conf.LEASE / 4), consumer.join)]
     return {name: Housekeeper(of_thread) for name, of_thread in duties.items() if of_thread}
 
 

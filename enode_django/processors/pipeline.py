@@ -21,11 +21,11 @@ from typing import Any
 from enode_django.commanding import flow
 from enode_django.commanding.burying import answered_keys, crashed_among, kept_and_answered, letters_of
 from enode_django.commanding.committing import Committer
-from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
+from enode_django.commanding.entries import Entry, Envelope, Finished, Note, Recovery
 from enode_django.commanding.intake import Intake, Received
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader
-from enode_django.commanding.processor import CommandProcessor, Note
+from enode_django.commanding.processor import CommandProcessor
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.concurrency.backoff import CountedWaits, delays, until_it_works

@@ -1,37 +1,74 @@
-"""Which commands may be to blame for workers that died or hung. Pure: notes and times in, positions out."""
+"""What may be to blame for workers that died or hung. Pure: notes and times in, positions out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from enode_django.commanding.entries import queue_and_offset
-from enode_django.commanding.processor import IDLE
-
-
-def ended_well(status: int | None, notes: Iterable[int]) -> bool:
-    """Return True if a worker has drained and ended. A command that ends its process with status 0 leaves its note."""
-    return status == 0 and not any(position != IDLE for position in notes)
+from enode_django.commanding.entries import IDLE, queue_and_offset
 
 
-def found_with(notes: Iterable[int]) -> list[tuple[int, int]]:
-    """Queue and offset of each command that a worker was handling when it died."""
-    return sorted({queue_and_offset(position) for position in notes if position != IDLE})
+class Seat(NamedTuple):
+    """A thread of a worker that notes what it is handling, of a consumer group. It may be at one thing for
+    ``time_limit`` seconds."""
+
+    group: str
+    time_limit: float
+
+
+class Hand(NamedTuple):
+    """What the thread of a seat has in hand: a position, and a number that is another one for each step at it."""
+
+    position: int
+    step: int = 0
+
+
+def hands_of(notes: Sequence[int], seats: Sequence[Seat]) -> list[Hand]:
+    """Return what a worker notes, for each seat: a position, or a position and a step.
+
+    >>> seats = [Seat("a", 60.0), Seat("b", 60.0)]
+    >>> hands_of([7, 0], seats), hands_of([7, 1, 0, 4], seats)
+    ([Hand(position=7, step=0), Hand(position=0, step=0)], [Hand(position=7, step=1), Hand(position=0, step=4)])
+    """
+    if len(notes) == len(seats):
+        return [Hand(position) for position in notes]
+    return [Hand(*pair) for pair in zip(notes[::2], notes[1::2], strict=True)]
+
+
+def ended_well(status: int | None, hands: Iterable[Hand]) -> bool:
+    """Return True if a worker has drained and ended. What ends its process with status 0 leaves its note."""
+    return status == 0 and all(hand.position == IDLE for hand in hands)
+
+
+def found_with(hands: Sequence[Hand], seats: Sequence[Seat]) -> Mapping[str, list[tuple[int, int]]]:
+    """Return for each group queue and offset of what a worker had in hand when it died."""
+    found: dict[str, set[tuple[int, int]]] = {}
+    for hand, seat in zip(hands, seats, strict=False):
+        if hand.position != IDLE:
+            found.setdefault(seat.group, set()).add(queue_and_offset(hand.position))
+    return {group: sorted(places) for group, places in found.items()}
+
+
+class Overdue(NamedTuple):
+    seat: Seat
+    queue: int
+    offset: int
 
 
 class Patience:
-    """Each mailbox of a worker notes the position of the command that it is handling; one of them may take too long."""
+    """Of one worker: each of its seats may take too long."""
 
-    def __init__(self, time_limit: float) -> None:
-        self._time_limit = time_limit
-        self._since: dict[int, tuple[int, float]] = {}
+    def __init__(self, seats: Sequence[Seat]) -> None:
+        self._seats = seats
+        self._since: dict[int, tuple[Hand, float]] = {}
 
-    def overdue(self, notes: Iterable[int], now: float) -> int | None:
-        """A position that one of the mailboxes has been handling for longer than the limit."""
-        for mailbox, position in enumerate(notes):
-            known, since = self._since.get(mailbox, (IDLE, now))
-            if position != known:
+    def overdue(self, hands: Sequence[Hand], now: float) -> Overdue | None:
+        """Return a seat that has been at one thing for longer than its limit, and what that is."""
+        for number, (hand, seat) in enumerate(zip(hands, self._seats, strict=False)):
+            known, since = self._since.get(number, (Hand(IDLE), now))
+            if hand != known:
                 since = now
-                self._since[mailbox] = (position, now)
-            if position != IDLE and now - since > self._time_limit:
-                return position
+                self._since[number] = (hand, now)
+            if hand.position != IDLE and now - since > seat.time_limit:
+                return Overdue(seat, *queue_and_offset(hand.position))
         return None

@@ -43,23 +43,29 @@ class RunsInWorker(Protocol):
 
 
 PIPELINES = {Role.COMMAND: "enode_django.processors.pipeline", Role.EVENT: "enode_django.processors.event_pipeline"}
+NOTES = {Role.COMMAND: 1, Role.EVENT: 2}
+"""How many integers a thread notes: a position, and of a subscriber a number for each of its steps."""
 
 
-def worker_job(options: WorkerOptions, mailboxes: int) -> Job:
-    """Return the job that runs a worker. ``mailboxes`` is its number of command mailboxes, one note each."""
-    values = (options.name, options.role.value, options.grace, options.verbosity)
-    return Job(options.name, run_worker, values, mailboxes, [PIPELINES[options.role]])
+def worker_job(options: WorkerOptions, seats: Sequence[str]) -> Job:
+    """Return the job that runs a worker. ``seats`` are the groups of the threads that note what they are handling: a
+    command mailbox notes one integer, a subscriber two."""
+    values = (options.name, options.role.value, options.grace, options.verbosity, "\n".join(seats))
+    notes = len(seats) * NOTES[options.role]
+    return Job(options.name, run_worker, values, notes, [PIPELINES[options.role]])
 
 
-def run_worker(connection: Connection, notes: Any, name: str, role: str, grace: float, verbosity: int) -> None:
-    """The main function of a worker process; ``notes`` is shared memory of one 64-bit integer a command mailbox, and
-    the rest are its `WorkerOptions`."""
+def run_worker(
+    connection: Connection, notes: Any, name: str, role: str, grace: float, verbosity: int, seats: str
+) -> None:
+    """The main function of a worker process; ``notes`` is shared memory of 64-bit integers, ``seats`` says whose they
+    are, a group in each line, and the rest are its `WorkerOptions`."""
     options = WorkerOptions(name, Role(role), grace, verbosity)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor forwards it
     load_project()
     log_to_console(options.verbosity)
     name_sessions(options.name)
-    sys.exit(_Worker(options, connection, notes).run())
+    sys.exit(_Worker(options, connection, note_places(notes, NOTES[options.role]), seats.split("\n")).run())
 
 
 def load_project() -> None:
@@ -83,7 +89,9 @@ def name_sessions(name: str) -> None:
 
 
 class _Worker:
-    def __init__(self, options: WorkerOptions, connection: Connection, notes: Any) -> None:
+    def __init__(
+        self, options: WorkerOptions, connection: Connection, notes: Sequence[Any], seats: Sequence[str]
+    ) -> None:
         from enode_django.processors.statistics import Statistics
         from enode_django.runtime import make_transport
 
@@ -91,14 +99,14 @@ class _Worker:
         self._connection = connection
         self._statistics = Statistics()
         self._transport = make_transport()
-        self._pipeline = self._make_pipeline(notes)
+        self._pipeline = self._make_pipeline(notes, seats)
         self._grace: float | None = None
         self._next_beat = 0.0
         self._wakeup = Wakeup()
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
-    def _make_pipeline(self, notes: Any) -> RunsInWorker:
+    def _make_pipeline(self, notes: Sequence[Any], seats: Sequence[str]) -> RunsInWorker:
         # Each role imports what it needs only.
         from enode_django.conf import conf
         from enode_django.runtime import make_store
@@ -107,11 +115,12 @@ class _Worker:
         if self._options.role == Role.EVENT:
             from enode_django.processors.event_pipeline import EventPipeline
 
-            return EventPipeline(conf(), self._transport, make_store(), owner=owner, statistics=statistics)
+            # By name: this process may know other subscribers than its supervisor, which was started before.
+            named = dict(zip(seats, notes, strict=False))
+            return EventPipeline(conf(), self._transport, make_store(), owner=owner, notes=named, statistics=statistics)
         from enode_django.processors.pipeline import Pipeline
 
-        places = note_places(notes)
-        return Pipeline(conf(), self._transport, make_store(), owner=owner, notes=places, statistics=statistics)
+        return Pipeline(conf(), self._transport, make_store(), owner=owner, notes=notes, statistics=statistics)
 
     def _on_sigterm(self, number: int, frame: object) -> None:
         self._grace = self._options.grace
@@ -158,10 +167,10 @@ class _Worker:
             self._grace = message.grace
 
 
-def note_places(notes: Any) -> Sequence[Any]:
-    """Each place of the shared array as a view of length one, which is cheaper to write than a ctypes array."""
+def note_places(notes: Any, width: int) -> Sequence[Any]:
+    """Return views of ``width`` integers of the shared array, which are cheaper to write than a ctypes array."""
     view = memoryview(notes).cast("B").cast("q")
-    return [view[number : number + 1] for number in range(len(notes))]
+    return [view[start : start + width] for start in range(0, len(notes), width)]
 
 
 def worker_name(supervisor: str, role: Role, number: int) -> str:

@@ -144,6 +144,17 @@ class TransportGroupContract(TransportLeaseContract):
         assert transport.acquire("group", topic, 0, "three", 60).deaths == {7: 2}
         assert transport.acquire("other group", topic, 0, "one", 60).deaths == {}
 
+    def test_deaths_at_offsets_that_no_message_has_are_told_too(
+        self, transport: Transport, another: Transport, topic: str
+    ) -> None:
+        last = (1 << 48) - 1
+        transport.bury("group", topic, "one", [(0, last)])
+        lease = another.acquire("group", topic, 0, "two", 60)
+        assert lease.deaths == {last: 1}
+        transport.send(topic, {0: [b"x"]})
+        transport.commit("group", topic, {0: Commit(lease.epoch, 1)})
+        assert another.acquire("group", topic, 0, "two", 60).deaths == {last: 1}
+
     def test_death_that_is_told_again_counts_once_whoever_has_the_queue_by_then(
         self, transport: Transport, another: Transport, topic: str
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from enode_django import Command, DomainEvent, DomainException, Metadata
@@ -12,6 +12,7 @@ from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.follower import Follower, RetryPolicy
+from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.messages import encode_published
 from enode_django.eventing.notices import Notice
 from enode_django.eventing.running import Runner
@@ -44,9 +45,23 @@ class Harness:
         self.metadata: list[Metadata] = []
         self.notices: list[tuple[str, Notice]] = []
 
-    def follower(self, subscriber: Subscriber, *, attempts: int = 3, persist: Persist = once) -> Follower:
-        runner = Runner(make_applier(subscriber, self.store, self._send), persist)
-        return Follower(runner, policy=RetryPolicy(attempts, 1.0), notify=self.notices.extend, clock=self.clock)
+    def follower(
+        self,
+        subscriber: Subscriber,
+        *,
+        attempts: int = 3,
+        persist: Persist = once,
+        in_flight: InFlight | None = None,
+        hand_over: Callable[[], None] = lambda: None,
+    ) -> Follower:
+        runner = Runner(make_applier(subscriber, self.store, self._send), persist, in_flight)
+        return Follower(
+            runner,
+            policy=RetryPolicy(attempts, 1.0),
+            notify=self.notices.extend,
+            hand_over=hand_over,
+            clock=self.clock,
+        )
 
     def _send(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
         self.sent.extend(command for command, _ in commands)

@@ -10,6 +10,7 @@ from enode_django.equeue.messages import Commit
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.follower import RetryPolicy
+from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.messages import encode_published
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.running import Runner
@@ -38,14 +39,14 @@ ALL = frozenset({0, 1})
 class Sweep:
     """A sweeping follower over a topic of two queues in memory."""
 
-    def __init__(self, harness: Harness, subscriber: Subscriber) -> None:
+    def __init__(self, harness: Harness, subscriber: Subscriber, in_flight: InFlight | None = None) -> None:
         self.harness = harness
         self.transport = MemoryTransport()
         self.transport.create_topic("events", 2)
         self.name = subscriber.name
         self.lease = self.transport.acquire(self.name, "events", 0, "me", 1e6)
         self.follower = SweepingFollower(
-            Runner(make_applier(subscriber, harness.store, harness._send), once),
+            Runner(make_applier(subscriber, harness.store, harness._send), once, in_flight),
             policy=RetryPolicy(2, 1.0),
             notify=harness.notices.extend,
             transport=self.transport,

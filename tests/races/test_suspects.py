@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import pytest
 
+from enode_django.commanding.entries import IDLE
 from enode_django.commanding.loading import AggregateLoader
-from enode_django.commanding.processor import IDLE, CommandProcessor
+from enode_django.commanding.processor import CommandProcessor
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, ApplyThenRaise, Create, handlers

@@ -185,8 +185,8 @@ class Transport(Protocol):
         """Say that a member's process is dead: it is no member, and its leases end now.
 
         ``deaths``: queue and offset of each message that it was at. They are counted, in the same step as the lease
-        of that queue ends, and the next owner is told, as long as the message is not committed. Safe to call twice: a
-        member dies once at a message.
+        of that queue ends, and the next owner is told, as long as the message is not committed. An offset may be any
+        number of 48 bits. Safe to call twice: a member dies once at a message.
         """
 
     def acquire(

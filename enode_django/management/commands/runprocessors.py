@@ -39,7 +39,7 @@ from enode_django.processors.logs import log_to_console
 from enode_django.processors.reloading import is_inner, run_reloading
 from enode_django.processors.supervisor import Supervisor, supervisor_name
 from enode_django.processors.template import make_children
-from enode_django.runtime import make_store, make_transport, running_subscribers
+from enode_django.runtime import make_store, make_transport, running_subscribers, time_limits
 
 logger = logging.getLogger("enode_django.supervisor")
 
@@ -188,9 +188,12 @@ class Command(BaseCommand):
         except (QueueError, ConfigurationError) as error:
             hint = "" if "ENODE['QUEUE']" in str(error) else "\nsee ENODE['QUEUE'] in the settings"
             raise CommandError(f"{error}{hint}") from error
-        followers = [subscriber.name for subscriber in running_subscribers()]
-        groups = {Role.COMMAND: [current.CONSUMER_GROUP], Role.EVENT: followers}
-        return [Plan(role, processes, topics[role], queues[topics[role]], groups[role]) for role in roles]
+        limits = time_limits(current)
+        groups = {Role.COMMAND: [current.CONSUMER_GROUP], Role.EVENT: [*limits]}
+        seconds = {Role.COMMAND: [], Role.EVENT: [*limits.values()]}
+        return [
+            Plan(role, processes, topics[role], queues[topics[role]], groups[role], seconds[role]) for role in roles
+        ]
 
     def _say_plans(self, plans: Sequence[Plan]) -> None:
         if any(plan.role is Role.EVENT for plan in plans):

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.processor import IDLE, CommandProcessor
+from enode_django.commanding.entries import IDLE
+from enode_django.commanding.processor import CommandProcessor
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command

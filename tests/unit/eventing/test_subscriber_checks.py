@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -11,8 +12,9 @@ from django.db import connections, models
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.test import override_settings
 
-from enode_django import DomainEvent, ModelProjection, Projection, event_handler, handles
+from enode_django import DomainEvent, ModelProjection, ProcessManager, Projection, event_handler, handles
 from enode_django.eventing import event_handlers, subscribers
+from enode_django.exceptions import DefinitionError
 from enode_django.models import ReadModel
 from enode_django.subscriber_checks import check_subscribers
 
@@ -213,3 +215,39 @@ def test_fields_for_a_rebuild_that_no_model_has_are_found() -> None:
         "'account' in aggregate_field",
         "'seen' in volatile",
     ]
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, "60", True, float("nan")])
+def test_a_time_limit_that_is_no_number_above_0_is_refused(limit: Any) -> None:
+    class Slow(ProcessManager):
+        name = "checked.slow"
+        time_limit = limit
+
+        @handles(Checked)
+        def checked(self, event: Checked) -> None: ...
+
+    (found,) = [message for message in check_subscribers(None) if message.id == "enode_django.E040"]
+    assert f"has the time_limit {limit!r}" in found.msg
+    with pytest.raises(DefinitionError, match="time_limit"):
+        event_handler(Checked, name="checked.mail", time_limit=limit)
+
+
+@pytest.mark.parametrize("limit", [None, 5, 0.5, math.inf])
+def test_a_time_limit_may_be_any_number_above_0_or_left_to_the_setting(limit: float | None) -> None:
+    class Slow(ProcessManager):
+        name = "checked.slow"
+        time_limit = limit
+
+        @handles(Checked)
+        def checked(self, event: Checked) -> None: ...
+
+    assert [message for message in check_subscribers(None) if message.id == "enode_django.E040"] == []
+
+
+def test_the_longest_limit_that_a_handler_names_is_that_of_its_group() -> None:
+    def handler(event: Checked) -> None: ...
+
+    for number, limit in enumerate([5.0, None, 70.0]):
+        event_handler(Checked, name=f"checked.{number}", group="checked.mails", time_limit=limit)(handler)
+    (group,) = event_handlers.handler_groups()
+    assert group.time_limit == 70.0

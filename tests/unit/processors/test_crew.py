@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from enode_django.commanding.entries import position_of
 from enode_django.conf import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.processors.children import ContextChildren, Job, Started
@@ -57,8 +58,10 @@ class FailingChildren:
 
     def __init__(self, *errors: BaseException) -> None:
         self._errors = [*errors]
+        self.jobs: list[Job] = []
 
     def start(self, job: Job) -> Started:
+        self.jobs.append(job)
         if self._errors:
             raise self._errors.pop(0)
         ours, _ = multiprocessing.Pipe()
@@ -96,3 +99,39 @@ def test_a_worker_that_can_never_be_started_counts_as_failing() -> None:
         crew._restarts[0] = (0.0, tries)
         crew.start_missing()
     assert crew.failing == 1
+
+
+def test_an_event_worker_has_two_notes_for_each_subscriber_and_is_killed_when_one_hangs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    children = FailingChildren()
+    transport = MemoryTransport()
+    transport.create_topic("events", 4)
+    plan = Plan(Role.EVENT, 1, "events", 4, ["a", "b"], [50.0, 0.0])
+    crew = Crew(Conf(), plan, transport, children=children, supervisor="s", verbosity=0)
+    crew.start_missing()
+    (job,), (worker,) = children.jobs, crew.workers
+    assert (job.notes, job.arguments[-1]) == (4, "a\nb")
+    process: Any = LivesUntilKilled()
+    worker.process, worker.notes = process, [position_of(1, 5), 1, position_of(3, 8), 1]
+    crew.look()
+    wait_until(lambda: crew.look() or process.exitcode, "it is killed")  # type: ignore[func-returns-value]
+    assert "hangs in b, at queue 3, offset 8, for more than 0.0 s; killing it" in caplog.text
+    crew.look()
+    assert transport.acquire("a", "events", 1, "next", 60).deaths == {5: 1}
+    assert transport.acquire("b", "events", 3, "next", 60).deaths == {8: 1}
+    assert transport.acquire("b", "events", 1, "next", 60).deaths == {}
+
+
+class LivesUntilKilled:
+    pid = 1
+    exitcode: int | None = None
+
+    def is_alive(self) -> bool:
+        return self.exitcode is None
+
+    def kill(self) -> None:
+        self.exitcode = -9
+
+    def join(self) -> None:
+        pass

@@ -17,6 +17,7 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.event_handlers import EventHandlerGroup
+from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.messages import encode_published
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
@@ -67,6 +68,7 @@ class Notebook:
         self.handled = 0
         self.parked = 0
         self.next_retry: float | None = None
+        self.deaths: dict[int, Mapping[int, int]] = {}
 
     @property
     def held(self) -> int:
@@ -74,6 +76,9 @@ class Notebook:
 
     def held_in(self, window: OffsetWindow) -> int:
         return sum(messages.window is window for messages, _ in self.aside)
+
+    def suspect(self, queue: int, deaths: Mapping[int, int]) -> None:
+        self.deaths[queue] = deaths
 
     def handle(self, pulled: Sequence[PulledMessages]) -> None:
         self.before()
@@ -105,6 +110,7 @@ class Worker:
         self, transport: DividedByHand, owner: str = "w", store: EventStore | None = None, conf: Conf = CONF
     ) -> None:
         self.persist: Persist
+        self.hand_over: dict[str, Callable[[], None]] = {}
         self.transport, self.owner = transport, owner
         self.notebooks = {name: Notebook() for name in "ab"}
         self.statistics = Statistics()
@@ -119,9 +125,17 @@ class Worker:
             )
 
     def _notebook(
-        self, subscriber: Subscriber, transport: Transport, store: EventStore, *, persist: Persist
+        self,
+        subscriber: Subscriber,
+        transport: Transport,
+        store: EventStore,
+        *,
+        persist: Persist,
+        in_flight: InFlight,
+        hand_over: Callable[[], None],
     ) -> Notebook:
         self.persist = persist
+        self.hand_over[subscriber.name] = hand_over
         return self.notebooks[subscriber.name]
 
     def give(self, *queues: int) -> None:
@@ -266,10 +280,33 @@ def test_leases_of_one_subscriber_are_renewed_while_those_of_another_cannot_be()
         assert all(transport.renewed.acquire(timeout=SOON) for _ in range(3))
 
 
+class NeverRenewsForA(RenewsOnlyForB):
+    """Who asks for A waits for an answer, until the end of the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = threading.Event()
+
+    def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
+        if group == "a":
+            self.end.wait(SOON)
+        return super().renew(group, topic, owner, epochs, lease)
+
+
+def test_leases_of_one_subscriber_do_not_wait_for_the_answer_to_another() -> None:
+    transport = NeverRenewsForA()
+    prepared(transport)
+    with running(Worker(transport), 0, 1):
+        try:
+            assert all(transport.renewed.acquire(timeout=SOON) for _ in range(3))
+        finally:
+            transport.end.set()
+
+
 def test_a_subscriber_whose_handler_hangs_is_named_in_the_log(
     transport: DividedByHand, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = Worker(transport, conf=Conf(HANDLER_TIME_LIMIT=0.05))
+    worker = Worker(transport, conf=Conf(SUBSCRIBER_TIME_LIMIT=0.05))
     worker.notebooks["b"].before = lambda: wait_for(lambda: "does a handler hang?" in caplog.text, "the complaint")
     with running(worker, 0):
         send(transport, b"1")
@@ -414,6 +451,37 @@ def test_a_queue_that_is_assigned_no_more_is_finished_and_released(transport: Di
         other.wait_bodies("a", b"2")
         other.wait_bodies("b", b"2")
     assert worker.notebooks["a"].bodies == [b"1"]
+
+
+def test_a_queue_that_is_assigned_no_more_is_released_between_portions_of_a_batch(transport: DividedByHand) -> None:
+    worker, other = Worker(transport), Worker(transport, "other")
+    send(transport, b"1", queue=0)
+    send(transport, b"2", queue=1)
+    taken = threading.Event()
+
+    def hand_over() -> None:
+        worker.give(0)
+        wait_for(lambda: worker.hand_over["a"]() or taken.is_set(), "the other has the queue in the middle of a batch")
+
+    def take(pulled: Sequence[PulledMessages]) -> None:
+        hand_over()
+        for messages in pulled:
+            messages.window.finish_many(messages.offsets)
+
+    worker.notebooks["a"].handle = take  # type: ignore[method-assign]
+    other.notebooks["a"].before = taken.set
+    with running(worker, 0, 1), running(other, 1):
+        wait_for(taken.is_set, "the other handles what was left")
+        wait_for(lambda: committed(transport, "a") == 2, "both queues are committed")
+    assert other.notebooks["a"].bodies == [b"2"]
+
+
+def test_a_follower_is_told_at_what_workers_died(transport: DividedByHand) -> None:
+    transport.bury("a", CONF.EVENT_TOPIC, "dead", [(1, 7)])
+    with running(Worker(transport), 0, 1) as worker:
+        wait_for(lambda: worker.pipeline.owned == {0, 1}, "the queues are owned")
+        wait_for(lambda: worker.notebooks["a"].deaths == {0: {}, 1: {7: 1}}, "a knows of the death")
+        assert worker.notebooks["b"].deaths == {0: {}, 1: {}}
 
 
 class NotesSessions(MemoryEventStore):

@@ -2,35 +2,61 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from math import inf
 from pathlib import Path
 
 import pytest
 
-from enode_django.commanding.entries import position_of
-from enode_django.commanding.processor import IDLE
+from enode_django.commanding.entries import IDLE, position_of
+from enode_django.conf import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing.event_handlers import EventHandlerGroup
+from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import QueueHeld, TransportUnavailable
 from enode_django.processors.burials import RETRY_DELAY, Burials
 from enode_django.processors.cores import usable_cores
 from enode_django.processors.statistics import Statistics, add_reports
-from enode_django.processors.suspicion import Patience, found_with
+from enode_django.processors.suspicion import Hand, Overdue, Patience, Seat, found_with, hands_of
+from enode_django.runtime import time_limits
+
+MAILBOX = Seat("g", 10.0)
+SUBSCRIBERS = [Seat("a", 10.0), Seat("b", 99.0), Seat("c", inf)]
 
 
 def test_what_a_dead_worker_was_handling_is_told_by_queue_and_offset() -> None:
     notes = [position_of(3, 41), IDLE, position_of(0, 0), position_of(3, 41)]
-    assert found_with(notes) == [(0, 0), (3, 41)]
-    assert found_with([IDLE]) == []
+    seats = [MAILBOX] * 4
+    assert found_with(hands_of(notes, seats), seats) == {"g": [(0, 0), (3, 41)]}
+    assert found_with(hands_of([IDLE], [MAILBOX]), [MAILBOX]) == {}
+
+
+def test_what_a_dead_event_worker_was_handling_is_told_to_each_group() -> None:
+    notes = [position_of(3, 41), 7, IDLE, 3, position_of(0, 0), 0]
+    assert found_with(hands_of(notes, SUBSCRIBERS), SUBSCRIBERS) == {"a": [(3, 41)], "c": [(0, 0)]}
 
 
 def test_a_command_is_overdue_only_when_one_mailbox_held_it_all_the_time() -> None:
-    patience = Patience(10)
-    assert patience.overdue([5, 0], 100) is None
-    assert patience.overdue([5, 0], 110) is None
-    assert patience.overdue([5, 0], 110.1) == 5
-    assert patience.overdue([6, 0], 111) is None
-    assert patience.overdue([6, 0], 120) is None
-    assert patience.overdue([0, 6], 130) is None
-    assert patience.overdue([0, 0], 200) is None
+    patience = Patience([MAILBOX, MAILBOX])
+
+    def overdue(first: int, second: int, now: float) -> Overdue | None:
+        return patience.overdue([Hand(first), Hand(second)], now)
+
+    assert overdue(5, 0, 100) is None
+    assert overdue(5, 0, 110) is None
+    assert overdue(5, 0, 110.1) == Overdue(MAILBOX, 0, 4)
+    assert overdue(6, 0, 111) is None
+    assert overdue(6, 0, 120) is None
+    assert overdue(0, 6, 130) is None
+    assert overdue(0, 0, 200) is None
+
+
+def test_each_stream_of_a_work_has_the_whole_limit_of_its_subscriber() -> None:
+    patience, busy = Patience(SUBSCRIBERS), Hand(position_of(2, 8), 1)
+    assert patience.overdue([busy, busy, busy], 100) is None
+    assert patience.overdue([busy._replace(step=2), busy, busy], 111) is None, "the next stream has begun"
+    assert patience.overdue([busy._replace(step=2), busy, busy], 122) == Overdue(SUBSCRIBERS[0], 2, 8)
+    assert patience.overdue([Hand(IDLE), busy, busy], 1e9) == Overdue(SUBSCRIBERS[1], 2, 8)
+    assert patience.overdue([Hand(IDLE), Hand(IDLE), busy], 2e9) is None, "it has no limit"
 
 
 class Unreachable(MemoryTransport):
@@ -47,7 +73,7 @@ def test_the_dead_are_buried_when_the_queue_is_back() -> None:
     transport.create_topic("commands", 2)
     transport.acquire("g", "commands", 1, "w", 60)
     burials = Burials(transport, "commands", ["g", "h"], clock=lambda: now)
-    burials.add("w", [(1, 5)])
+    burials.add("w", {"g": [(1, 5)]})
     burials.tick()
     transport.away = False
     burials.tick()
@@ -62,8 +88,8 @@ def test_the_dead_are_buried_when_the_queue_is_back() -> None:
 def test_a_burial_that_can_never_be_told_keeps_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
     transport = MemoryTransport()
     burials = Burials(transport, "commands", ["g"])
-    burials.add("w", [(1, 5)])
-    burials.add("v", [(0, 5)])
+    burials.add("w", {"g": [(1, 5)]})
+    burials.add("v", {"g": [(0, 5)]})
     transport.create_topic("commands", 1)
     burials.tick()
     assert "no queue 1" in caplog.text
@@ -114,3 +140,11 @@ def test_gauges_are_asked_when_a_report_is_made() -> None:
     statistics.gauges["cached_aggregates"] = lambda: cached
     cached = 7
     assert statistics.report()["cached_aggregates"] == 7
+
+
+def test_subscribers_have_the_limit_of_the_settings_or_one_of_their_own() -> None:
+    quick, usual = EventHandlerGroup("quick"), EventHandlerGroup("usual")
+    quick.time_limit = 5.0
+    with subscribers.only(quick, usual):
+        limits = time_limits(Conf(SUBSCRIBER_TIME_LIMIT=70.0))
+    assert (limits["quick"], limits["usual"]) == (5.0, 70.0)

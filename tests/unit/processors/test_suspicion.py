@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.commanding.entries import position_of
-from enode_django.commanding.processor import IDLE
-from enode_django.processors.suspicion import ended_well
+from enode_django.commanding.entries import IDLE, position_of
+from enode_django.processors.suspicion import Hand, ended_well
 
 HANDLING = position_of(3, 41)
 
@@ -22,4 +21,4 @@ HANDLING = position_of(3, 41)
 def test_worker_that_ends_with_status_0_while_it_handles_a_command_has_died(
     status: int | None, notes: list[int], well: bool
 ) -> None:
-    assert ended_well(status, notes) is well
+    assert ended_well(status, [Hand(position) for position in notes]) is well

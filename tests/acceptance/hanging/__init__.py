@@ -1,0 +1,1 @@
+"""An app with a handler of events that may never return."""
