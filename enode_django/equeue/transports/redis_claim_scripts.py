@@ -3,7 +3,7 @@ queue."""
 
 from __future__ import annotations
 
-from enode_django.equeue.transports.redis_scripts import FIRST, NOW, Script
+from enode_django.equeue.transports.redis_scripts import EVEN_WHEN_FULL, FIRST, NOW, Script
 
 LOST_AT_MOST = 1 << 20
 """More leases than these are not lost in one crash or failover."""
@@ -41,6 +41,7 @@ ACQUIRE = Script(
     NOW
     + _RUN
     + FIRST
+    + EVEN_WHEN_FULL
     + f"""
 -- KEYS: claim, queue, log. ARGV: owner, lease in ms, start ('first', 'last' or an offset).
 -- Returns {{1, epoch, committed, end, previous owner or '', deaths}} or {{0, owner, ms left}}.
@@ -56,6 +57,7 @@ if queue[2] ~= run and run ~= '' then
   epoch = epoch + {LOST_AT_MOST} + tonumber(string.sub(run, 1, 6), 16)
 end
 local number, last = string.format('%d', epoch), tonumber(queue[3] or 0)
+even_when_full(KEYS[1])
 redis.call('HSET', KEYS[2], 'epoch', number, 'run', run)
 local offset = claim[3]
 if not offset then
@@ -71,10 +73,12 @@ return {{1, epoch, tonumber(offset), last, previous or '', claim[4] or ''}}
 RENEW = Script(
     NOW
     + _RUN
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: claim. ARGV: owner, epoch, lease in ms. Returns 1, or 0 when the queue was lost.
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'run')
 if claim[1] ~= ARGV[1] or claim[2] ~= ARGV[2] or claim[3] ~= run then return 0 end
+even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[3]))
 return 1
 """
@@ -92,6 +96,7 @@ return 0
 COMMIT = Script(
     _RUN
     + _DEATHS
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: claim, receipts. ARGV: epoch, offset, how many receipts stay, then offset and body of each new one.
 -- Returns 1, or 0 when the epoch is stale.
@@ -99,6 +104,7 @@ local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run', 'deaths')
 if claim[1] ~= ARGV[1] or claim[3] ~= run then return 0 end
 local before = tonumber(claim[2] or 0)
 if tonumber(ARGV[2]) <= before then return 1 end
+even_when_full(KEYS[1])
 for i = 4, #ARGV, 2 do
   if tonumber(ARGV[i]) >= before then redis.call('RPUSH', KEYS[2], ARGV[i + 1]) end
 end
@@ -114,9 +120,11 @@ return 1
 
 BURY = Script(
     _DEATHS
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: claim. ARGV: the dead member, then the offset of each message of this queue that it was at.
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'offset', 'deaths')
+even_when_full(KEYS[1])
 if claim[1] == ARGV[1] then redis.call('HSET', KEYS[1], 'until', '0') end
 local committed = tonumber(claim[2] or 0)
 local deaths, known = deaths_from(claim[3], committed), {}
@@ -137,10 +145,12 @@ return 1
 SET_OFFSET = Script(
     FIRST
     + _DEATHS
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: claim, queue, log. ARGV: offset.
 local last = tonumber(redis.call('HGET', KEYS[2], 'end') or 0)
 local offset = math.min(math.max(tonumber(ARGV[1]), first_offset(KEYS[3], last)), last)
+even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'offset', string.format('%d', offset))
 redis.call('HDEL', KEYS[1], 'owner', 'until', 'epoch', 'run')
 keep_deaths(KEYS[1], deaths_from(redis.call('HGET', KEYS[1], 'deaths'), offset))

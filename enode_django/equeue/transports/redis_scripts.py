@@ -2,7 +2,8 @@
 one inbox).
 
 A server that cannot write (out of memory, read-only) refuses a script's first write and none after it, so nothing is
-left half done.
+left half done. A server that is out of memory refuses only commands that may take some: a script that begins with
+`EVEN_WHEN_FULL` is run to its end. So do all that let consumers go on, since only they make room. `SEND` does not.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class Script:
 NOW = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+
+# Redis 7 has a flag for this (allow-oom), which Redis 6.2 takes for an error.
+EVEN_WHEN_FULL = """
+local function even_when_full(hash) redis.call('HDEL', hash, '') end
 """
 
 ABOVE = """
@@ -84,10 +90,13 @@ return first
 """
 )
 
-MEND = Script("""
+MEND = Script(
+    EVEN_WHEN_FULL
+    + """
 -- KEYS: log, queue. ARGV: how many entries to delete at most.
 -- Returns how many were deleted of those above the queue's end, which no script of ours has written. When none is left,
 -- the stream goes on from its end.
+even_when_full(KEYS[2])
 local last = string.format('%d-0', tonumber(redis.call('HGET', KEYS[2], 'end') or 0))
 local foreign = redis.call('XRANGE', KEYS[1], '(' .. last, '+', 'COUNT', ARGV[1])
 for _, entry in ipairs(foreign) do redis.call('XDEL', KEYS[1], entry[1]) end
@@ -97,7 +106,8 @@ if #foreign < tonumber(ARGV[1]) and redis.call('EXISTS', KEYS[1]) == 1 then
   if type(set) == 'table' and set.err then redis.call('XSETID', KEYS[1], last) end  -- before Redis 7
 end
 return #foreign
-""")
+"""
+)
 
 FIRST = """
 local function first_offset(log, last)
@@ -132,6 +142,8 @@ return keep and redis.call('XTRIM', KEYS[3], 'MINID', keep) or 0
 
 REPLY = Script("""
 -- KEYS: inbox. ARGV: how many answers it may hold, seconds until it is forgotten, bodies.
+-- Even when the server is full: workers commit nothing before they have answered.
+redis.call('XDEL', KEYS[1], '0-1')
 for i = 3, #ARGV do
   redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'b', ARGV[i])
 end

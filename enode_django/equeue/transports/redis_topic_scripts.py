@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enode_django.equeue.transports.base import MOST_PRODUCERS, PRODUCER_SECONDS
 from enode_django.equeue.transports.redis_batches import milliseconds
-from enode_django.equeue.transports.redis_scripts import NOW, Script
+from enode_django.equeue.transports.redis_scripts import EVEN_WHEN_FULL, NOW, Script
 
 CLOSED = "closed"
 """What a queue has in place of a version while the topic's queues change."""
@@ -96,7 +96,9 @@ redis.call('HSET', KEYS[1], 'round', ARGV[1], 'route', ARGV[2])
 return {}
 """)
 
-HIDE = Script("""
+HIDE = Script(
+    EVEN_WHEN_FULL
+    + """
 -- KEYS: topic. ARGV: queue, '1' to hide it from consumers or '0' to show it.
 local text = redis.call('HGET', KEYS[1], 'unconsumed') or ''
 local hidden = {}
@@ -104,30 +106,45 @@ for queue in string.gmatch(text, '%d+') do
   if queue ~= ARGV[1] then hidden[#hidden + 1] = queue end
 end
 if ARGV[2] == '1' then hidden[#hidden + 1] = ARGV[1] end
+even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'unconsumed', table.concat(hidden, ','))
 return 1
-""")
+"""
+)
 
-COUNT = Script("""
--- KEYS: groups. ARGV: group. Trimming waits for it from now on, unless it is retired.
-if redis.call('HGET', KEYS[1], ARGV[1]) ~= 'retired' then redis.call('HSET', KEYS[1], ARGV[1], 'counts') end
+COUNT = Script(
+    EVEN_WHEN_FULL
+    + """
+-- KEYS: groups. ARGV: group, '1' if one that is retired counts again.
+-- Trimming waits for the group from now on. Returns 0 when it is retired and stays so.
+if ARGV[2] ~= '1' and redis.call('HGET', KEYS[1], ARGV[1]) == 'retired' then return 0 end
+even_when_full(KEYS[1])
+redis.call('HSET', KEYS[1], ARGV[1], 'counts')
 return 1
-""")
+"""
+)
 
-RETIRE = Script("""
--- KEYS: groups. ARGV: group.
-return redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 and redis.call('HSET', KEYS[1], ARGV[1], 'retired')
-""")
+RETIRE = Script(
+    EVEN_WHEN_FULL
+    + """
+-- KEYS: groups. ARGV: group. Trimming does not wait for it any more; an unknown one stays unknown.
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+even_when_full(KEYS[1])
+return redis.call('HSET', KEYS[1], ARGV[1], 'retired')
+"""
+)
 
 # A heartbeat must not have to compare and set: all members send them.
 MEMBERS = Script(
     NOW
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: topic, groups, group. ARGV: 'join', 'leave' or 'look', group, member, session in ms.
 -- Returns {now, queues, hidden queues, division, members and until when each is one}.
 local topic = redis.call('HMGET', KEYS[1], 'queues', 'unconsumed')
 if not topic[1] then return false end
 if ARGV[1] == 'join' then
+  even_when_full(KEYS[2])
   redis.call('HSETNX', KEYS[2], ARGV[2], 'joined')
   redis.call('HSET', KEYS[3], 'member:' .. ARGV[3], string.format('%d', now + ARGV[4]))
 elseif ARGV[1] == 'leave' then
@@ -150,10 +167,12 @@ return {now, tonumber(topic[1]), topic[2] or '', division, members}
 
 DIVIDE = Script(
     NOW
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: group. ARGV: division as it was, as it shall be, members whose sessions have ended.
 -- Returns 1, or 0 when somebody has divided it meanwhile.
 if (redis.call('HGET', KEYS[1], 'division') or '') ~= ARGV[1] then return 0 end
+even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'division', ARGV[2])
 for i = 3, #ARGV do
   local session = redis.call('HGET', KEYS[1], 'member:' .. ARGV[i])

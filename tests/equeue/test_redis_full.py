@@ -1,0 +1,125 @@
+"""A Redis that has no memory left: senders are refused, and consumers make room."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from enode_django.equeue.messages import Commit, Once, Receipt
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.exceptions import QueueFull
+from sample_project.embedded_servers import Redis
+
+QUEUES = 4
+MEMORY = 20 * 1024 * 1024
+BODY = bytes(8_000)
+LEASE = 60.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Redis]:
+    settings = {"maxmemory": str(MEMORY), "maxmemory-policy": "noeviction", "appendfsync": "no"}
+    with Redis(settings) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Redis) -> Iterator[Any]:
+    with redis.Redis.from_url(server.url) as client:
+        yield client
+        client.config_set("maxmemory", MEMORY)
+        client.flushall()
+
+
+@pytest.fixture
+def transport(server: Redis, client: Any) -> Iterator[RedisStreamsTransport]:
+    with contextlib.closing(RedisStreamsTransport(server.url, prefix=f"full-{uuid.uuid4().hex}")) as transport:
+        transport.create_topic("topic", QUEUES)
+        yield transport
+
+
+def fill(transport: RedisStreamsTransport) -> dict[int, int]:
+    """Send until nothing is taken any more; return how many messages each queue has."""
+    for body in (BODY * 20, BODY, b"x"):
+        with contextlib.suppress(QueueFull):
+            while True:
+                for queue in range(QUEUES):
+                    transport.send("topic", {queue: [body]})
+    return dict(transport.end_offsets("topic"))
+
+
+def drain(transport: RedisStreamsTransport, epochs: dict[int, int]) -> dict[int, list[int]]:
+    """Read, commit, renew and trim as a consumer does until nothing is left; return the offsets that came."""
+    at, came = dict.fromkeys(epochs, 0), {queue: list[int]() for queue in epochs}
+    while batches := transport.pull("topic", at, limit=100, wait=0):
+        for queue, offsets, _ in batches:
+            came[queue] += offsets
+            at[queue] = offsets[-1] + 1
+        commits = {
+            queue: Commit(epochs[queue], at[queue], [Receipt(at[queue] - 1, b"receipt")], 10) for queue, _, _ in batches
+        }
+        assert transport.commit("group", "topic", commits) == set()
+        assert transport.renew("group", "topic", "owner", epochs, LEASE) == set()
+        assert len(transport.join("group", "topic", "owner", LEASE).queues) == QUEUES
+        transport.trim("topic")
+    return came
+
+
+def test_consumers_drain_a_server_that_is_full_of_what_nobody_has_read(
+    client: Any, transport: RedisStreamsTransport
+) -> None:
+    ends = fill(transport)
+    assert client.info("memory")["used_memory"] >= MEMORY
+    assert len(transport.join("group", "topic", "owner", LEASE).queues) == QUEUES
+    epochs = {queue: transport.acquire("group", "topic", queue, "owner", LEASE).epoch for queue in range(QUEUES)}
+    assert drain(transport, epochs) == {queue: list(range(end)) for queue, end in ends.items()}
+    assert client.info("memory")["used_memory"] < MEMORY / 2
+    assert transport.send("topic", {queue: [BODY] for queue in range(QUEUES)}) == ends
+
+
+def test_a_full_server_does_all_that_consumers_ask_for(client: Any, transport: RedisStreamsTransport) -> None:
+    transport.send("topic", {0: [b"1", b"2"]})
+    client.config_set("maxmemory", 1)
+    with contextlib.closing(transport.open_inbox()) as inbox:
+        transport.reply([(inbox.address, b"answer")])
+        assert inbox.receive(0) == [b"answer"]
+    assert set(transport.join("group", "topic", "one", LEASE).queues) == set(range(QUEUES))
+    epoch = transport.acquire("group", "topic", 0, "one", LEASE).epoch
+    assert transport.commit("group", "topic", {0: Commit(epoch, 1, [Receipt(0, b"receipt")], 10)}) == set()
+    assert transport.renew("group", "topic", "one", {0: epoch}, LEASE) == set()
+    transport.bury("group", "topic", "one", [(0, 1)])
+    assert set(transport.join("group", "topic", "two", LEASE).queues) == set(range(QUEUES))
+    lease = transport.acquire("group", "topic", 0, "two", LEASE)
+    assert (lease.committed, lease.previous_owner, lease.deaths) == (1, "one", {1: 1})
+    assert transport.receipts("group", "topic", 0) == [b"receipt"]
+    transport.release("group", "topic", "two", {0: lease.epoch})
+    transport.leave("group", "topic", "two")
+
+
+def test_operators_make_room_on_a_full_server(client: Any, transport: RedisStreamsTransport) -> None:
+    transport.send("topic", {0: [b"1"] * 1_000})
+    transport.acquire("gone", "topic", 0, "owner", 0.001)
+    client.config_set("maxmemory", 1)
+    transport.set_offset("group", "topic", 0, 1_000)
+    transport.retire_group("gone", "topic")
+    transport.trim("topic")
+    assert transport.queues("topic")[0].first > 0
+    transport.show("topic", 0, to_consumers=False)
+    assert transport.mend("topic") == dict.fromkeys(range(QUEUES), 0)
+    transport.delete_group("gone", "topic")
+
+
+@pytest.mark.parametrize("once", [None, Once("0" * 32, 1)])
+def test_a_full_server_stores_nothing_that_is_sent(client: Any, transport: RedisStreamsTransport, once: Any) -> None:
+    client.config_set("maxmemory", 1)
+    for bodies in ({0: [b"x"]}, {0: [b"x"] * 1_000, 1: [b"x"]}):
+        with pytest.raises(QueueFull, match="no room"):
+            transport.send("topic", bodies, once=once)
+    assert set(transport.end_offsets("topic").values()) == {0}
+    client.config_set("maxmemory", MEMORY)
+    assert transport.send("topic", {0: [b"y"]}, once=once) == {0: 0}
