@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -151,6 +152,24 @@ def test_server_that_cannot_write_now_is_retriable_and_stores_nothing(
     assert transport.send("topic", {0: [b"y"]}) == {0: 0}
     assert transport.receipts("group", "topic", 0) == []
     assert transport.commit("group", "topic", {0: Commit(epoch, 1)}) == set()
+
+
+def test_no_queue_is_given_to_a_group_that_a_failover_could_let_trimming_forget(
+    server: Redis, prefix: str, transport: RedisStreamsTransport
+) -> None:
+    transport.acquire("known", "topic", 0, "one", 60)  # the server knows the scripts now
+    with closing(RedisStreamsTransport(server.url, prefix=prefix, wait_replicas=1, wait_timeout=0.01)) as careful:
+        for _ in range(2):  # it is stored by then, and still unconfirmed
+            with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+                careful.acquire("group", "topic", 0, "one", 60)
+            with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
+                careful.set_offset("other group", "topic", 0, 0)
+    states = transport.groups("topic")
+    assert {name: (state.counts, list(state.claims)) for name, state in states.items()} == {
+        "group": (True, []),
+        "known": (True, [0]),
+        "other group": (True, []),
+    }
 
 
 def test_forgotten_scripts_are_loaded_again(client: redis.Redis, transport: RedisStreamsTransport) -> None:
