@@ -194,9 +194,9 @@ class Transport(Protocol):
     ) -> Lease:
         """Take a queue for ``lease`` seconds, raising its epoch; raises `QueueHeld` while another owner's lease runs.
 
-        An owner that acquires what it holds itself, or held until its lease ran out, gets a new epoch too (and no
-        ``previous_owner``: that was itself). A group that never had the queue begins at ``start``, an offset or one
-        end of the queue.
+        An owner that acquires what it holds itself, or held until its lease ran out, gets a new epoch too, and is told
+        the same ``previous_owner`` again until it has renewed or committed: the first answer may have been lost. A
+        group that never had the queue begins at ``start``, an offset or one end of the queue.
         """
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:

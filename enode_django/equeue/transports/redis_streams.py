@@ -12,8 +12,8 @@ Keys, all under ``prefix`` (``enode``); what a script touches together shares a 
 * ``enode:{topic:3}:times`` stream: entry ids are ms since 1970, each with the offset of the first message of that time
 * ``enode:{topic:3}:sent:<producer>`` hash: where the newest sends of a producer lie
 * ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), deaths, and while leased owner, until (ms since
-  1970); run, the start of the server under which it was acquired: a later one, or a replica that took over, may have
-  lost writes, so leases are lost with it
+  1970), and previous (the owner before, until the owner has shown that it was told); run, the start of the server under
+  which it was acquired: a later one, or a replica that took over, may have lost writes, so leases are lost with it
 * ``enode:{topic:3}:receipts:<group>`` list: what the group keeps of messages it is done with, the oldest first
 * ``enode:inbox:{address}`` the answers to one process, gone ten minutes after the last one
 
