@@ -276,16 +276,3 @@ def _sent(transport: RedisStreamsTransport, body: bytes) -> int | None:
 
 def _someone_waits(client: redis.Redis) -> bool | None:
     return any("b" in other["flags"] for other in client.client_list()) or None
-
-
-def test_pull_of_large_messages_asks_for_fewer(transport: RedisStreamsTransport) -> None:
-    body = bytes(1 << 20)
-    for _ in range(3):
-        transport.send("topic", {0: [body] * 10, 1: [body] * 10})
-    first = transport.pull("topic", {0: 0, 1: 0}, limit=500, wait=0)
-    assert [len(batch.bodies) for batch in first] == [30, 30]  # nothing was known of them
-    second = transport.pull("topic", {0: 0, 1: 0}, limit=500, wait=0)
-    assert [len(batch.bodies) for batch in second] == [4, 4]
-    transport.send("topic", {2: [b"small"] * 500})
-    while len(transport.pull("topic", {2: 0}, limit=500, wait=0)[0].bodies) < 500:
-        pass  # four times as many as before, each time

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 import redis
 
-from enode_django.equeue.messages import Commit, Once, Receipt
+from enode_django.equeue.messages import Commit, Once, PulledBatch, Receipt
+from enode_django.equeue.portions import PORTION_BYTES
+from enode_django.equeue.transports import redis_pulling
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import QueueFull
 from sample_project.embedded_servers import Redis
@@ -123,3 +125,52 @@ def test_a_full_server_stores_nothing_that_is_sent(client: Any, transport: Redis
     assert set(transport.end_offsets("topic").values()) == {0}
     client.config_set("maxmemory", MEMORY)
     assert transport.send("topic", {0: [b"y"]}, once=once) == {0: 0}
+
+
+def pulled(transport: RedisStreamsTransport, limit: int = 100_000) -> Iterator[list[PulledBatch]]:
+    """Everything in the topic, pull by pull."""
+    at = dict.fromkeys(range(QUEUES), 0)
+    while batches := list(transport.pull("topic", at, limit=limit, wait=0)):
+        yield batches
+        at |= {batch.queue: batch.offsets[-1] + 1 for batch in batches}
+
+
+def size(batches: Iterable[PulledBatch]) -> int:
+    return sum(len(body) for batch in batches for body in batch.bodies)
+
+
+@pytest.mark.parametrize("ahead", [0, 3_000], ids=["large", "large after small"])
+def test_an_answer_of_redis_is_bounded_by_bytes(client: Any, transport: RedisStreamsTransport, ahead: int) -> None:
+    client.config_set("maxmemory", 0)
+    sent = {queue: [b"x"] * ahead + [bytes(1_000_000)] * 7 for queue in range(QUEUES)}
+    transport.send("topic", sent)
+    some = list(pulled(transport))
+    assert {
+        queue: [body for batches in some for b in batches if b.queue == queue for body in b.bodies] for queue in sent
+    } == sent
+    assert max(map(size, some)) <= PORTION_BYTES
+    assert len(some) < 7 + 2 * ahead / 1_000, "what is small is not read one by one"
+
+
+def test_one_queue_of_large_messages_leaves_the_others_quick(client: Any, transport: RedisStreamsTransport) -> None:
+    client.config_set("maxmemory", 0)
+    transport.send("topic", {0: [bytes(2_500_000)] * 6, 1: [b"x"] * 900})
+    first = next(pulled(transport))
+    assert {batch.queue: len(batch.bodies) for batch in first} == {0: 1, 1: 500}
+
+
+def test_small_messages_come_many_at_once(transport: RedisStreamsTransport) -> None:
+    transport.send("topic", {queue: [b"x"] * 5_000 for queue in range(QUEUES)})
+    assert [sum(len(batch.bodies) for batch in batches) for batches in pulled(transport)] == [5_000 * QUEUES]
+    assert [len(batch.bodies) for batch in next(pulled(transport, limit=7))] == [7] * QUEUES
+
+
+def test_a_message_larger_than_any_before_is_noticed(
+    client: Any, transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.config_set("maxmemory", 0)
+    transport.send("topic", {0: [b"x"]})
+    assert size(next(pulled(transport))) == 1
+    monkeypatch.setattr(redis_pulling, "LARGEST_KNOWN_SECONDS", 0.0)
+    transport.send("topic", {0: [bytes(1_000_000)] * 20})
+    assert max(map(size, pulled(transport))) <= PORTION_BYTES

@@ -53,7 +53,7 @@ SEND = Script(
 -- KEYS: log, queue, times, sent. ARGV: route ('': any), sequence ('': none), chunk, bodies.
 -- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route, and -2
 -- when there are entries above its end, which no script of ours has written.
-local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time')
+local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time', 'largest')
 local sequence, chunk = ARGV[2], ARGV[3]
 if sequence ~= '' then
   local stored = redis.call('HGET', KEYS[4], sequence .. ':' .. chunk)
@@ -65,7 +65,9 @@ local added = redis.pcall('XADD', KEYS[1], string.format('%d-0', first + 1), 'b'
 if type(added) == 'table' and added.err then
   return is_above(KEYS[1], first) and -2 or added
 end
+local largest = #ARGV[4]
 for i = 5, #ARGV do
+  largest = math.max(largest, #ARGV[i])
   redis.call('XADD', KEYS[1], string.format('%d-0', first + i - 3), 'b', ARGV[i])
 end
 local last = string.format('%d', first + #ARGV - 3)
@@ -76,6 +78,7 @@ if now >= tonumber(queue[3] or 0) + {CLOCK_STEP} then
 else
   redis.call('HSET', KEYS[2], 'end', last)
 end
+if largest > tonumber(queue[4] or 0) then redis.call('HSET', KEYS[2], 'largest', largest) end
 if sequence ~= '' then
   redis.call('HSET', KEYS[4], sequence .. ':' .. chunk, string.format('%d', first))
   if chunk == '0' then
@@ -108,6 +111,23 @@ end
 return #foreign
 """
 )
+
+FIT = Script("""
+-- KEYS: log. ARGV: an entry, how many to look at, how many bytes they may have, how many to look at in one step.
+-- Returns how many of those after it have so many bytes together, at least 1; if all have, how many to look at.
+local after, most, left, step = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local count = 0
+while count < most do
+  local some = redis.call('XRANGE', KEYS[1], '(' .. after, '+', 'COUNT', step)
+  for _, entry in ipairs(some) do
+    for _, word in ipairs(entry[2]) do left = left - #word end
+    if left < 0 and count < most then return math.max(1, count) end
+    count, after = count + 1, entry[1]
+  end
+  if #some < step then return most end
+end
+return most
+""")
 
 FIRST = """
 local function first_offset(log, last)

@@ -8,7 +8,8 @@ Keys, all under ``prefix`` (``enode``); what a script touches together shares a 
   acquired a queue, and whether trimming waits for them; ``enode:{topic}:group:<group>`` hash: sessions, division
 * ``enode:{topic}:producers`` sorted set: who sends to the topic, by when it said so last, in ms since 1970
 * ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:queue`` hash: end (the next
-  offset), route and round (copies of the topic's), epoch (the last one given out) and run (under which)
+  offset), largest (the bytes of the largest message ever), route and round (copies of the topic's), epoch (the last
+  one given out) and run (under which)
 * ``enode:{topic:3}:times`` stream: entry ids are ms since 1970, each with the offset of the first message of that time
 * ``enode:{topic:3}:sent:<producer>`` hash: where the newest sends of a producer lie
 * ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), deaths, and while leased owner, until (ms since
@@ -31,7 +32,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from enode_django.equeue.assignment import Allocate, divide
-from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.messages import (
     Commit,
     GroupState,
@@ -43,7 +43,6 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.portions import PORTION_BYTES
 from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.redis_batches import (
     RECEIPTS_PER_CALL,
@@ -59,15 +58,13 @@ from enode_django.equeue.transports.redis_connection import Command, Confirmatio
 from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.transports.redis_pulling import PullCounts
 from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, TRIM_TIMES
 from enode_django.equeue.transports.redis_topics import RedisTopics
 from enode_django.equeue.transports.redis_waiting import read_first, read_waking
 from enode_django.equeue.transports.redis_wakes import Wakes
 from enode_django.exceptions import ConfigurationError, ForeignEntries, QueueHeld, StaleRoute
 
-PULLED_AT_FIRST, MOST_PULLED = 4_000, 40_000
-"""Messages of all queues that are asked for in one pull. XREAD knows no limit of bytes: how many messages are likely to
-have `PORTION_BYTES` follows from the pulls before."""
 TIMES_PER_CALL = 500
 MENDED_PER_CALL = 1_000
 HOLDS_FOREIGN = -2
@@ -116,7 +113,7 @@ class RedisStreamsTransport:
         self._max_length = max_length
         self._delete_unconsumed = delete_unconsumed
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
-        self._lookups = Lookups(first=PULLED_AT_FIRST, most=MOST_PULLED, most_bytes=PORTION_BYTES)
+        self._counts = PullCounts(self._keys, self._connection)
         self._topics = RedisTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
         self._wakes = Wakes()
@@ -212,17 +209,13 @@ class RedisStreamsTransport:
         self._topics.check(topic, offsets)
         if not offsets:
             return []
-        pulled = self._pull(topic, offsets, max(1, min(limit, self._lookups.count // len(offsets))), wait)
-        count = sum(len(batch.bodies) for batch in pulled)
-        if count:
-            self._lookups.found(count, sum(sum(map(len, batch.bodies)) for batch in pulled))
-        return pulled
-
-    def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Sequence[PulledBatch]:
+        counts = self._counts.counts(topic, offsets, limit)
         logs = {self._keys.log(topic, queue): queue for queue in offsets}
         after = [f"{max(offset, 0)}-0" for offset in offsets.values()]
-        read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together
-        found = read(list(logs), after, limit, wait)
+        found = self._read_apart(list(logs), after, list(counts.values())) if len(set(counts.values())) > 1 else ()
+        if not found:
+            read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together
+            found = read(list(logs), after, min(counts.values()), wait)
         batches = [parse_entries(logs[key.decode()], entries) for key, entries in found]
         pulled = [batch for batch in batches if batch.bodies]
         if batches and not pulled:
@@ -231,6 +224,11 @@ class RedisStreamsTransport:
 
     def wake(self, thread: int) -> None:
         self._wakes.wake(thread)
+
+    def _read_apart(self, logs: Sequence[str], after: Sequence[str], counts: Sequence[int]) -> Sequence[Any]:
+        places = zip(logs, after, counts, strict=True)
+        reads = {log: ("XREAD", "COUNT", count, "STREAMS", log, start) for log, start, count in places}
+        return [stream for response in self._connection.read_all(reads) if response for stream in response]
 
     def _read_together(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
         def command(*block: str | int) -> Command:
