@@ -87,6 +87,10 @@ def test_consumers_drain_a_server_that_is_full_of_what_nobody_has_read(
 def test_a_full_server_does_all_that_consumers_ask_for(client: Any, transport: RedisStreamsTransport) -> None:
     transport.send("topic", {0: [b"1", b"2"]})
     client.config_set("maxmemory", 1)
+    assert transport.create_topic("topic", QUEUES) == QUEUES
+    assert transport.create_topic("retry", 1) == 1
+    assert transport.topics() == ["retry", "topic"]
+    transport.announce("topic", "worker")
     with contextlib.closing(transport.open_inbox()) as inbox:
         transport.reply([(inbox.address, b"answer")])
         assert inbox.receive(0) == [b"answer"]

@@ -209,7 +209,11 @@ class RedisStreamsTransport:
         self._topics.check(topic, offsets)
         if not offsets:
             return []
-        counts = self._counts.counts(topic, offsets, limit)
+        return self._pull(topic, offsets, self._counts.counts(topic, offsets, limit), wait)
+
+    def _pull(
+        self, topic: str, offsets: Mapping[int, int], counts: Mapping[int, int], wait: float
+    ) -> Sequence[PulledBatch]:
         logs = {self._keys.log(topic, queue): queue for queue in offsets}
         after = [f"{max(offset, 0)}-0" for offset in offsets.values()]
         found = self._read_apart(list(logs), after, list(counts.values())) if len(set(counts.values())) > 1 else ()

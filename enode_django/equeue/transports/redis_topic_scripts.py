@@ -16,19 +16,31 @@ from enode_django.equeue.transports.redis_scripts import EVEN_WHEN_FULL, NOW, Sc
 CLOSED = "closed"
 """What a queue has in place of a version while the topic's queues change."""
 
-CREATE = Script("""
--- KEYS: topic. ARGV: how many queues. Returns how many it has.
+CREATE = Script(
+    EVEN_WHEN_FULL
+    + """
+-- KEYS: topic. ARGV: how many queues. Returns how many it has. Workers do this when they start.
+even_when_full(KEYS[1])
 if redis.call('HSETNX', KEYS[1], 'queues', ARGV[1]) == 1 then
   redis.call('HSET', KEYS[1], 'version', 1, 'round', 1)
 end
 return tonumber(redis.call('HGET', KEYS[1], 'queues'))
+"""
+)
+
+REGISTER = Script("""
+-- KEYS: topics. ARGV: the name of one. Even when the server is full, as `CREATE`.
+redis.call('SREM', KEYS[1], '')
+return redis.call('SADD', KEYS[1], ARGV[1])
 """)
 
 ANNOUNCE = Script(
     NOW
+    + EVEN_WHEN_FULL
     + f"""
 -- KEYS: topic, producers. ARGV: a producer. Returns 0 when there is no such topic.
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+even_when_full(KEYS[1])
 redis.call('ZADD', KEYS[2], now, ARGV[1])
 redis.call('ZREMRANGEBYRANK', KEYS[2], 0, {-MOST_PRODUCERS - 1})
 return redis.call('PEXPIRE', KEYS[2], {milliseconds(PRODUCER_SECONDS)})

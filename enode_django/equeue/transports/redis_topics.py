@@ -29,6 +29,7 @@ from enode_django.equeue.transports.redis_topic_scripts import (
     CREATE,
     DECIDE,
     HIDE,
+    REGISTER,
     SETTLED,
     TELL,
 )
@@ -54,7 +55,7 @@ class RedisTopics:
         check_new_topic(topic, queues)
         call = ScriptCall(CREATE, (self._keys.topic(topic),), (queues,))
         count = int(self._connection.run(call, confirmed=True))
-        self._connection.execute("SADD", self._keys.topics(), topic)
+        self._connection.run(ScriptCall(REGISTER, (self._keys.topics(),), (topic,)))
         self._counts[topic] = count
         return count
 
