@@ -120,6 +120,22 @@ def test_operators_make_room_on_a_full_server(client: Any, transport: RedisStrea
     transport.delete_group("gone", "topic")
 
 
+def test_what_is_consumed_is_deleted_before_its_time_when_memory_is_nearly_full(
+    server: Redis, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.closing(RedisStreamsTransport(server.url, max_age=3_600)) as transport:
+        transport.create_topic("topic", 1)
+        transport.send("topic", {0: [BODY] * 500})
+        epoch = transport.acquire("group", "topic", 0, "owner", LEASE).epoch
+        transport.commit("group", "topic", {0: Commit(epoch, 400)})
+        transport.trim("topic")
+        assert transport.queues("topic")[0].first == 0
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 1.05))
+        transport.trim("topic")
+        assert 300 < transport.queues("topic")[0].first <= 400
+    assert "nearly full" in caplog.text
+
+
 @pytest.mark.parametrize("once", [None, Once("0" * 32, 1)])
 def test_a_full_server_stores_nothing_that_is_sent(client: Any, transport: RedisStreamsTransport, once: Any) -> None:
     client.config_set("maxmemory", 1)

@@ -160,6 +160,15 @@ return keep and redis.call('XTRIM', KEYS[3], 'MINID', keep) or 0
 """
 )
 
+MEMORY_USED = Script("""
+-- KEYS: any one of the server. Returns how many percent of its memory are used; 0 if it has no limit, or if this user
+-- may not ask (ACL).
+local info = redis.pcall('INFO', 'memory')
+local most = type(info) == 'string' and tonumber(string.match(info, 'maxmemory:(%d+)')) or 0
+if most == 0 then return 0 end
+return math.floor(100 * tonumber(string.match(info, 'used_memory:(%d+)')) / most)
+""")
+
 REPLY = Script("""
 -- KEYS: inbox. ARGV: how many answers it may hold, seconds until it is forgotten, bodies.
 -- Even when the server is full: workers commit nothing before they have answered.

@@ -78,12 +78,13 @@ class RedisStreamsTransport:
 
     ``location`` is ``redis://``, ``rediss://`` or ``unix://`` for one server, ``redis+sentinel://`` or
     ``redis+cluster://`` (see `redis_location`). Options: ``prefix`` of all keys; ``timeout`` in seconds for connecting
-    and for an answer; ``max_age``, for how many seconds `trim` keeps what all groups have committed (None: not at all);
-    ``max_length`` (messages) and ``max_age``, above which it cuts the queues of a topic that no group ever acquired,
-    and with ``delete_unconsumed`` all queues (None: never); ``wait_replicas``, how many replicas must have what was
-    sent or committed before the call returns, and ``wait_timeout``, how many seconds they have for it; ``client``,
-    further keyword arguments for redis-py's connections (certificates); ``allocate``, which divides the queues among
-    the members of a group (None: evenly), the same for all of them: whoever finds that members have changed divides.
+    and for an answer; ``max_age``, for how many seconds `trim` keeps what all groups have committed (None: not at all),
+    unless memory is nearly full; ``max_length`` (messages) and ``max_age``, above which it cuts the queues of a topic
+    that no group ever acquired, and with ``delete_unconsumed`` all queues (None: never); ``wait_replicas``, how many
+    replicas must have what was sent or committed before the call returns, and ``wait_timeout``, how many seconds they
+    have for it; ``client``, further keyword arguments for redis-py's connections (certificates); ``allocate``, which
+    divides the queues among the members of a group (None: evenly), the same for all of them: whoever finds that members
+    have changed divides.
     """
 
     max_send = 64 * 1024 * 1024
@@ -359,7 +360,9 @@ class RedisStreamsTransport:
         if groups:
             lowest = map(min, zip(*self._topics.committed(topic, len(queues), groups), strict=True))
             consumed = dict(enumerate(lowest))
-            self._cut_before(topic, {q: at if aged is None else min(at, aged[q]) for q, at in consumed.items()})
+            short = self._topics.short_of_memory(topic, queues) if aged else set()
+            kept = {q: at for q, at in (aged or {}).items() if q not in short}
+            self._cut_before(topic, {q: min(at, kept.get(q, at)) for q, at in consumed.items()})
         if not groups or self._delete_unconsumed:
             self._cut_before(topic, aged or {})
             if self._max_length is not None:
