@@ -21,7 +21,7 @@ from enode_django.exceptions import EnodeError, QueueFull
 
 logger = logging.getLogger("enode_django.publisher")
 
-FULL_SECONDS = 5.0
+FULL_SECONDS = 10.0
 """How long events wait for room in a full queue. Then they are left to the sweeps: nothing may make room but commands
 that are committed, and those wait for their events."""
 
