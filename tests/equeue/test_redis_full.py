@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,11 +11,17 @@ from typing import Any
 import pytest
 import redis
 
+from enode_django.commanding.bus import QueueCommandBus
+from enode_django.domain.metadata import Metadata
+from enode_django.equeue.failing import FailureTopics
 from enode_django.equeue.messages import Commit, Once, PulledBatch, Receipt
 from enode_django.equeue.portions import PORTION_BYTES
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
 from enode_django.equeue.transports import redis_pulling
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import QueueFull
+from sample_project.bank.domain import OpenAccount
 from sample_project.embedded_servers import Redis
 
 QUEUES = 4
@@ -118,6 +125,23 @@ def test_operators_make_room_on_a_full_server(client: Any, transport: RedisStrea
     transport.show("topic", 0, to_consumers=False)
     assert transport.mend("topic") == dict.fromkeys(range(QUEUES), 0)
     transport.delete_group("gone", "topic")
+    assert transport.add_queues("topic", QUEUES + 1, unordered=True) == QUEUES + 1
+
+
+def test_what_must_be_sent_before_a_message_is_done_with_is_stored_on_a_full_server(
+    client: Any, transport: RedisStreamsTransport
+) -> None:
+    client.config_set("maxmemory", 1)
+    message = Message("topic", 0, 0, b"body")
+    failures = FailureTopics(transport, "group", RetryPolicy((1.0,)), for_all=False, clock=time.time)
+    assert failures.set_aside(message, "failed") is None
+    assert failures.set_aside(message, "failed", for_good=True) is None
+    assert transport.end_offsets(retry_topic("group"))[0] == 1
+    bus = QueueCommandBus(transport, Producer(transport, queues=1), "commands")
+    bus.forward([(OpenAccount(aggregate_root_id="1", owner="somebody"), Metadata())])
+    assert transport.end_offsets("commands") == {0: 1}
+    with pytest.raises(QueueFull):
+        transport.send("commands", {0: [b"x"]})
 
 
 def test_what_is_consumed_is_deleted_before_its_time_when_memory_is_nearly_full(

@@ -50,13 +50,14 @@ class PullCounts:
         return self._summed(topic, offsets, min(limit, max(1, MOST_SUMMED // number)), largest)
 
     def _largest_of(self, topic: str, queues: Collection[int]) -> list[int]:
-        """In bytes; 0 where nothing was ever sent, or where a server of a cluster does not answer."""
+        """In bytes; 0 where nothing was ever sent. Where a server of a cluster does not answer, what was known before,
+        or a size of which `ENOUGH` fit."""
         now = time.monotonic()
         old = [queue for queue in queues if now >= self._asked.get((topic, queue), 0.0) + LARGEST_KNOWN_SECONDS]
         if old:
             self._ask(topic, old)
             self._asked.update(((topic, queue), now) for queue in old)
-        return [self._largest.get((topic, queue), 0) for queue in queues]
+        return [self._largest.get((topic, queue), PORTION_BYTES // ENOUGH) for queue in queues]
 
     def _ask(self, topic: str, queues: Collection[int]) -> None:
         commands = [("HGET", self._keys.queue(topic, queue), "largest") for queue in queues]
@@ -65,7 +66,7 @@ class PullCounts:
         except TransportUnavailable:
             if not self._connection.is_cluster:
                 raise
-            return  # the servers that live are read by what was known before
+            return
         self._largest.update(((topic, queue), int(answer or 0)) for queue, answer in zip(queues, answers, strict=True))
 
     def _summed(self, topic: str, offsets: Mapping[int, int], most: int, largest: int) -> Mapping[int, int]:

@@ -93,6 +93,9 @@ return first
 """
 )
 
+# Even when the server is full.
+SEND_WITH_RESERVE = Script(EVEN_WHEN_FULL + "even_when_full(KEYS[2])" + SEND.text)
+
 MEND = Script(
     EVEN_WHEN_FULL
     + """

@@ -25,6 +25,7 @@ a failover may lose what was acknowledged just before. ``wait_replicas`` makes t
 
 from __future__ import annotations
 
+import copy
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -59,7 +60,7 @@ from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_pulling import PullCounts
-from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, TRIM_TIMES
+from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, SEND_WITH_RESERVE, TRIM_TIMES
 from enode_django.equeue.transports.redis_topics import RedisTopics
 from enode_django.equeue.transports.redis_waiting import read_first, read_waking
 from enode_django.equeue.transports.redis_wakes import Wakes
@@ -118,6 +119,7 @@ class RedisStreamsTransport:
         self._topics = RedisTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
         self._wakes = Wakes()
+        self._send_script = SEND
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -179,6 +181,12 @@ class RedisStreamsTransport:
                 )
         return first
 
+    def with_reserve(self) -> RedisStreamsTransport:
+        """Its sends are stored above the server's ``maxmemory``, too."""
+        other = copy.copy(self)
+        other._send_script = SEND_WITH_RESERVE
+        return other
+
     def _append(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None
     ) -> dict[int, int]:
@@ -192,7 +200,9 @@ class RedisStreamsTransport:
                 keys = (*keys, self._keys.sent(topic, queue, producer))
             for number, chunk in enumerate(chunks(added)):
                 queues.append(queue)
-                calls.append(ScriptCall(SEND, keys, ("" if route is None else route, sequence, number, *chunk)))
+                calls.append(
+                    ScriptCall(self._send_script, keys, ("" if route is None else route, sequence, number, *chunk))
+                )
         # A queue's chunks must not be parted by another sender.
         parted = len(calls) > len(bodies)
         first: dict[int, int] = {}

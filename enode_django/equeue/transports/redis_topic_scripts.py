@@ -58,32 +58,40 @@ return {{now, redis.call('ZRANGEBYSCORE', KEYS[1], since, '+inf', 'WITHSCORES')}
 
 BEGIN = Script(
     NOW
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: topic. ARGV: ms that the change may take. Returns its round, or 0 while another one is under way.
 local other = redis.call('HGET', KEYS[1], 'until')
 if other and tonumber(other) > now then return 0 end
+even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[1]))
 return redis.call('HINCRBY', KEYS[1], 'round', 1)
 """
 )
 
-DECIDE = Script("""
+DECIDE = Script(
+    EVEN_WHEN_FULL
+    + """
 -- KEYS: topic. ARGV: round, then fields and their new values (none: all stays as it was).
 -- Returns 1, or 0 when the change was called off meanwhile.
 local topic = redis.call('HMGET', KEYS[1], 'round', 'until')
 if topic[1] ~= ARGV[1] or not topic[2] then return 0 end
+even_when_full(KEYS[1])
 for i = 2, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
 return redis.call('HDEL', KEYS[1], 'until')
-""")
+"""
+)
 
 SETTLED = Script(
     NOW
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: topic. Returns {version, round, 1 while a change is under way}; calls off one that took too long.
 local topic = redis.call('HMGET', KEYS[1], 'version', 'round', 'until')
 if not topic[1] then return false end
 local pending = topic[3] and 1 or 0
 if topic[3] and tonumber(topic[3]) <= now then
+  even_when_full(KEYS[1])
   pending, topic[2] = 0, redis.call('HINCRBY', KEYS[1], 'round', 1)
   redis.call('HDEL', KEYS[1], 'until')
 end
@@ -91,22 +99,30 @@ return {tonumber(topic[1]), tonumber(topic[2]), pending}
 """
 )
 
-CATCH_UP = Script("""
+CATCH_UP = Script(
+    EVEN_WHEN_FULL
+    + """
 -- KEYS: topic. ARGV: round and version that a queue has, which are later than the topic's: it has lost writes.
 local topic = redis.call('HMGET', KEYS[1], 'version', 'round', 'until')
 if topic[3] or tonumber(topic[2]) >= tonumber(ARGV[1]) then return 0 end
 local version = math.max(tonumber(topic[1]), tonumber(ARGV[2]) or 0) + 1
+even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'version', version, 'round', tonumber(ARGV[1]) + 1)
 return 1
-""")
+"""
+)
 
-TELL = Script("""
+TELL = Script(
+    EVEN_WHEN_FULL
+    + """
 -- KEYS: queue. ARGV: round, version or 'closed'. Returns {} or, when it has heard later news, {round, version}.
 local known = redis.call('HMGET', KEYS[1], 'round', 'route')
 if tonumber(known[1] or 0) > tonumber(ARGV[1]) then return {tonumber(known[1]), known[2]} end
+even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'round', ARGV[1], 'route', ARGV[2])
 return {}
-""")
+"""
+)
 
 HIDE = Script(
     EVEN_WHEN_FULL
