@@ -182,7 +182,8 @@ class RedisStreamsTransport:
         return first
 
     def with_reserve(self) -> RedisStreamsTransport:
-        """Its sends are stored above the server's ``maxmemory``, too."""
+        """Its sends are stored above the server's ``maxmemory``, too, unless a queue gets so much at once that it takes
+        several steps: a full Redis refuses transactions."""
         other = copy.copy(self)
         other._send_script = SEND_WITH_RESERVE
         return other
