@@ -218,3 +218,25 @@ def test_a_message_larger_than_any_before_is_noticed(
     monkeypatch.setattr(redis_pulling, "LARGEST_KNOWN_SECONDS", 0.0)
     transport.send("topic", {0: [bytes(1_000_000)] * 20})
     assert max(map(size, pulled(transport))) <= PORTION_BYTES
+
+
+def test_a_large_message_that_is_deleted_slows_no_pull(
+    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_pulling, "LARGEST_KNOWN_SECONDS", 0.0)
+    epoch = transport.acquire("group", "topic", 0, "owner", LEASE).epoch
+
+    def pulled_after(bodies: list[bytes], committed: int | None = None) -> int:
+        """How many come at once of those that are sent then; those before them are deleted up to ``committed``."""
+        transport.send("topic", {0: [*bodies, *[b"x"] * 500]})
+        begin = transport.end_offsets("topic")[0]
+        transport.commit("group", "topic", {0: Commit(epoch, begin if committed is None else committed)})
+        transport.trim("topic")
+        transport.send("topic", {0: [b"x"] * (redis_pulling.MOST_SUMMED + 500)})
+        (batch,) = transport.pull("topic", {0: begin}, limit=10_000, wait=0)
+        return len(batch.bodies)
+
+    assert pulled_after([bytes(100_000)], committed=0) == redis_pulling.MOST_SUMMED
+    assert pulled_after([], committed=0) == redis_pulling.MOST_SUMMED
+    pulled_after([])
+    assert pulled_after([]) == redis_pulling.MOST_SUMMED + 500

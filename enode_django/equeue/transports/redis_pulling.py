@@ -26,7 +26,7 @@ LARGEST_KNOWN_SECONDS = 1.0
 
 
 class PullCounts:
-    """As a rule they follow from the largest message that was ever sent, which takes no trip of its own. Safe for
+    """As a rule they follow from the largest message that may be there, which takes no trip of its own. Safe for
     threads."""
 
     def __init__(self, keys: Keys, connection: RedisConnection) -> None:

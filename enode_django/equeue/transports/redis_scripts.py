@@ -53,7 +53,7 @@ SEND = Script(
 -- KEYS: log, queue, times, sent. ARGV: route ('': any), sequence ('': none), chunk, bodies.
 -- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route, and -2
 -- when there are entries above its end, which no script of ours has written.
-local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time', 'largest')
+local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time', 'largest', 'largest_since')
 local sequence, chunk = ARGV[2], ARGV[3]
 if sequence ~= '' then
   local stored = redis.call('HGET', KEYS[4], sequence .. ':' .. chunk)
@@ -79,6 +79,7 @@ else
   redis.call('HSET', KEYS[2], 'end', last)
 end
 if largest > tonumber(queue[4] or 0) then redis.call('HSET', KEYS[2], 'largest', largest) end
+if largest > tonumber(queue[5] or 0) then redis.call('HSET', KEYS[2], 'largest_since', largest) end
 if sequence ~= '' then
   redis.call('HSET', KEYS[4], sequence .. ':' .. chunk, string.format('%d', first))
   if chunk == '0' then
@@ -148,12 +149,21 @@ return {first_offset(KEYS[1], last), last}
 """
 )
 
+# A large message must not slow pulls down for ever: when all are deleted that were there at the mark, the largest one
+# is the largest of those since.
 TRIM_TIMES = Script(
     FIRST
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: log, queue, times. ARGV: how many entries to look at.
 -- Returns how many it deleted of those times that only belong to messages which are deleted.
-local first = first_offset(KEYS[1], tonumber(redis.call('HGET', KEYS[2], 'end') or 0))
+local queue = redis.call('HMGET', KEYS[2], 'end', 'mark', 'largest_since')
+local last = tonumber(queue[1] or 0)
+local first = first_offset(KEYS[1], last)
+if queue[3] and first >= tonumber(queue[2] or 0) then
+  even_when_full(KEYS[2])
+  redis.call('HSET', KEYS[2], 'largest', queue[3], 'largest_since', 0, 'mark', last)
+end
 local entries = redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', ARGV[1])
 local keep = false
 for i = 2, #entries do

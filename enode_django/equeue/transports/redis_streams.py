@@ -8,8 +8,8 @@ Keys, all under ``prefix`` (``enode``); what a script touches together shares a 
   acquired a queue, and whether trimming waits for them; ``enode:{topic}:group:<group>`` hash: sessions, division
 * ``enode:{topic}:producers`` sorted set: who sends to the topic, by when it said so last, in ms since 1970
 * ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:queue`` hash: end (the next
-  offset), largest (the bytes of the largest message ever), route and round (copies of the topic's), epoch (the last
-  one given out) and run (under which)
+  offset), largest (the bytes of the largest message there may be), largest_since (of those at and after mark), route
+  and round (copies of the topic's), epoch (the last one given out) and run (under which)
 * ``enode:{topic:3}:times`` stream: entry ids are ms since 1970, each with the offset of the first message of that time
 * ``enode:{topic:3}:sent:<producer>`` hash: where the newest sends of a producer lie
 * ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), deaths, and while leased owner, until (ms since
