@@ -65,9 +65,7 @@ local added = redis.pcall('XADD', KEYS[1], string.format('%d-0', first + 1), 'b'
 if type(added) == 'table' and added.err then
   return is_above(KEYS[1], first) and -2 or added
 end
-local largest = #ARGV[4]
 for i = 5, #ARGV do
-  largest = math.max(largest, #ARGV[i])
   redis.call('XADD', KEYS[1], string.format('%d-0', first + i - 3), 'b', ARGV[i])
 end
 local last = string.format('%d', first + #ARGV - 3)
@@ -78,6 +76,8 @@ if now >= tonumber(queue[3] or 0) + {CLOCK_STEP} then
 else
   redis.call('HSET', KEYS[2], 'end', last)
 end
+local largest = 0
+for i = 4, #ARGV do largest = math.max(largest, #ARGV[i]) end
 if largest > tonumber(queue[4] or 0) then redis.call('HSET', KEYS[2], 'largest', largest) end
 if largest > tonumber(queue[5] or 0) then redis.call('HSET', KEYS[2], 'largest_since', largest) end
 if sequence ~= '' then

@@ -228,10 +228,9 @@ class RedisStreamsTransport:
     ) -> Sequence[PulledBatch]:
         logs = {self._keys.log(topic, queue): queue for queue in offsets}
         after = [f"{max(offset, 0)}-0" for offset in offsets.values()]
-        found = self._read_apart(list(logs), after, list(counts.values())) if len(set(counts.values())) > 1 else ()
-        if not found:
-            read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together
-            found = read(list(logs), after, min(counts.values()), wait)
+        read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together
+        found = self._read_apart(list(logs), after, list(counts.values()))
+        found = found or read(list(logs), after, min(counts.values()), wait)
         batches = [parse_entries(logs[key.decode()], entries) for key, entries in found]
         pulled = [batch for batch in batches if batch.bodies]
         if batches and not pulled:
@@ -242,6 +241,9 @@ class RedisStreamsTransport:
         self._wakes.wake(thread)
 
     def _read_apart(self, logs: Sequence[str], after: Sequence[str], counts: Sequence[int]) -> Sequence[Any]:
+        """Without waiting, and only if the counts differ: then there is something."""
+        if len(set(counts)) == 1:
+            return ()
         places = zip(logs, after, counts, strict=True)
         reads = {log: ("XREAD", "COUNT", count, "STREAMS", log, start) for log, start, count in places}
         return [stream for response in self._connection.read_all(reads) if response for stream in response]
