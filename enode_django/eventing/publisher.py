@@ -54,7 +54,7 @@ class EventPublisher:
         self._commit = commit
         self._clock = clock
         self._full_since: float | None = None
-        self._left_to_sweeps = 0
+        self._is_leaving_events = False
         self._waiting: list[Finished] = []
 
     @property
@@ -124,33 +124,36 @@ class EventPublisher:
                 logger.error("a stream of %r is too large for the queue; subscribers get it when they sweep", id)
             streams = [(id, body) for id, body in streams if len(body) <= largest]
         if streams:
-            self._persist(lambda: self._send_if_there_is_room(streams))
+            self._persist_unless_full(lambda: self._producer.send_all(self._event_topic, streams))
 
-    def _send_if_there_is_room(self, streams: Sequence[tuple[str, bytes]]) -> None:
-        """Raises `QueueFull` until the queue has been full for `FULL_SECONDS`; then the streams are left to the sweeps.
-        They are in the store, so no subscriber misses them."""
+    def _persist_unless_full(self, send: Callable[[], None], /) -> None:
+        """As ``persist``, but once the queue has been full for `FULL_SECONDS`, what it refuses is left to the sweeps.
+        It is in the store, so no subscriber misses it."""
+        self._persist(partial(self._send_unless_full, send))
+
+    def _send_unless_full(self, send: Callable[[], None]) -> None:
         try:
-            self._producer.send_all(self._event_topic, streams)
+            send()
         except QueueFull:
-            now = self._clock()
-            if self._full_since is None:
-                self._full_since = now
-            if now < self._full_since + FULL_SECONDS:
+            if not self._leaves_events_to_sweeps():
                 raise
-            if not self._left_to_sweeps:
-                logger.error(
-                    "the queue has been full for %.0f s; subscribers get events when they sweep until it has room",
-                    now - self._full_since,
-                )
-            self._left_to_sweeps += len(streams)
         else:
-            self._has_room_again()
+            if self._is_leaving_events:
+                logger.warning("the queue has room again; subscribers get the events since then without sweeping")
+            self._full_since, self._is_leaving_events = None, False
 
-    def _has_room_again(self) -> None:
-        if self._left_to_sweeps:
-            left = self._left_to_sweeps
-            logger.warning("the queue has room again; subscribers get %d streams of events when they sweep", left)
-        self._full_since, self._left_to_sweeps = None, 0
+    def _leaves_events_to_sweeps(self) -> bool:
+        """Return True if the queue, which is full now, has been so for long."""
+        now = self._clock()
+        if self._full_since is None:
+            self._full_since = now
+        full = now - self._full_since
+        if full >= FULL_SECONDS and not self._is_leaving_events:
+            logger.error(
+                "the queue has been full for %.0f s; until it has room, subscribers get events by sweeping", full
+            )
+            self._is_leaving_events = True
+        return self._is_leaving_events
 
     def _answer(self, answers: Iterable[tuple[str, bytes]]) -> None:
         replies = ((answer_address(reply_to), body) for reply_to, body in answers)

@@ -32,7 +32,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
-# Redis 7 has a flag for this (allow-oom), which Redis 6.2 takes for an error.
+# A write that changes nothing and is never refused for want of memory: after it, a script's other writes are not
+# refused either. Redis 7 has a flag for this (allow-oom), which Redis 6.2 takes for an error.
 EVEN_WHEN_FULL = """
 local function even_when_full(hash) redis.call('HDEL', hash, '') end
 """
