@@ -16,7 +16,6 @@ class FullRedis(Fault):
     """Redis refuses what needs more memory."""
 
     name = "full-redis"
-    default = False
     shortest, longest = 1.0, 5.0
 
     @classmethod

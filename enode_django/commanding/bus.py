@@ -91,6 +91,7 @@ class QueueCommandBus:
     def __init__(self, transport: Transport, producer: Producer, topic: str) -> None:
         self._transport = transport
         self._producer = producer
+        self._forwarding = producer.with_reserve()
         self._topic = topic
         self._replies = Replies(transport)
         self._threads = CallingThreads("enode-send", MOST_SENDS)
@@ -99,17 +100,19 @@ class QueueCommandBus:
     def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
         with self._tracing.sending(_named(commands), current_metadata()) as metadata:
             encoded = encode_metadata(metadata)
-            self._send([(command, encoded) for command in commands], nobody, expected_version)
+            self._send([(command, encoded) for command in commands], nobody, self._producer, expected_version)
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
-        """They continue the traces of the events that they follow from."""
+        """They continue the traces of the events that they follow from. A full queue takes them from its reserve: until
+        they are sent, those events are not done with."""
         encoded = [(command, encode_metadata(metadata)) for command, metadata in commands]
-        self._send(encoded, lambda command: crashes_address(crash_handler(command)))
+        self._send(encoded, lambda command: crashes_address(crash_handler(command)), self._forwarding)
 
     def _send(
         self,
         commands: Sequence[tuple[Command, bytes]],
         reply_to: Callable[[Command], str],
+        producer: Producer,
         expected_version: int | None = None,
         deadline: float = math.inf,
     ) -> list[SendResult]:
@@ -118,28 +121,28 @@ class QueueCommandBus:
             (command.aggregate_root_id, encode_command(command, metadata, reply_to(command), expected_version))
             for command, metadata in commands
         ]
-        sent = self._store(messages, deadline)
+        sent = self._store(producer, messages, deadline)
         if flow.is_told():
             flow.tell_sent(commands, sent, time.perf_counter() - begun)
         return sent
 
-    def _store(self, messages: Sequence[tuple[str, bytes]], deadline: float) -> list[SendResult]:
+    def _store(self, producer: Producer, messages: Sequence[tuple[str, bytes]], deadline: float) -> list[SendResult]:
         """Store the messages, in up to `SEND_TRIES` tries, none of which begins after the deadline. Raises
         `TransportUnavailable`."""
         for delay in islice(delays(), SEND_TRIES - 1):
             try:
-                return self._producer.send_batch(self._topic, messages)
+                return producer.send_batch(self._topic, messages)
             except TransportUnavailable:
                 if time.monotonic() + delay >= deadline:
                     raise
                 time.sleep(delay)
-        return self._producer.send_batch(self._topic, messages)
+        return producer.send_batch(self._topic, messages)
 
     def _ask(self, command: Command, handling: bool, expected_version: int | None, deadline: float) -> SendResult:
         reply_to = reply_address(self._replies.address, handling=handling)
         with self._tracing.sending(_named([command]), current_metadata()) as metadata:
             encoded = [(command, encode_metadata(metadata))]
-            return self._send(encoded, lambda _: reply_to, expected_version, deadline)[0]
+            return self._send(encoded, lambda _: reply_to, self._producer, expected_version, deadline)[0]
 
     def execute(
         self,

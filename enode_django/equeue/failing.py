@@ -14,7 +14,7 @@ from enode_django.equeue.retrying import (
     encode_failed,
     retry_topic,
 )
-from enode_django.equeue.transports.base import Transport, check_new_topic
+from enode_django.equeue.transports.base import Transport, check_new_topic, with_reserve
 from enode_django.exceptions import EnodeError, UnknownTopic
 
 logger = logging.getLogger("enode_django.equeue")
@@ -32,7 +32,7 @@ class FailureTopics:
     def __init__(
         self, transport: Transport, group: str, policy: RetryPolicy, *, for_all: bool, clock: Callable[[], float]
     ) -> None:
-        self._transport = transport
+        self._transport = with_reserve(transport)
         self._policy = policy
         self._for_all = for_all
         self._clock = clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import time
@@ -12,7 +13,7 @@ import mmh3
 
 from enode_django.equeue.messages import Route, SendResult
 from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
-from enode_django.equeue.transports.base import ROOM_AROUND, Transport
+from enode_django.equeue.transports.base import ROOM_AROUND, Transport, with_reserve
 from enode_django.exceptions import MessageTooLarge, QueueError, StaleRoute, UnknownTopic
 
 QUEUE_SEED = 0x51EED
@@ -58,6 +59,12 @@ class Producer:
         self._refresh_after = refresh_after
         self._clock = clock
         self._routes: dict[str, tuple[Route, float]] = {}
+
+    def with_reserve(self) -> Producer:
+        """The same producer, for what must be sent when the queue is full, too; see `HasReserve`."""
+        other = copy.copy(self)
+        other._transport = with_reserve(self._transport)
+        return other
 
     def send(self, topic: str, key: str, body: bytes) -> SendResult:
         """Raises `TransportUnavailable` (the message may be stored or not), `UnknownTopic`, `QueueError`, and

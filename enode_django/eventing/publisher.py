@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -16,13 +17,18 @@ from enode_django.equeue.portions import PORTION_BYTES, portions
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.messages import encode_published
-from enode_django.exceptions import EnodeError
+from enode_django.exceptions import EnodeError, QueueFull
 
 logger = logging.getLogger("enode_django.publisher")
 
+FULL_SECONDS = 10.0
+"""How long events wait for room in a full queue. Then they are left to the sweeps: nothing may make room but commands
+that are committed, and those wait for their events."""
+
 
 class EventPublisher:
-    """All methods are called by one thread and block until the queue has taken what they send.
+    """All methods are called by one thread and block until the queue has taken what they send, except for events that
+    a full queue does not take for `FULL_SECONDS`.
 
     An outcome that is in the store is answered at once. Any other is answered when ``commit`` has moved the consume
     offset past its command, and has let the queue remember the answer in the same step: from then on the command is
@@ -38,6 +44,7 @@ class EventPublisher:
         event_topic: str,
         persist: Persist,
         commit: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
         self._producer = producer
@@ -45,6 +52,9 @@ class EventPublisher:
         self._event_topic = event_topic
         self._persist = persist
         self._commit = commit
+        self._clock = clock
+        self._full_since: float | None = None
+        self._is_leaving_events = False
         self._waiting: list[Finished] = []
 
     @property
@@ -114,7 +124,36 @@ class EventPublisher:
                 logger.error("a stream of %r is too large for the queue; subscribers get it when they sweep", id)
             streams = [(id, body) for id, body in streams if len(body) <= largest]
         if streams:
-            self._persist(lambda: self._producer.send_all(self._event_topic, streams))
+            self._persist_unless_full(lambda: self._producer.send_all(self._event_topic, streams))
+
+    def _persist_unless_full(self, send: Callable[[], None], /) -> None:
+        """As ``persist``, but once the queue has been full for `FULL_SECONDS`, what it refuses is left to the sweeps.
+        It is in the store, so no subscriber misses it."""
+        self._persist(partial(self._send_unless_full, send))
+
+    def _send_unless_full(self, send: Callable[[], None]) -> None:
+        try:
+            send()
+        except QueueFull:
+            if not self._leaves_events_to_sweeps():
+                raise
+        else:
+            if self._is_leaving_events:
+                logger.warning("the queue has room again; subscribers get the events since then without sweeping")
+            self._full_since, self._is_leaving_events = None, False
+
+    def _leaves_events_to_sweeps(self) -> bool:
+        """Return True if the queue, which is full now, has been so for long."""
+        now = self._clock()
+        if self._full_since is None:
+            self._full_since = now
+        full = now - self._full_since
+        if full >= FULL_SECONDS and not self._is_leaving_events:
+            logger.error(
+                "the queue has been full for %.0f s; until it has room, subscribers get events by sweeping", full
+            )
+            self._is_leaving_events = True
+        return self._is_leaving_events
 
     def _answer(self, answers: Iterable[tuple[str, bytes]]) -> None:
         replies = ((answer_address(reply_to), body) for reply_to, body in answers)

@@ -111,6 +111,21 @@ class TransportLeaseContract:
         assert second.previous_owner == "one"
         assert transport.renew("group", topic, "one", {0: first.epoch}, 60) == {0}
 
+    @pytest.mark.parametrize("shows", ["renew", "commit"])
+    def test_an_owner_is_told_again_whose_queue_it_took_until_it_has_shown_that_it_knows(
+        self, transport: Transport, another: Transport, topic: str, shows: str
+    ) -> None:
+        """The answer to its first call may have been lost."""
+        transport.acquire("group", topic, 0, "one", 0.02)
+        eventually(lambda: acquired(another, "group", topic, "two"))
+        again = another.acquire("group", topic, 0, "two", 60)
+        assert again.previous_owner == "one"
+        if shows == "renew":
+            assert another.renew("group", topic, "two", {0: again.epoch}, 60) == set()
+        else:
+            assert another.commit("group", topic, {0: Commit(again.epoch, 0)}) == set()
+        assert another.acquire("group", topic, 0, "two", 60).previous_owner is None
+
     def test_released_queue_goes_to_another_owner_at_once(self, transport: Transport, topic: str) -> None:
         first = transport.acquire("group", topic, 0, "one", 60)
         transport.commit("group", topic, {0: Commit(first.epoch, 5)})

@@ -43,5 +43,5 @@ def test_a_fault_that_no_world_can_have_is_refused(arguments: list[str], capsys:
 
 def test_every_kind_has_a_world() -> None:
     off = [name for name, kind in KINDS.items() if not kind.default and (name != "full-disk" or can_mount())]
-    assert {"dead-cluster-node", "full-redis", "malformed-batch", "add-queues"} <= {*off}
+    assert {"dead-cluster-node", "malformed-batch", "add-queues"} <= {*off}
     parse([word for name in off for word in ("--with", name)])

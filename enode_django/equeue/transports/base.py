@@ -60,6 +60,15 @@ class Mends(Protocol):
         each queue of the topic."""
 
 
+@runtime_checkable
+class HasReserve(Protocol):
+    """An optional part of a `Transport` that refuses sends by `QueueFull` before it really has no room."""
+
+    def with_reserve(self) -> Transport:
+        """The same queue, whose sends may use the reserve. For what has to be sent before something that was consumed
+        is done with: as long as it is refused, nobody makes room. Closing it closes both."""
+
+
 class Inbox(Protocol):
     """Where one process receives the answers to what it sent. ``address`` travels in the messages it sends."""
 
@@ -194,9 +203,9 @@ class Transport(Protocol):
     ) -> Lease:
         """Take a queue for ``lease`` seconds, raising its epoch; raises `QueueHeld` while another owner's lease runs.
 
-        An owner that acquires what it holds itself, or held until its lease ran out, gets a new epoch too (and no
-        ``previous_owner``: that was itself). A group that never had the queue begins at ``start``, an offset or one
-        end of the queue.
+        An owner that acquires what it holds itself, or held until its lease ran out, gets a new epoch too, and is told
+        the same ``previous_owner`` again until it has renewed or committed: the first answer may have been lost. A
+        group that never had the queue begins at ``start``, an offset or one end of the queue.
         """
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
@@ -257,6 +266,11 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Let go of connections; a call under way may raise `TransportUnavailable`. Safe to call twice."""
+
+
+def with_reserve(transport: Transport) -> Transport:
+    """As `HasReserve` says; a transport that has none as it is."""
+    return transport.with_reserve() if isinstance(transport, HasReserve) else transport
 
 
 def check_new_topic(topic: str, queues: int) -> None:

@@ -3,7 +3,7 @@ queue."""
 
 from __future__ import annotations
 
-from enode_django.equeue.transports.redis_scripts import FIRST, NOW, Script
+from enode_django.equeue.transports.redis_scripts import EVEN_WHEN_FULL, FIRST, NOW, Script
 
 LOST_AT_MOST = 1 << 20
 """More leases than these are not lost in one crash or failover."""
@@ -35,27 +35,39 @@ local function keep_deaths(claim, deaths)
 end
 """
 
+# As a first write it does for scripts what `EVEN_WHEN_FULL` does.
+_TOLD = """
+local function owner_was_told(claim) redis.call('HDEL', claim, 'previous') end
+"""
+
 # The epochs of leases that were lost with a run must not be given out again: their owners may still commit. So each
 # run begins far above what is known of the one before, and each elsewhere, in case that it is lost as well.
 ACQUIRE = Script(
     NOW
     + _RUN
     + FIRST
+    + EVEN_WHEN_FULL
     + f"""
 -- KEYS: claim, queue, log. ARGV: owner, lease in ms, start ('first', 'last' or an offset).
 -- Returns {{1, epoch, committed, end, previous owner or '', deaths}} or {{0, owner, ms left}}.
-local claim = redis.call('HMGET', KEYS[1], 'owner', 'until', 'offset', 'deaths')
-local previous = claim[1]
-if previous == ARGV[1] then previous = false end
-if previous and tonumber(claim[2]) > now then
-  return {{0, previous, tonumber(claim[2]) - now}}
+local claim = redis.call('HMGET', KEYS[1], 'owner', 'until', 'offset', 'deaths', 'previous')
+local owner, previous = claim[1], claim[5]
+if owner and owner ~= ARGV[1] and tonumber(claim[2]) > now then
+  return {{0, owner, tonumber(claim[2]) - now}}
 end
+if owner ~= ARGV[1] then previous = owner end  -- else the answer may have been lost, and it is told again
 local queue = redis.call('HMGET', KEYS[2], 'epoch', 'run', 'end')
 local epoch = tonumber(queue[1] or 0) + 1
 if queue[2] ~= run and run ~= '' then
   epoch = epoch + {LOST_AT_MOST} + tonumber(string.sub(run, 1, 6), 16)
 end
 local number, last = string.format('%d', epoch), tonumber(queue[3] or 0)
+even_when_full(KEYS[1])
+if previous then
+  redis.call('HSET', KEYS[1], 'previous', previous)
+else
+  redis.call('HDEL', KEYS[1], 'previous')
+end
 redis.call('HSET', KEYS[2], 'epoch', number, 'run', run)
 local offset = claim[3]
 if not offset then
@@ -71,10 +83,12 @@ return {{1, epoch, tonumber(offset), last, previous or '', claim[4] or ''}}
 RENEW = Script(
     NOW
     + _RUN
+    + _TOLD
     + """
 -- KEYS: claim. ARGV: owner, epoch, lease in ms. Returns 1, or 0 when the queue was lost.
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'run')
 if claim[1] ~= ARGV[1] or claim[2] ~= ARGV[2] or claim[3] ~= run then return 0 end
+owner_was_told(KEYS[1])
 redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[3]))
 return 1
 """
@@ -92,11 +106,13 @@ return 0
 COMMIT = Script(
     _RUN
     + _DEATHS
+    + _TOLD
     + """
 -- KEYS: claim, receipts. ARGV: epoch, offset, how many receipts stay, then offset and body of each new one.
 -- Returns 1, or 0 when the epoch is stale.
 local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run', 'deaths')
 if claim[1] ~= ARGV[1] or claim[3] ~= run then return 0 end
+owner_was_told(KEYS[1])
 local before = tonumber(claim[2] or 0)
 if tonumber(ARGV[2]) <= before then return 1 end
 for i = 4, #ARGV, 2 do
@@ -114,9 +130,11 @@ return 1
 
 BURY = Script(
     _DEATHS
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: claim. ARGV: the dead member, then the offset of each message of this queue that it was at.
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'offset', 'deaths')
+even_when_full(KEYS[1])
 if claim[1] == ARGV[1] then redis.call('HSET', KEYS[1], 'until', '0') end
 local committed = tonumber(claim[2] or 0)
 local deaths, known = deaths_from(claim[3], committed), {}
@@ -137,10 +155,12 @@ return 1
 SET_OFFSET = Script(
     FIRST
     + _DEATHS
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: claim, queue, log. ARGV: offset.
 local last = tonumber(redis.call('HGET', KEYS[2], 'end') or 0)
 local offset = math.min(math.max(tonumber(ARGV[1]), first_offset(KEYS[3], last)), last)
+even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'offset', string.format('%d', offset))
 redis.call('HDEL', KEYS[1], 'owner', 'until', 'epoch', 'run')
 keep_deaths(KEYS[1], deaths_from(redis.call('HGET', KEYS[1], 'deaths'), offset))

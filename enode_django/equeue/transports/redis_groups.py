@@ -79,12 +79,13 @@ class RedisGroups:
         return GroupState(known.generation, sessions, dict(known.division), claims, counts)
 
     def counts_from_now_on(self, group: str, topic: str, *, again: bool) -> None:
-        """Let trimming wait for a group; one that is retired only with ``again``."""
-        key = self._keys.groups(topic)
-        if again:
-            self._connection.execute("HSET", key, group, "counts")
-        else:
-            self._connection.run(ScriptCall(COUNT, (key,), (group,)))
+        """Let trimming wait for a group; one that is retired only with ``again``.
+
+        Confirmed by replicas each time: a new master that does not know of the group would trim what it has not read,
+        and what is stored already may be there only since a call whose confirmation has failed.
+        """
+        call = ScriptCall(COUNT, (self._keys.groups(topic),), (group, "1" if again else "0"))
+        self._connection.run(call, confirmed=True)
 
     def retire(self, group: str, topic: str) -> None:
         self._topics.count(topic)

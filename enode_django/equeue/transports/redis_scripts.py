@@ -2,7 +2,8 @@
 one inbox).
 
 A server that cannot write (out of memory, read-only) refuses a script's first write and none after it, so nothing is
-left half done.
+left half done. A server that is out of memory refuses only commands that may take some: a script that begins with
+`EVEN_WHEN_FULL` is run to its end. So do all that let consumers go on, since only they make room. `SEND` does not.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
+# A write that changes nothing and is never refused for want of memory: after it, a script's other writes are not
+# refused either. Redis 7 has a flag for this (allow-oom), which Redis 6.2 takes for an error.
+EVEN_WHEN_FULL = """
+local function even_when_full(hash) redis.call('HDEL', hash, '') end
+"""
+
 ABOVE = """
 local function is_above(log, last)
   local newest = redis.call('XREVRANGE', log, '+', string.format('(%d-0', last), 'COUNT', 1)[1]
@@ -47,7 +54,7 @@ SEND = Script(
 -- KEYS: log, queue, times, sent. ARGV: route ('': any), sequence ('': none), chunk, bodies.
 -- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route, and -2
 -- when there are, or were, entries above its end, which no script of ours has written.
-local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time')
+local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time', 'largest', 'largest_since')
 local sequence, chunk = ARGV[2], ARGV[3]
 if sequence ~= '' then
   local stored = redis.call('HGET', KEYS[4], sequence .. ':' .. chunk)
@@ -71,6 +78,10 @@ if now >= tonumber(queue[3] or 0) + {CLOCK_STEP} then
 else
   redis.call('HSET', KEYS[2], 'end', last)
 end
+local largest = 0
+for i = 4, #ARGV do largest = math.max(largest, #ARGV[i]) end
+if largest > tonumber(queue[4] or 0) then redis.call('HSET', KEYS[2], 'largest', largest) end
+if largest > tonumber(queue[5] or 0) then redis.call('HSET', KEYS[2], 'largest_since', largest) end
 if sequence ~= '' then
   redis.call('HSET', KEYS[4], sequence .. ':' .. chunk, string.format('%d', first))
   if chunk == '0' then
@@ -85,10 +96,16 @@ return first
 """
 )
 
-MEND = Script("""
+# Even when the server is full.
+SEND_WITH_RESERVE = Script(EVEN_WHEN_FULL + "even_when_full(KEYS[2])" + SEND.text)
+
+MEND = Script(
+    EVEN_WHEN_FULL
+    + """
 -- KEYS: log, queue. ARGV: how many entries to delete at most.
 -- Returns how many were deleted of those above the queue's end, which no script of ours has written. When none is left,
 -- the stream goes on from its end.
+even_when_full(KEYS[2])
 local last = string.format('%d-0', tonumber(redis.call('HGET', KEYS[2], 'end') or 0))
 local foreign = redis.call('XRANGE', KEYS[1], '(' .. last, '+', 'COUNT', ARGV[1])
 for _, entry in ipairs(foreign) do redis.call('XDEL', KEYS[1], entry[1]) end
@@ -98,6 +115,24 @@ if #foreign < tonumber(ARGV[1]) and redis.call('EXISTS', KEYS[1]) == 1 then
   if type(set) == 'table' and set.err then redis.call('XSETID', KEYS[1], last) end  -- before Redis 7
 end
 return #foreign
+"""
+)
+
+FIT = Script("""
+-- KEYS: log. ARGV: an entry, how many to look at, how many bytes they may have, how many to look at in one step.
+-- Returns how many of those after it have so many bytes together, at least 1; if all have, how many to look at.
+local after, most, left, step = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local count = 0
+while count < most do
+  local some = redis.call('XRANGE', KEYS[1], '(' .. after, '+', 'COUNT', step)
+  for _, entry in ipairs(some) do
+    for _, word in ipairs(entry[2]) do left = left - #word end
+    if left < 0 and count < most then return math.max(1, count) end
+    count, after = count + 1, entry[1]
+  end
+  if #some < step then return most end
+end
+return most
 """)
 
 FIRST = """
@@ -116,12 +151,21 @@ return {first_offset(KEYS[1], last), last}
 """
 )
 
+# A large message must not slow pulls down for ever: when all are deleted that were there at the mark, the largest one
+# is the largest of those since.
 TRIM_TIMES = Script(
     FIRST
+    + EVEN_WHEN_FULL
     + """
 -- KEYS: log, queue, times. ARGV: how many entries to look at.
 -- Returns how many it deleted of those times that only belong to messages which are deleted.
-local first = first_offset(KEYS[1], tonumber(redis.call('HGET', KEYS[2], 'end') or 0))
+local queue = redis.call('HMGET', KEYS[2], 'end', 'mark', 'largest_since')
+local last = tonumber(queue[1] or 0)
+local first = first_offset(KEYS[1], last)
+if queue[3] and first >= tonumber(queue[2] or 0) then
+  even_when_full(KEYS[2])
+  redis.call('HSET', KEYS[2], 'largest', queue[3], 'largest_since', 0, 'mark', last)
+end
 local entries = redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', ARGV[1])
 local keep = false
 for i = 2, #entries do
@@ -131,8 +175,19 @@ return keep and redis.call('XTRIM', KEYS[3], 'MINID', keep) or 0
 """
 )
 
+MEMORY_USED = Script("""
+-- KEYS: any one of the server. Returns how many percent of its memory are used; 0 if it has no limit, or if this user
+-- may not ask (ACL).
+local info = redis.pcall('INFO', 'memory')
+local most = type(info) == 'string' and tonumber(string.match(info, 'maxmemory:(%d+)')) or 0
+if most == 0 then return 0 end
+return math.floor(100 * tonumber(string.match(info, 'used_memory:(%d+)')) / most)
+""")
+
 REPLY = Script("""
 -- KEYS: inbox. ARGV: how many answers it may hold, seconds until it is forgotten, bodies.
+-- Even when the server is full: workers commit nothing before they have answered.
+redis.call('XDEL', KEYS[1], '0-1')
 for i = 3, #ARGV do
   redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'b', ARGV[i])
 end

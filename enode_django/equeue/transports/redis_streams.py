@@ -8,12 +8,13 @@ Keys, all under ``prefix`` (``enode``); what a script touches together shares a 
   acquired a queue, and whether trimming waits for them; ``enode:{topic}:group:<group>`` hash: sessions, division
 * ``enode:{topic}:producers`` sorted set: who sends to the topic, by when it said so last, in ms since 1970
 * ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:queue`` hash: end (the next
-  offset), route and round (copies of the topic's), epoch (the last one given out) and run (under which)
+  offset), largest (the bytes of the largest message there may be), largest_since (of those at and after mark), route
+  and round (copies of the topic's), epoch (the last one given out) and run (under which)
 * ``enode:{topic:3}:times`` stream: entry ids are ms since 1970, each with the offset of the first message of that time
 * ``enode:{topic:3}:sent:<producer>`` hash: where the newest sends of a producer lie
 * ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), deaths, and while leased owner, until (ms since
-  1970); run, the start of the server under which it was acquired: a later one, or a replica that took over, may have
-  lost writes, so leases are lost with it
+  1970), and previous (the owner before, until the owner has shown that it was told); run, the start of the server under
+  which it was acquired: a later one, or a replica that took over, may have lost writes, so leases are lost with it
 * ``enode:{topic:3}:receipts:<group>`` list: what the group keeps of messages it is done with, the oldest first
 * ``enode:inbox:{address}`` the answers to one process, gone ten minutes after the last one
 
@@ -24,6 +25,7 @@ a failover may lose what was acknowledged just before. ``wait_replicas`` makes t
 
 from __future__ import annotations
 
+import copy
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +33,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from enode_django.equeue.assignment import Allocate, divide
-from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.messages import (
     Commit,
     GroupState,
@@ -43,7 +44,6 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.portions import PORTION_BYTES
 from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.redis_batches import (
     RECEIPTS_PER_CALL,
@@ -59,15 +59,13 @@ from enode_django.equeue.transports.redis_connection import Command, Confirmatio
 from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
-from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, TRIM_TIMES
+from enode_django.equeue.transports.redis_pulling import PullCounts
+from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, SEND_WITH_RESERVE, TRIM_TIMES
 from enode_django.equeue.transports.redis_topics import RedisTopics
 from enode_django.equeue.transports.redis_waiting import read_first, read_waking
 from enode_django.equeue.transports.redis_wakes import Wakes
 from enode_django.exceptions import ConfigurationError, ForeignEntries, QueueHeld, StaleRoute
 
-PULLED_AT_FIRST, MOST_PULLED = 4_000, 40_000
-"""Messages of all queues that are asked for in one pull. XREAD knows no limit of bytes: how many messages are likely to
-have `PORTION_BYTES` follows from the pulls before."""
 TIMES_PER_CALL = 500
 MENDED_PER_CALL = 1_000
 HOLDS_FOREIGN = -2
@@ -83,12 +81,13 @@ class RedisStreamsTransport:
 
     ``location`` is ``redis://``, ``rediss://`` or ``unix://`` for one server, ``redis+sentinel://`` or
     ``redis+cluster://`` (see `redis_location`). Options: ``prefix`` of all keys; ``timeout`` in seconds for connecting
-    and for an answer; ``max_age``, for how many seconds `trim` keeps what all groups have committed (None: not at all);
-    ``max_length`` (messages) and ``max_age``, above which it cuts the queues of a topic that no group ever acquired,
-    and with ``delete_unconsumed`` all queues (None: never); ``wait_replicas``, how many replicas must have what was
-    sent or committed before the call returns, and ``wait_timeout``, how many seconds they have for it; ``client``,
-    further keyword arguments for redis-py's connections (certificates); ``allocate``, which divides the queues among
-    the members of a group (None: evenly), the same for all of them: whoever finds that members have changed divides.
+    and for an answer; ``max_age``, for how many seconds `trim` keeps what all groups have committed (None: not at all),
+    unless memory is nearly full; ``max_length`` (messages) and ``max_age``, above which it cuts the queues of a topic
+    that no group ever acquired, and with ``delete_unconsumed`` all queues (None: never); ``wait_replicas``, how many
+    replicas must have what was sent or committed before the call returns, and ``wait_timeout``, how many seconds they
+    have for it; ``client``, further keyword arguments for redis-py's connections (certificates); ``allocate``, which
+    divides the queues among the members of a group (None: evenly), the same for all of them: whoever finds that members
+    have changed divides.
     """
 
     max_send = 64 * 1024 * 1024
@@ -118,10 +117,11 @@ class RedisStreamsTransport:
         self._max_length = max_length
         self._delete_unconsumed = delete_unconsumed
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
-        self._lookups = Lookups(first=PULLED_AT_FIRST, most=MOST_PULLED, most_bytes=PORTION_BYTES)
+        self._counts = PullCounts(self._keys, self._connection)
         self._topics = RedisTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
         self._wakes = Wakes()
+        self._send_script = SEND
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -183,6 +183,13 @@ class RedisStreamsTransport:
                 )
         return first
 
+    def with_reserve(self) -> RedisStreamsTransport:
+        """Its sends are stored above the server's ``maxmemory``, too, unless a queue gets so much at once that it takes
+        several steps: a full Redis refuses transactions."""
+        other = copy.copy(self)
+        other._send_script = SEND_WITH_RESERVE
+        return other
+
     def _append(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None
     ) -> dict[int, int]:
@@ -196,7 +203,9 @@ class RedisStreamsTransport:
                 keys = (*keys, self._keys.sent(topic, queue, producer))
             for number, chunk in enumerate(chunks(added)):
                 queues.append(queue)
-                calls.append(ScriptCall(SEND, keys, ("" if route is None else route, sequence, number, *chunk)))
+                calls.append(
+                    ScriptCall(self._send_script, keys, ("" if route is None else route, sequence, number, *chunk))
+                )
         # A queue's chunks must not be parted by another sender.
         parted = len(calls) > len(bodies)
         first: dict[int, int] = {}
@@ -214,17 +223,16 @@ class RedisStreamsTransport:
         self._topics.check(topic, offsets)
         if not offsets:
             return []
-        pulled = self._pull(topic, offsets, max(1, min(limit, self._lookups.count // len(offsets))), wait)
-        count = sum(len(batch.bodies) for batch in pulled)
-        if count:
-            self._lookups.found(count, sum(sum(map(len, batch.bodies)) for batch in pulled))
-        return pulled
+        return self._pull(topic, offsets, self._counts.counts(topic, offsets, limit), wait)
 
-    def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Sequence[PulledBatch]:
+    def _pull(
+        self, topic: str, offsets: Mapping[int, int], counts: Mapping[int, int], wait: float
+    ) -> Sequence[PulledBatch]:
         logs = {self._keys.log(topic, queue): queue for queue in offsets}
         after = [f"{max(offset, 0)}-{LAST_PLACE}" for offset in offsets.values()]
         read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together
-        found = read(list(logs), after, limit, wait)
+        found = self._read_apart(list(logs), after, list(counts.values()))
+        found = found or read(list(logs), after, min(counts.values()), wait)
         batches = [parse_entries(logs[key.decode()], entries) for key, entries in found]
         pulled = [batch for batch in batches if batch.bodies]
         if batches and not pulled:
@@ -233,6 +241,14 @@ class RedisStreamsTransport:
 
     def wake(self, thread: int) -> None:
         self._wakes.wake(thread)
+
+    def _read_apart(self, logs: Sequence[str], after: Sequence[str], counts: Sequence[int]) -> Sequence[Any]:
+        """Without waiting, and only if the counts differ: then there is something."""
+        if len(set(counts)) == 1:
+            return ()
+        places = zip(logs, after, counts, strict=True)
+        reads = {log: ("XREAD", "COUNT", count, "STREAMS", log, start) for log, start, count in places}
+        return [stream for response in self._connection.read_all(reads) if response for stream in response]
 
     def _read_together(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
         def command(*block: str | int) -> Command:
@@ -359,7 +375,9 @@ class RedisStreamsTransport:
         if groups:
             lowest = map(min, zip(*self._topics.committed(topic, len(queues), groups), strict=True))
             consumed = dict(enumerate(lowest))
-            self._cut_before(topic, {q: at if aged is None else min(at, aged[q]) for q, at in consumed.items()})
+            short = self._topics.short_of_memory(topic, queues) if aged else set()
+            kept = {q: at for q, at in (aged or {}).items() if q not in short}
+            self._cut_before(topic, {q: min(at, kept.get(q, at)) for q, at in consumed.items()})
         if not groups or self._delete_unconsumed:
             self._cut_before(topic, aged or {})
             if self._max_length is not None:

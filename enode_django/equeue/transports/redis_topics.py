@@ -9,6 +9,7 @@ the topic says, as long as the news is not older than what it has heard.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from enode_django.equeue.transports.base import check_new_topic, check_queues
 from enode_django.equeue.transports.redis_batches import milliseconds, parse_queues
 from enode_django.equeue.transports.redis_connection import RedisConnection, ScriptCall
 from enode_django.equeue.transports.redis_keys import Keys
-from enode_django.equeue.transports.redis_scripts import BOUNDS
+from enode_django.equeue.transports.redis_scripts import BOUNDS, MEMORY_USED
 from enode_django.equeue.transports.redis_topic_scripts import (
     ANNOUNCE,
     ANNOUNCED,
@@ -29,11 +30,16 @@ from enode_django.equeue.transports.redis_topic_scripts import (
     CREATE,
     DECIDE,
     HIDE,
+    REGISTER,
     SETTLED,
     TELL,
 )
 from enode_django.exceptions import QueueError, TransportUnavailable, UnknownTopic
 
+logger = logging.getLogger("enode_django.equeue")
+
+NEARLY_FULL = 90
+"""Percent of a server's memory. Above them nothing that is consumed is kept for its age."""
 CHANGE_SECONDS = 5.0
 """How long a change of a topic's queues may take before its maker is taken for dead."""
 LOOK_AGAIN = 0.01
@@ -54,7 +60,7 @@ class RedisTopics:
         check_new_topic(topic, queues)
         call = ScriptCall(CREATE, (self._keys.topic(topic),), (queues,))
         count = int(self._connection.run(call, confirmed=True))
-        self._connection.execute("SADD", self._keys.topics(), topic)
+        self._connection.run(ScriptCall(REGISTER, (self._keys.topics(),), (topic,)))
         self._counts[topic] = count
         return count
 
@@ -114,6 +120,19 @@ class RedisTopics:
         """The groups that trimming waits for."""
         found = self._connection.execute("HGETALL", self._keys.groups(topic))
         return [group.decode() for group, state in found.items() if state == b"counts"]
+
+    def short_of_memory(self, topic: str, queues: Sequence[int]) -> Collection[int]:
+        """The queues that lie on servers whose memory is nearly full."""
+        calls = [ScriptCall(MEMORY_USED, (self._keys.log(topic, queue),)) for queue in queues]
+        percents = zip(queues, self._connection.run_all(calls), strict=True)
+        short = [queue for queue, percent in percents if percent >= NEARLY_FULL]
+        if short:
+            logger.warning(
+                "redis at %s is nearly full; what all groups have consumed of queues %s of topic %s is deleted now, "
+                "whatever its age",
+                *(self._connection.name, ", ".join(map(str, short)), topic),
+            )
+        return short
 
     # -- changes --------------------------------------------------------------------------------------------------
 

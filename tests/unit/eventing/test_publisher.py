@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -9,12 +9,14 @@ from enode_django.commanding.entries import Envelope, Finished
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.concurrency.backoff import once
+from enode_django.equeue.messages import Once
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.messages import decode_published
-from enode_django.eventing.publisher import EventPublisher
+from enode_django.eventing.publisher import FULL_SECONDS, EventPublisher
 from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import QueueFull
 
 
 class Watched(MemoryTransport):
@@ -78,3 +80,53 @@ def stored(window: OffsetWindow, offset: int, size: int) -> tuple[Envelope, Stre
     id, command = f"x{offset}", f"c{offset}"
     record = StreamRecord(id, 1, command, "T", "C", datetime.now(UTC), bytes(size), b"")
     return Envelope(command, id, "C", None, window=window, offset=offset), record
+
+
+class Full(MemoryTransport):
+    """Has no room for events while ``is_full``."""
+
+    is_full = True
+
+    def send(
+        self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
+    ) -> Mapping[int, int]:
+        if self.is_full:
+            raise QueueFull("no room")
+        return super().send(topic, bodies, route=route, once=once)
+
+
+def test_events_that_a_full_queue_does_not_take_are_left_to_the_sweep_so_that_commands_make_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 100.0
+    transport = Full()
+    publisher = EventPublisher(
+        transport,
+        Producer(transport, queues=1),
+        RememberedAnswers(0, lambda window: ()),
+        event_topic="events",
+        persist=once,
+        commit=lambda: None,
+        clock=lambda: now,
+    )
+    window = OffsetWindow("commands", 0, epoch=1, committed=0, deadline=10.0)
+    window.add(range(4))
+    first, *others = [[Finished(*stored(window, offset, 10), None)] for offset in range(4)]
+    with pytest.raises(QueueFull):
+        publisher.publish(first)
+    assert window.committable == 0, "it may have room soon"
+    now += FULL_SECONDS
+    publisher.publish(first)
+    publisher.publish(others[0])
+    assert window.committable == 2
+    transport.is_full = False
+    publisher.publish(others[1])
+    transport.is_full = True
+    with pytest.raises(QueueFull):
+        publisher.publish(others[2])
+    (published,) = transport.pull("events", {0: 0}, limit=5, wait=0)
+    assert [decode_published(body).record.aggregate_root_id for body in published.bodies] == ["x2"]
+    assert [record.message for record in caplog.records] == [
+        "the queue has been full for 10 s; until it has room, subscribers get events by sweeping",
+        "the queue has room again; subscribers get the events since then without sweeping",
+    ]
