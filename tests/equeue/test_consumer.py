@@ -65,6 +65,22 @@ def test_linear_handling_takes_queues_at_once_but_each_with_one_thread(orders: T
     assert handled.overlaps == []
 
 
+def test_linear_handling_stays_linear_when_the_queue_is_set_back_while_a_handler_is_at_work(orders: Transport) -> None:
+    handled = Handled()
+    handled.gate.clear()
+    orders.send("orders", {0: texts("a", "b")})
+    with consuming(orders, handled, threads=4):
+        eventually(lambda: handled.busy == 1)
+        epoch = orders.groups("orders")["billing"].claims[0].epoch
+        orders.set_offset("billing", "orders", 0, 0)
+        # It loses the queue, acquires it anew and pulls the same messages again.
+        eventually(lambda: orders.groups("orders")["billing"].claims[0].epoch > epoch)
+        handled.gate.set()
+        eventually(lambda: committed(orders)[0] == 2)
+    assert handled.overlaps == []
+    assert handled.bodies == ["a", "a", "b"]
+
+
 def test_no_more_is_pulled_while_too_many_messages_are_unfinished(orders: Transport) -> None:
     handled = Handled()
     handled.gate.clear()
