@@ -88,6 +88,7 @@ class Consumer:
         self._limits = limits or Limits()
         self._trims = trim
         self._worklist = Worklist(linear=order is Order.LINEAR, clock=clock)
+        retry = retry or RetryPolicy()
         subscription = Subscription(
             group=group,
             owner=self.name,
@@ -95,11 +96,12 @@ class Consumer:
             mode=mode,
             start=start,
             limits=self._limits,
+            delays=len(retry.delays),
             directory=directory,
         )
         self._shares = subscription.shares(transport, self._worklist)
         for_all = mode is Mode.BROADCASTING
-        failures = FailureTopics(transport, group, retry or RetryPolicy(), for_all=for_all, clock=clock)
+        failures = FailureTopics(transport, group, retry, for_all=for_all, clock=clock)
         self._handling = Handling(handle, self._worklist, self._shares, failures)
         self._thread_count = threads
         self._ending = threading.Event()

@@ -105,6 +105,57 @@ def test_no_more_is_pulled_while_too_many_messages_are_unfinished(orders: Transp
     assert max(pulled) <= 40
 
 
+def test_a_queue_whose_messages_are_not_finished_stops_no_other(memory: MemoryTransport) -> None:
+    stuck = threading.Event()
+    handled: list[Message] = []
+
+    def handle(message: Message) -> None:
+        if message.queue == 0:
+            assert stuck.wait(60)
+        handled.append(message)
+
+    memory.add_queues("orders", 4, unordered=True)
+    memory.send("orders", {queue: texts(*range(1_000)) for queue in range(4)})
+    most_held = [0]
+    limits = Limits(max_held=400, commit_interval=0.05)
+    with consuming(memory, handle, limits=limits) as consumer:
+        share = consumer._shares["orders"]
+
+        def others_are_done() -> bool:
+            most_held[0] = max(most_held[0], share._queues.unfinished)
+            return committed(memory) == {0: 0, 1: 1_000, 2: 1_000, 3: 1_000}
+
+        eventually(others_are_done)
+        assert 50 <= share._queues.unfinished <= 100
+        memory.send("orders", {1: texts("later")})
+        eventually(lambda: committed(memory)[1] == 1_001)
+        stuck.set()
+        eventually(lambda: committed(memory)[0] == 1_000)
+    assert most_held[0] <= 400
+    assert [m.offset for m in handled if m.queue == 0] == list(range(1_000))
+
+
+def test_queues_that_come_when_too_many_messages_are_unfinished_are_pulled_from(memory: MemoryTransport) -> None:
+    stuck = threading.Event()
+    handled: list[Message] = []
+
+    def handle(message: Message) -> None:
+        if message.queue < 2:
+            assert stuck.wait(60)
+        handled.append(message)
+
+    memory.send("orders", {queue: texts(*range(500)) for queue in (0, 1)})
+    limits = Limits(max_held=40, pull_limit=30, commit_interval=0.05, lease=1.0)
+    with consuming(memory, handle, limits=limits) as consumer:
+        share = consumer._shares["orders"]
+        eventually(lambda: share._queues.unfinished >= 30)
+        memory.add_queues("orders", 4, unordered=True)
+        memory.send("orders", {queue: texts(*range(50)) for queue in (2, 3)})
+        eventually(lambda: committed(memory) == {0: 0, 1: 0, 2: 50, 3: 50})
+        assert share._queues.unfinished <= 40
+        stuck.set()
+
+
 def eventually_more(pulled: list[int], than: int) -> bool:
     """Whether more are pulled than that within a moment that is long enough for several pulls."""
     deadline = time.monotonic() + 0.2
