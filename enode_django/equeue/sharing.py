@@ -8,9 +8,10 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
-from enode_django.equeue.broadcasting import BroadcastQueues, OffsetsFile
+from enode_django.equeue.broadcasting import BroadcastQueues
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.messages import Start
+from enode_django.equeue.offsets_file import OffsetsFile
 from enode_django.equeue.retrying import retry_topic
 from enode_django.equeue.share import MakeTask, OwnedQueues, Share, Starts, task_of_message, task_of_retry
 from enode_django.equeue.transports.base import LONG_POLL, Transport

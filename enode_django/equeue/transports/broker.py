@@ -193,6 +193,10 @@ class BrokerTransport:
         offsets: Mapping[int, int] = self._call("offsets_at", topic, time)
         return offsets
 
+    def timelines(self, topic: str) -> Mapping[int, str]:
+        timelines: Mapping[int, str] = self._call("timelines", topic)
+        return timelines
+
     # -- groups ---------------------------------------------------------------------------------------------------
 
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:
