@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +18,10 @@ from enode_django.equeue.subscribing import Consumer, Mode, Start
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
+from tests.equeue.brokers import RunningBroker
 from tests.equeue.consuming import Handled, consuming, eventually, texts
 
+ROOT = Path(__file__).parents[2]
 ALL = {"mode": Mode.BROADCASTING}
 
 
@@ -187,6 +192,59 @@ def test_a_file_of_the_version_before_is_read(memory: MemoryTransport, tmp_path:
     assert kept["offsets"] == {"0": 2, "1": 0}
     assert kept["settled"] == {"0": 1, "1": 0}
     assert set(kept["timelines"].values()) == {memory._timeline}
+
+
+def test_a_full_disk_of_the_consumer_does_not_end_it(tmp_path: Path) -> None:
+    mount = f"mount -t tmpfs -o size=128k,nr_inodes=64 none {tmp_path} && "
+    probe = subprocess.run(["unshare", "-rm", "sh", "-c", mount + "true"], capture_output=True)
+    if probe.returncode:
+        pytest.skip("no file system of our own can be mounted here")
+    program = [sys.executable, "-m", "tests.equeue.broadcasting_on_full_disk", str(tmp_path)]
+    ran = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount + '"$@"', "sh", *program], capture_output=True, text=True, cwd=ROOT
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "cannot be written" in ran.stderr
+    assert "no room for the offsets" in ran.stderr
+
+
+def test_consumers_go_on_after_a_broker_has_lost_what_they_had_handled(
+    own_broker: RunningBroker, tmp_path: Path
+) -> None:
+    transport = own_broker.transport()
+    transport.create_topic("orders", 2)
+    transport.send("orders", {0: texts("kept")})
+    own_broker.kill()
+    shutil.copytree(own_broker.directory, tmp_path / "copy")
+    own_broker.start()
+    handled = Handled()
+    with consuming(transport, handled, directory=tmp_path / "offsets", **ALL):
+        transport.send("orders", {0: texts("lost", "lost")})
+        eventually(lambda: handled.bodies == ["kept", "lost", "lost"])
+        own_broker.kill()
+        shutil.rmtree(own_broker.directory)
+        shutil.copytree(tmp_path / "copy", own_broker.directory)
+        own_broker.start()
+        transport.send("orders", {0: texts(*range(5))})
+        eventually(lambda: handled.bodies[-5:] == ["0", "1", "2", "3", "4"])
+    transport.close()
+
+
+def test_a_broker_that_was_stopped_lets_nothing_be_handled_again(own_broker: RunningBroker, tmp_path: Path) -> None:
+    transport = own_broker.transport()
+    transport.create_topic("orders", 2)
+    transport.send("orders", {0: texts("a")})
+    handled = Handled()
+    with consuming(transport, handled, directory=tmp_path / "offsets", **ALL) as consumer:
+        eventually(lambda: handled.bodies == ["a"])
+        assert own_broker.stop() == 0
+        own_broker.start()
+        transport.send("orders", {0: texts("b")})
+        eventually(lambda: handled.bodies == ["a", "b"])
+        consumer._shares["orders"].beat()
+        transport.send("orders", {0: texts("c")})
+        eventually(lambda: handled.bodies == ["a", "b", "c"])
+    transport.close()
 
 
 @pytest.mark.parametrize(
