@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 from enode_django.equeue.failing import FailureTopics
+from enode_django.equeue.leases import handling, holds
 from enode_django.equeue.retrying import Message, error_text
 from enode_django.equeue.share import Share
 from enode_django.equeue.worklist import Task, Worklist
@@ -55,7 +55,8 @@ class Handling:
         if task.broken:
             return self._set_aside(task, task.broken, for_good=True)
         try:
-            self._handle(task.message)
+            with handling(task.window):
+                self._handle(task.message)
         except Exception as error:
             message = task.message
             logger.warning(
@@ -70,7 +71,7 @@ class Handling:
     def _is_ours(self, task: Task) -> bool:
         """Whether the lease of its queue holds; waits while that is not known."""
         window = task.window
-        while not window.closed and time.monotonic() >= window.deadline:
+        while not window.closed and not holds(window):
             if self._closed.wait(LOOK_AGAIN):
                 return False
         return not window.closed

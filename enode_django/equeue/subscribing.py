@@ -21,6 +21,7 @@ from pathlib import Path
 
 from enode_django.equeue.failing import FailureTopics
 from enode_django.equeue.handling import Handling
+from enode_django.equeue.leases import lease_holds
 from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
 from enode_django.equeue.share import Share
@@ -31,7 +32,7 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.worklist import Worklist
 from enode_django.exceptions import EnodeError, UnknownTopic
 
-__all__ = ["Consumer", "Limits", "Message", "Mode", "Order", "RetryPolicy", "Start"]
+__all__ = ["Consumer", "Limits", "Message", "Mode", "Order", "RetryPolicy", "Start", "lease_holds"]
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -53,10 +54,10 @@ class Consumer:
     """Calls ``handle`` for each message of ``topics``, at least once, in ``threads`` threads.
 
     A message whose handler raises an `Exception` is tried again after the delays of ``retry``, and is a dead letter
-    after the last one; those behind it go on meanwhile. ``start`` is for queues of which the group has consumed nothing
-    yet. A topic that does not exist is created with ``queues`` queues, or, when that is None, raises `UnknownTopic`.
-    `Mode.BROADCASTING` needs a ``directory`` for the offsets. With ``trim`` the transport is asked once a minute to
-    delete what all groups of the topics have consumed.
+    after the last one; those behind it go on meanwhile. A handler that takes long can ask `lease_holds`. ``start`` is
+    for queues of which the group has consumed nothing yet. A topic that does not exist is created with ``queues``
+    queues, or, when that is None, raises `UnknownTopic`. `Mode.BROADCASTING` needs a ``directory`` for the offsets.
+    With ``trim`` the transport is asked once a minute to delete what all groups of the topics have consumed.
 
     It is started once. All methods may be called from any thread but the handlers'.
     """

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from enode_django.equeue.messages import Commit
-from enode_django.equeue.subscribing import Consumer, Limits, Message, Mode, Order, Start
+from enode_django.equeue.subscribing import Consumer, Limits, Message, Mode, Order, Start, lease_holds
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError, TransportUnavailable, UnknownTopic
@@ -323,6 +323,47 @@ def test_transport_that_is_away_is_waited_for() -> None:
         transport.send("orders", {0: texts("b")})
         eventually(lambda: handled.bodies == ["a", "b"])
         eventually(lambda: transport.committed("billing", "orders")[0] == 2)
+
+
+def test_a_handler_can_ask_whether_its_lease_holds() -> None:
+    transport = Unreachable()
+    transport.create_topic("orders", 1)
+    transport.send("orders", {0: texts("a")})
+    done = threading.Event()
+    holds: list[bool] = [False]
+
+    def handle(message: Message) -> None:
+        while not done.wait(0.005):
+            holds[0] = lease_holds()
+
+    with consuming(transport, handle, limits=Limits(lease=0.5, commit_interval=0.05)):
+        eventually(lambda: holds[0])
+        transport.away = {"renew"}
+        eventually(lambda: not holds[0])
+        transport.away = set()
+        eventually(lambda: holds[0])
+        done.set()
+        eventually(lambda: transport.committed("billing", "orders")[0] == 1)
+
+
+def test_a_handler_is_told_that_its_queue_was_lost(orders: Transport) -> None:
+    orders.send("orders", {0: texts("a")})
+    lost = threading.Event()
+
+    def handle(message: Message) -> None:
+        while not lost.is_set() and lease_holds():
+            threading.Event().wait(0.005)
+        lost.set()
+
+    with consuming(orders, handle):
+        eventually(lambda: orders.groups("orders")["billing"].claims.get(0))
+        orders.set_offset("billing", "orders", 0, 1)
+        eventually(lost.is_set)
+
+
+def test_nobody_can_ask_for_the_lease_of_no_message() -> None:
+    with pytest.raises(QueueError, match="from a consumer's handler"):
+        lease_holds()
 
 
 def test_unknown_topic_is_raised_or_created(orders: Transport) -> None:

@@ -1,0 +1,41 @@
+"""What a handler can ask of the lease under which its message was pulled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.exceptions import QueueError
+
+_window: ContextVar[OffsetWindow] = ContextVar("enode_window")
+
+
+def holds(window: OffsetWindow) -> bool:
+    """Return True if nobody else can own the window's queue at this moment."""
+    return not window.closed and time.monotonic() < window.deadline
+
+
+def lease_holds() -> bool:
+    """Return True if no other consumer of the group can own the queue of the message that is being handled.
+
+    For a handler of a `Consumer` that takes long: False may become True again, while the queue cannot be reached; if
+    the queue was lost it stays False, and somebody else gets the message. With `Mode.BROADCASTING` nobody else has it.
+    Raises `QueueError` if it is not called by a handler (or in its `contextvars` context).
+    """
+    window = _window.get(None)
+    if window is None:
+        raise QueueError("lease_holds() asks for the message that a handler is at; call it from a consumer's handler")
+    return holds(window)
+
+
+@contextmanager
+def handling(window: OffsetWindow) -> Iterator[None]:
+    """Let `lease_holds` in this block be about the window."""
+    token = _window.set(window)
+    try:
+        yield
+    finally:
+        _window.reset(token)
