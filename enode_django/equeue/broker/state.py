@@ -76,7 +76,7 @@ class BrokerState:
         """Open the store, and learn from it what was known. Blocks; raises what the store raises."""
         opened = self._store.open(restore=self._restore, replay=self._replay, sent=self._remember)
         self.run += 1
-        if self._may_have_lost or opened.lost:
+        if self._may_have_lost or self._store.has_lost:
             self.timeline = uuid.uuid4().hex
         bounds = {name: self.bounds(name) for name in self.coordinator.topics}
         self.coordinator.restarted(self.run, now=self._clock(), patience=self._patience, bounds=bounds)

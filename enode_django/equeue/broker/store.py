@@ -53,14 +53,12 @@ class Damage(NamedTuple):
 
 class Opened(NamedTuple):
     """What opening had to do: how much was read again since the checkpoint, whether something unfinished was cut from
-    the end (`position` is where), and whether the indexes were made anew from all messages. ``lost``: the log ends
-    before what the checkpoint counts."""
+    the end (`position` is where), and whether the indexes were made anew from all messages."""
 
     scanned_batches: int
     scanned_bytes: int
     torn: bool
     rebuilt: bool
-    lost: bool = False
 
 
 class MessageStore:
@@ -99,6 +97,8 @@ class MessageStore:
         make_directory(directory)
         self.directory = directory
         self.shows_safe = shows_safe
+        self.has_lost = False
+        """Set by `open` if the log ends before what the checkpoint counts: the disk has not kept its word."""
         self.damaged: dict[int, Damage] = {}
         """What was found damaged since opening, by position in the log. Each is logged and counts once."""
         self.reads = ReadCounts()
@@ -131,8 +131,8 @@ class MessageStore:
         """
         known = read_checkpoint(self.directory / "checkpoint")
         checkpoint = known or Checkpoint(0, 0, (), b"")
-        lost = self._log.end < checkpoint.position
-        rebuilt = known is None or lost
+        self.has_lost = self._log.end < checkpoint.position
+        rebuilt = known is None or self.has_lost
         if rebuilt:
             self._queues.load_ends(checkpoint.queues, self._log.start)
         else:
@@ -155,7 +155,7 @@ class MessageStore:
             self.checkpoint(known.state)
         for chunk in self._log.chunks[-self._preload :] if self._preload else ():
             chunk.preload()
-        return Opened(recovered.batches, recovered.end - start, torn, rebuilt and recovered.batches > 0, lost)
+        return Opened(recovered.batches, recovered.end - start, torn, rebuilt and recovered.batches > 0)
 
     @property
     def position(self) -> int:
