@@ -64,19 +64,18 @@ class BroadcastQueues:
     def join(self) -> None:
         if self._has_left:
             return
-        windows = list(self._windows.values())
+        windows = [window for window in list(self._windows.values()) if not window.closed]
         before = {window.queue: window.committable for window in windows}
+        pulled = {window.queue: window.next_offset for window in windows}
         states = self._transport.queues(self._topic)
         if isinstance(self._transport, TellsTimelines):
             self._timelines = self._transport.timelines(self._topic)
-        for window in windows:
-            if window.next_offset > states[window.queue].end:  # the newest messages are lost
-                window.close()
+        lost = {queue for queue, offset in pulled.items() if offset > states[queue].end}
         if self._reached is not None:
-            ended = self._reached.confirm(before, self._timelines, now=self._clock())
-            for window in windows:
-                if window.queue in ended:
-                    window.close()
+            lost.update(self._reached.confirm(before, self._timelines, now=self._clock()))
+        for window in windows:
+            if window.queue in lost:
+                window.close()
         self._shown = frozenset(queue for queue, state in states.items() if state.to_consumers)
         if not self._is_settled:
             self.wake()

@@ -66,9 +66,9 @@ class TellsTimelines(Protocol):
     for other messages than before."""
 
     def timelines(self, topic: str) -> Mapping[int, str]:
-        """Return, for each queue of the topic, the name of its timeline. It is another one after each crash, failover
-        or restored backup in which messages may have been lost that `Transport.pull` had given: their offsets are
-        given to others then."""
+        """Return, for each queue of the topic, the name of its timeline. It is another one after each crash or failover
+        in which messages may have been lost that `Transport.pull` had given: their offsets are given to others
+        then."""
 
 
 class Inbox(Protocol):
