@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from enode_django.equeue.failing import FailureTopics
-from enode_django.equeue.leases import handling, holds
+from enode_django.equeue.leases import begin_handling, holds
 from enode_django.equeue.retrying import Message, error_text
 from enode_django.equeue.share import Share
 from enode_django.equeue.worklist import Task, Worklist
@@ -55,8 +55,8 @@ class Handling:
         if task.broken:
             return self._set_aside(task, task.broken, for_good=True)
         try:
-            with handling(task.window):
-                self._handle(task.message)
+            begin_handling(task.window)
+            self._handle(task.message)
         except Exception as error:
             message = task.message
             logger.warning(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 from enode_django.equeue.offsets import OffsetWindow
@@ -31,11 +29,6 @@ def lease_holds() -> bool:
     return holds(window)
 
 
-@contextmanager
-def handling(window: OffsetWindow) -> Iterator[None]:
-    """Let `lease_holds` in this block be about the window."""
-    token = _window.set(window)
-    try:
-        yield
-    finally:
-        _window.reset(token)
+def begin_handling(window: OffsetWindow) -> None:
+    """Let `lease_holds` be about this window from now on, in the calling thread (which does nothing but handle)."""
+    _window.set(window)

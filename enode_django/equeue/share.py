@@ -22,12 +22,12 @@ MakeTask = Callable[[OffsetWindow, int, bytes], Task]
 
 
 class Room(NamedTuple):
-    """What may be pulled: ``limit`` messages of each queue at once, but none of those that are ``full``, until only
-    ``low`` of its messages are unfinished."""
+    """What may be pulled: ``limit`` messages of each queue at once, but none of those that are ``full``. Such a queue
+    is not full any more when ``step`` of its messages are finished, or fewer."""
 
     limit: int
     full: frozenset[int]
-    low: int
+    step: int
 
 
 def room_in(unfinished: Mapping[int, int], *, max_held: int, limit: int) -> Room:
@@ -35,14 +35,15 @@ def room_in(unfinished: Mapping[int, int], *, max_held: int, limit: int) -> Room
     is full until a quarter of it is finished, whatever the others do.
 
     >>> room_in({0: 750, 1: 0, 2: 600, 3: 500}, max_held=3_000, limit=200)
-    Room(limit=200, full=frozenset({0, 2}), low=563)
+    Room(limit=200, full=frozenset({0, 2}), step=187)
     >>> room_in({0: 0, 1: 0, 2: 0}, max_held=2, limit=200)
-    Room(limit=1, full=frozenset(), low=0)
+    Room(limit=1, full=frozenset(), step=1)
     """
     share = max(1, max_held // max(1, len(unfinished)))
-    low = share - max(1, share // 4)
-    full = frozenset(queue for queue, held in unfinished.items() if held > low)
-    return Room(min([limit, *(share - held for held in unfinished.values() if held <= low)]), full, low)
+    step = max(1, share // 4)
+    room = {queue: share - held for queue, held in unfinished.items()}
+    full = frozenset(queue for queue, left in room.items() if left < step)
+    return Room(min([limit, *(left for left in room.values() if left >= step)]), full, step)
 
 
 class OwnedQueues(Protocol):
@@ -123,9 +124,9 @@ class Share:
     `finish` by any. All but `finish` raise what the transport raises.
 
     Of ``max_held`` unfinished messages each queue may have its share (see `room_in`), so that one whose messages are
-    not finished stops no other. While a queue is full, or there are ``max_held`` (queues that came or went have had
-    other shares), pulls do not wait for messages; after one that has brought nothing, and before each one if there are
-    too many, ``pause`` seconds pass, or less if a queue is not full any more.
+    not finished stops no other. It pulls when a quarter of ``max_held`` is free, and after ``pause`` seconds in any
+    case: queues that came or went may have had other shares. While a queue is full, pulls do not wait for messages of
+    the others, who are asked again after the pause, or when so much is finished that the queue has room.
     """
 
     def __init__(
@@ -151,7 +152,8 @@ class Share:
         self._pause = pause
         self._windows: list[OffsetWindow] = []
         self._given_up: list[OffsetWindow] = []
-        self._awaited = Room(limit, frozenset(), 0)
+        self._awaited = 0
+        self._finishing = threading.Lock()
         self._has_room = threading.Event()
 
     def prepare(self) -> None:
@@ -165,11 +167,12 @@ class Share:
         """Blocks until something has come, `wake` is called, or the long poll is over."""
         self.prepare()
         self._take_over()
+        scarce = self._queues.unfinished - (self._max_held - max(1, self._max_held // 4))
+        if scarce > 0:
+            self._wait_until_finished(scarce)
         room = self._room()
-        if self._queues.unfinished >= self._max_held:
-            self._wait_for(room)
         if not self._pull(room) and room.full:
-            self._wait_for(room)
+            self._wait_until_finished(room.step)
 
     def _pull(self, room: Room) -> int:
         """Return how many messages have come."""
@@ -200,12 +203,12 @@ class Share:
         unfinished = {window.queue: window.unfinished for window in self._windows}
         return room_in(unfinished, max_held=self._max_held, limit=self._limit)
 
-    def _wait_for(self, room: Room) -> None:
-        """Wait until one of the full queues has room, at most for the pause."""
-        self._has_room.clear()
-        self._awaited = room
-        if room.full <= self._room().full:  # what was finished before it was awaited has told nobody
-            self._has_room.wait(self._pause)
+    def _wait_until_finished(self, messages: int) -> None:
+        """At most for the pause."""
+        with self._finishing:
+            self._has_room.clear()
+            self._awaited = messages
+        self._has_room.wait(self._pause)
 
     def _tasks(self, pulled: PulledMessages) -> list[Task]:
         return [
@@ -214,9 +217,11 @@ class Share:
         ]
 
     def finish(self, task: Task) -> None:
-        window, awaited = task.window, self._awaited
-        window.finish(task.offset)
-        if window.queue in awaited.full and window.unfinished <= awaited.low:
+        task.window.finish(task.offset)
+        with self._finishing:
+            self._awaited -= 1
+            has_room = self._awaited == 0
+        if has_room:
             self._has_room.set()
 
     def wake(self) -> None:

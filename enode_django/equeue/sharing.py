@@ -37,8 +37,9 @@ class Limits:
     """``max_held``: so many messages of a topic may be unfinished, of each queue an equal share of them. With the share
     unfinished no more of that queue are pulled. ``pull_limit``: so many of each queue at once. In seconds:
     ``pull_wait``, how long a pull waits for messages (`Consumer.stop`, and a change of the queues, end it);
-    ``pull_pause``, between pulls that find nothing while a queue has its share unfinished; ``lease``, after which a
-    consumer that falls silent loses its queues; ``commit_interval``, between commits."""
+    ``pull_pause``, how long a pull is put off while more than three quarters of ``max_held`` are unfinished, and after
+    one that found nothing while a queue has its share unfinished; ``lease``, after which a consumer that falls silent
+    loses its queues; ``commit_interval``, between commits."""
 
     max_held: int = 3_000
     pull_limit: int = 200
