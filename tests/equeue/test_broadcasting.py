@@ -230,6 +230,20 @@ def test_consumers_go_on_after_a_broker_has_lost_what_they_had_handled(
     transport.close()
 
 
+def test_a_broker_that_tells_no_timelines_is_consumed_from_all_the_same(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", without=["timelines"]) as broker:
+        transport = broker.transport()
+        transport.create_topic("orders", 2)
+        handled = Handled()
+        with consuming(transport, handled, directory=tmp_path / "offsets", **ALL) as consumer:
+            transport.send("orders", {0: texts("a")})
+            eventually(lambda: handled.bodies == ["a"])
+            consumer._shares["orders"].beat()
+            transport.send("orders", {0: texts("b")})
+            eventually(lambda: handled.bodies == ["a", "b"])
+        transport.close()
+
+
 def test_a_broker_that_was_stopped_lets_nothing_be_handled_again(own_broker: RunningBroker, tmp_path: Path) -> None:
     transport = own_broker.transport()
     transport.create_topic("orders", 2)

@@ -37,7 +37,7 @@ from enode_django.equeue.transports.broker_connection import (
     unreachable,
 )
 from enode_django.equeue.transports.broker_rests import Rests
-from enode_django.exceptions import TransportUnavailable
+from enode_django.exceptions import BadRequest, TransportUnavailable
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024
@@ -194,7 +194,11 @@ class BrokerTransport:
         return offsets
 
     def timelines(self, topic: str) -> Mapping[int, str]:
-        timelines: Mapping[int, str] = self._call("timelines", topic)
+        """Return nothing if the broker is of a version that does not tell."""
+        try:
+            timelines: Mapping[int, str] = self._call("timelines", topic)
+        except BadRequest:  # a broker of the version before, which will soon be replaced
+            return {}
         return timelines
 
     # -- groups ---------------------------------------------------------------------------------------------------
