@@ -2,90 +2,31 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
-import os
 import threading
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
-from pathlib import Path
-from typing import IO
-from urllib.parse import quote
 
 from enode_django.equeue.consumer import LOOK_AGAIN, NOTHING_TO_PULL, Acquired, PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.equeue.transports.base import LONG_POLL, Transport
+from enode_django.equeue.offsets_file import KeptOffsets, OffsetsFile
+from enode_django.equeue.reached import Reached
+from enode_django.equeue.transports.base import LONG_POLL, TellsTimelines, Transport
 from enode_django.equeue.waking import PullingThread
-from enode_django.exceptions import QueueError
 
 logger = logging.getLogger("enode_django.equeue")
 
-
-class OffsetsFile:
-    """``<group>@<topic>.json`` in a directory, and a lock file beside it: one consumer at a time has them."""
-
-    def __init__(self, directory: Path, group: str, topic: str) -> None:
-        self.path = directory / f"{quote(group, safe='')}@{quote(topic, safe='')}.json"
-        self._lock: IO[bytes] | None = None
-
-    def open(self) -> dict[int, int] | None:
-        """Lock it, and read the offsets by queue; None when there is no file yet. Raises `QueueError` when another
-        consumer has it, or when it is damaged."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = self.path.with_suffix(".lock").open("ab")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
-            raise QueueError(
-                f"another consumer has the offsets in {str(self.path)!r}; give each consumer a directory of its own"
-            ) from error
-        self._lock = lock
-        try:
-            return self._read()
-        except QueueError:
-            self.close()
-            raise
-
-    def _read(self) -> dict[int, int] | None:
-        try:
-            plain = json.loads(self.path.read_bytes())["offsets"]
-            offsets = {int(queue): offset for queue, offset in plain.items()}
-            if any(type(offset) is not int or offset < 0 for offset in offsets.values()):
-                raise ValueError(f"an offset among {plain!r} is no number from 0 on")
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise QueueError(
-                f"the offsets in {str(self.path)!r} cannot be read ({error}); put a copy of the file in its place, or "
-                "delete it and begin where a new consumer begins"
-            ) from error
-        return offsets
-
-    def write(self, offsets: Mapping[int, int]) -> None:
-        """In one step, and durable when it returns. Raises `OSError`."""
-        aside = self.path.with_suffix(".new")
-        with aside.open("w", encoding="utf-8") as file:
-            json.dump({"offsets": {str(queue): offset for queue, offset in sorted(offsets.items())}}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-    def close(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+WARN_EVERY = 10.0
+"""Seconds between two warnings that the offsets cannot be written."""
 
 
 class BroadcastQueues:
     """What `QueueConsumer` is for a group's share of a topic, for the whole topic: without leases, since nobody else
-    has these offsets. The threads are the same: ``start`` says where a queue begins that has no offset yet."""
+    has these offsets. The threads are the same: ``start`` says where a queue begins that has no offset yet.
+
+    While the offsets cannot be written, since the disk is full, messages are consumed all the same.
+    """
 
     def __init__(
         self,
@@ -95,12 +36,16 @@ class BroadcastQueues:
         file: OffsetsFile,
         start: Callable[[int], int],
         long_poll: float = LONG_POLL,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
         self._topic = topic
         self._file = file
         self._start = start
-        self._offsets: dict[int, int] | None = None
+        self._clock = clock
+        self._reached: Reached | None = None
+        self._timelines: Mapping[int, str] = {}
+        self._next_warning = 0.0
         self._shown: frozenset[int] = frozenset()
         self._windows: dict[int, OffsetWindow] = {}
         self._has_left = False
@@ -119,10 +64,17 @@ class BroadcastQueues:
     def join(self) -> None:
         if self._has_left:
             return
-        reached = [(window, window.next_offset) for window in list(self._windows.values())]
+        windows = [window for window in list(self._windows.values()) if not window.closed]
+        before = {window.queue: window.committable for window in windows}
+        pulled = {window.queue: window.next_offset for window in windows}
         states = self._transport.queues(self._topic)
-        for window, offset in reached:
-            if offset > states[window.queue].end:  # a broker's machine has lost its power, and the newest messages
+        if isinstance(self._transport, TellsTimelines):
+            self._timelines = self._transport.timelines(self._topic)
+        lost = {queue for queue, offset in pulled.items() if offset > states[queue].end}
+        if self._reached is not None:
+            lost.update(self._reached.confirm(before, self._timelines, now=self._clock()))
+        for window in windows:
+            if window.queue in lost:
                 window.close()
         self._shown = frozenset(queue for queue, state in states.items() if state.to_consumers)
         if not self._is_settled:
@@ -155,30 +107,36 @@ class BroadcastQueues:
     def acquire_missing(self) -> list[Acquired]:
         if self._has_left or not self._shown:
             return []
-        if self._offsets is None:
-            self._offsets = self._file.open() or {}
-        for queue, window in list(self._windows.items()):
-            if window.closed:
-                self._offsets[queue] = window.committable
-                del self._windows[queue]
+        if self._reached is None:
+            self._reached = Reached(self._file.open() or KeptOffsets(offsets={}), now=self._clock())
+        with self._writing:
+            for queue, window in list(self._windows.items()):
+                if window.closed:
+                    self._reached.offsets[queue] = window.committable
+                    del self._windows[queue]
         missing = sorted(self._shown - self._windows.keys())
         if not missing:
             return []
         ends = self._transport.end_offsets(self._topic)
-        acquired = [Acquired(self._window(queue, ends[queue], self._offsets), None, {}) for queue in missing]
-        for window, _, _ in acquired:
-            self._windows[window.queue] = window
-            self._offsets[window.queue] = window.committed
-        self._write()
-        return acquired
+        with self._writing:  # no write may take an offset of before with a timeline of now
+            windows = self._begin(missing, ends, self._reached)
+            self._windows |= {window.queue: window for window in windows}
+            self._write(self._reached)
+        return [Acquired(window, None, {}) for window in windows]
 
-    def _window(self, queue: int, end: int, offsets: dict[int, int]) -> OffsetWindow:
+    def _begin(self, queues: Iterable[int], ends: Mapping[int, int], reached: Reached) -> list[OffsetWindow]:
         # A queue that was added while nobody looked is consumed from its first message on.
-        offset = offsets.get(queue, 0 if offsets else self._start(queue))
-        if offset > end:
-            logger.warning("%s/%d ends at %d, before offset %d", self._topic, queue, end, offset)
-            offset = end
-        return OffsetWindow(self._topic, queue, epoch=0, committed=offset, deadline=inf)
+        start = (lambda queue: 0) if reached.offsets else self._start
+        at = {queue: reached.offsets[queue] if queue in reached.offsets else start(queue) for queue in queues}
+        windows = []
+        for queue, offset in at.items():
+            first = reached.begin(queue, offset, ends[queue], self._timelines.get(queue, ""))
+            if first < offset:
+                logger.warning(
+                    "%s/%d may have lost messages: going back from offset %d to %d", self._topic, queue, offset, first
+                )
+            windows.append(OffsetWindow(self._topic, queue, epoch=0, committed=first, deadline=inf))
+        return windows
 
     def pull(self, limit: int, wait: float, *, without: Collection[int] = ()) -> list[PulledMessages]:
         wait = self._puller.wait_of(wait)
@@ -198,21 +156,40 @@ class BroadcastQueues:
         return pulled
 
     def commit(self) -> None:
-        if any(window.committable > window.committed for window in list(self._windows.values())):
-            self._write()
+        reached = self._reached
+        if reached is None:
+            return
+        if reached.is_new or any(window.committable > window.committed for window in list(self._windows.values())):
+            with self._writing:
+                self._write(reached)
 
-    def _write(self) -> None:
-        with self._writing:
-            windows = list(self._windows.values())
-            offsets = {window.queue: window.committable for window in windows}
-            self._file.write({**(self._offsets or {}), **offsets})
-            for window in windows:
-                window.committed = offsets[window.queue]
+    def _write(self, reached: Reached) -> None:
+        """Called by who holds the lock."""
+        windows = list(self._windows.values())
+        offsets = {window.queue: window.committable for window in windows}
+        try:
+            self._file.write(reached.kept(offsets))
+        except OSError as error:
+            reached.is_new = True
+            self._warn(error)
+            return
+        for window in windows:
+            window.committed = offsets[window.queue]
+
+    def _warn(self, error: OSError) -> None:
+        if time.monotonic() >= self._next_warning:
+            self._next_warning = time.monotonic() + WARN_EVERY
+            logger.error(
+                "the offsets in %s cannot be written (%s): what is handled meanwhile comes again after the next start",
+                self._file.path,
+                error,
+            )
 
     def release_drained(self, held: Callable[[OffsetWindow], int] = lambda window: 0) -> None:
         """After `leave`: commit, and let another consumer have the file."""
         if self._has_left:
-            if self._windows:
-                self._write()
+            if self._windows and self._reached is not None:
+                with self._writing:
+                    self._write(self._reached)
             self._windows.clear()
             self._file.close()

@@ -29,7 +29,8 @@ EPOCHS_PER_RUN = 1 << 32
 class QueueClaim:
     """What one group has of one queue. ``owner`` is None when the lease was released, ``offset`` before the group has
     ever had the queue; no commit ever comes with epoch 0. ``previous``: the owner before, until the owner has shown
-    that it was told. ``deaths``: who has died at the message of an offset."""
+    that it was told. ``deaths``: who has died at the message of an offset. ``lease``: for how many seconds the owner
+    was given it last."""
 
     owner: str | None = None
     until: float = 0.0
@@ -38,6 +39,7 @@ class QueueClaim:
     offset: int | None = None
     receipts: list[bytes] = field(default_factory=list)
     deaths: dict[int, set[str]] = field(default_factory=dict)
+    lease: float = 0.0
 
     @property
     def committed(self) -> int:
@@ -68,6 +70,10 @@ class GroupRecord:
     group: Group = field(default_factory=Group)
     claims: dict[int, QueueClaim] = field(default_factory=dict)
     retired: bool = False
+
+    @property
+    def longest_lease(self) -> float:
+        return max((claim.lease for claim in self.claims.values() if claim.owner is not None), default=0.0)
 
     def ruled_by(self, queue: int, epoch: int) -> QueueClaim | None:
         claim = self.claims.get(queue)
@@ -237,7 +243,7 @@ class Coordinator:
             claim.previous = claim.owner
         record.retired = False
         self._epoch += 1
-        claim.owner, claim.until, claim.epoch = owner, now + lease, self._epoch
+        claim.owner, claim.until, claim.epoch, claim.lease = owner, now + lease, self._epoch, lease
         if claim.offset is None:
             claim.move_to(_start(start, bounds))
         deaths = {offset: len(members) for offset, members in claim.deaths.items()}
@@ -255,8 +261,19 @@ class Coordinator:
             if claim is None or claim.owner != owner:
                 lost.add(queue)
             else:
-                claim.until, claim.previous = now + lease, None
+                claim.until, claim.previous, claim.lease = now + lease, None, lease
         return lost
+
+    def longer(self, group: str, name: str, owner: str, epochs: Mapping[int, int], lease: float) -> list[int]:
+        """Return the queues whose leases were for fewer seconds than a renewal with these arguments is."""
+        ruled = self._ruled(group, name, epochs).items()
+        return [queue for queue, claim in ruled if claim is not None and claim.owner == owner and claim.lease < lease]
+
+    def lengthen(self, group: str, name: str, queues: Collection[int], lease: float) -> None:
+        """Take note that owners may trust their leases for so many seconds since they were last renewed."""
+        claims = self.topic(name, queues).record(group).claims
+        for queue in queues:
+            claims.setdefault(queue, QueueClaim()).lease = lease
 
     def release(self, group: str, name: str, owner: str, epochs: Mapping[int, int]) -> None:
         for claim in self._ruled(group, name, epochs).values():
@@ -306,14 +323,15 @@ class Coordinator:
 
     def restarted(self, run: int, *, now: float, patience: float, bounds: Mapping[str, Bounds]) -> None:
         """After a restart, the ``run``-th: no lease from before holds, since messages and offsets may have been lost.
-        Owners and members have ``patience`` seconds to come back before others get what they had."""
+        Owners and members have ``patience`` seconds to come back before others get what they had, and at least as
+        long as they were given a lease: an owner that does not hear of the restart trusts it until then."""
         self._epoch = run * EPOCHS_PER_RUN
         for topic in self.topics.values():
             for record in topic.groups.values():
-                sessions = dict.fromkeys(record.group.sessions, now + patience)
+                sessions = dict.fromkeys(record.group.sessions, now + max(patience, record.longest_lease))
                 record.group = Group(record.group.generation, sessions, record.group.division)
                 for queue, claim in record.claims.items():
-                    claim.epoch, claim.until = 0, now + patience if claim.until > 0 else 0.0
+                    claim.epoch, claim.until = 0, now + max(patience, claim.lease) if claim.until > 0 else 0.0
                     if claim.offset is not None:
                         claim.offset = min(claim.offset, bounds[topic.name][queue][1])
 
@@ -361,7 +379,7 @@ def _plain(record: GroupRecord) -> list[Any]:
     claims = [
         [
             *(queue, claim.owner, claim.until, claim.epoch, claim.previous, claim.offset, claim.receipts),
-            _plain_deaths(claim),
+            *(_plain_deaths(claim), claim.lease),
         ]
         for queue, claim in record.claims.items()
     ]
@@ -376,8 +394,10 @@ def _restored(generation: int, sessions: Any, division: Any, claims: Any, retire
     group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
     restored = {
         queue: QueueClaim(
-            *(owner, until, epoch, previous, offset), list(receipts), {at: set(members) for at, members in deaths}
+            *(owner, until, epoch, previous, offset),
+            *(list(receipts), {at: set(members) for at, members in deaths}),
+            *lease,  # none in what an earlier version has written
         )
-        for queue, owner, until, epoch, previous, offset, receipts, deaths in claims
+        for queue, owner, until, epoch, previous, offset, receipts, deaths, *lease in claims
     }
     return GroupRecord(group, restored, retired)

@@ -24,6 +24,7 @@ from enode_django.equeue.retrying import (
     decode,
     encode_failed,
     encode_settled,
+    retry_queue,
     retry_topic,
 )
 from enode_django.equeue.transports.base import Transport
@@ -143,15 +144,25 @@ def _chosen(
 
 def _send(transport: Transport, group: str, messages: Sequence[Message], to_topic: bool) -> None:
     if not to_topic:
-        transport.create_topic(retry_topic(group), 1)
-        bodies = [encode_failed(Failed(message._replace(attempt=0), "", 0.0, 0.0)) for message in messages]
-        transport.send(retry_topic(group), {0: bodies})
+        _send_to_retries(transport, retry_topic(group), messages)
         return
     by_topic: dict[str, dict[int, list[bytes]]] = {}
     for message in messages:
         by_topic.setdefault(message.topic, {}).setdefault(message.queue, []).append(message.body)
     for topic, by_queue in by_topic.items():
         transport.send(topic, by_queue)
+
+
+def _send_to_retries(transport: Transport, topic: str, messages: Sequence[Message]) -> None:
+    """Those of one queue go to one queue, in their order: the one of the shortest delay, if the letter has been tried
+    after each delay of the policy."""
+    queues = transport.create_topic(topic, 1)
+    bodies: dict[int, list[bytes]] = {}
+    for message in messages:
+        first = retry_queue(message._replace(attempt=1), max(1, message.attempt - 1))
+        failed = Failed(message._replace(attempt=0), "", 0.0, 0.0)
+        bodies.setdefault(first % queues, []).append(encode_failed(failed))
+    transport.send(topic, bodies)
 
 
 class _Lease:

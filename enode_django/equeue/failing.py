@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from enode_django.equeue.retrying import (
     Failed,
@@ -12,6 +13,7 @@ from enode_django.equeue.retrying import (
     RetryPolicy,
     dead_letter_topic,
     encode_failed,
+    retry_queue,
     retry_topic,
 )
 from enode_django.equeue.transports.base import Transport, check_new_topic, with_reserve
@@ -38,7 +40,7 @@ class FailureTopics:
         self._clock = clock
         self._retries = retry_topic(group)
         self._dead_letters = dead_letter_topic(group)
-        self._made: set[str] = set()
+        self._made: dict[str, int] = {}
         self._making = threading.Lock()
         check_new_topic(self._retries, 1)
 
@@ -52,27 +54,33 @@ class FailureTopics:
         failed = Failed(message, error, now, now + (delay or 0.0), self._for_all)
         try:
             if delay is None:
-                self._send(self._dead_letters, 1, 0, failed)
+                self._send(self._dead_letters, 0, failed)
             else:
-                self._send(self._retries, len(self._policy.delays), message.attempt - 1, failed)
+                self._send(self._retries, retry_queue(message, len(self._policy.delays)), failed)
         except EnodeError as unreachable:
             # Whatever it is, only this process has the message now.
             logger.error("a failed message stays here until it can be set aside: %s", unreachable)
             return now + (UNREACHABLE_DELAY if delay is None else delay)
         return None
 
-    def _send(self, topic: str, queues: int, queue: int, failed: Failed) -> None:
-        self._make(topic, queues)
+    def _send(self, topic: str, queue: int, failed: Failed) -> None:
+        self._make(topic, queue, failed.message.topic)
         try:
             self._transport.send(topic, {queue: [encode_failed(failed)]})
         except UnknownTopic:
-            self._made.discard(topic)
+            self._made.pop(topic, None)
             raise
 
-    def _make(self, topic: str, queues: int) -> None:
+    def _make(self, topic: str, queue: int, origin: str) -> None:
+        """Let the topic have this queue. Those of retries are made for all queues of ``origin`` at once."""
         with self._making:
-            if topic in self._made:
+            if queue < self._made.get(topic, 0):
                 return
-            if self._transport.create_topic(topic, queues) < queues:
-                self._transport.add_queues(topic, queues, unordered=True)  # the delay is the queue: no key moves
-            self._made.add(topic)
+            queues = queue + 1
+            if topic == self._retries:
+                with suppress(UnknownTopic):  # it was deleted, but its message is still here
+                    queues = max(queues, self._transport.queue_count(origin) * len(self._policy.delays))
+            has = self._transport.create_topic(topic, queues)
+            if has < queues:  # no key moves: a message's queue and its delay say which queue is its own
+                has = self._transport.add_queues(topic, queues, unordered=True)
+            self._made[topic] = has

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from enode_django.equeue.failing import FailureTopics
+from enode_django.equeue.leases import begin_handling
 from enode_django.equeue.retrying import Message, error_text
 from enode_django.equeue.share import Share
 from enode_django.equeue.worklist import Task, Worklist
@@ -54,6 +55,7 @@ class Handling:
         if task.broken:
             return self._set_aside(task, task.broken, for_good=True)
         try:
+            begin_handling(task.window)
             self._handle(task.message)
         except Exception as error:
             message = task.message

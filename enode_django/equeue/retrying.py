@@ -1,7 +1,7 @@
 """Messages whose handler has failed: when to try again, and what travels to the topics that keep them. Pure.
 
-A group has one topic for messages to try again, with a queue for each delay, so that due times ascend within a queue;
-and one for dead letters, those that are not tried any more.
+A group has one topic for messages to try again, with a queue for each delay and each queue that messages came from, so
+that due times ascend within a queue; and one for dead letters, those that are not tried any more.
 """
 
 from __future__ import annotations
@@ -72,6 +72,18 @@ class RetryPolicy:
 
 def retry_topic(group: str) -> str:
     return f"retry.{group}"
+
+
+def retry_queue(message: Message, delays: int) -> int:
+    """Return the queue of the topic of retries for a message that has failed at ``message.attempt``.
+
+    The first ``delays`` queues are those of messages from queue 0, by delay; then come those of queue 1, and so on. So
+    queues that are added behind them move none.
+
+    >>> [retry_queue(Message("orders", queue, 0, b"", attempt=2), 5) for queue in (0, 1, 2)]
+    [1, 6, 11]
+    """
+    return message.queue * delays + message.attempt - 1
 
 
 def dead_letter_topic(group: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from enode_django.equeue.consumer import Acquired, PulledMessages
 from enode_django.equeue.messages import Start
@@ -18,10 +18,32 @@ from enode_django.exceptions import MalformedMessage
 
 logger = logging.getLogger("enode_django.equeue")
 
-LOOK_FOR_ROOM = 0.2
-"""Seconds until somebody who holds as many messages as it may looks whether it is to stop."""
-
 MakeTask = Callable[[OffsetWindow, int, bytes], Task]
+
+
+class Room(NamedTuple):
+    """What may be pulled: ``limit`` messages of each queue at once, but none of those that are ``full``. Such a queue
+    is not full any more when ``step`` of its messages are finished, or fewer."""
+
+    limit: int
+    full: frozenset[int]
+    step: int
+
+
+def room_in(unfinished: Mapping[int, int], *, max_held: int, limit: int) -> Room:
+    """Divide ``max_held`` messages among queues, of which so many are unfinished already. A queue that holds its share
+    is full until a quarter of it is finished, whatever the others do.
+
+    >>> room_in({0: 750, 1: 0, 2: 600, 3: 500}, max_held=3_000, limit=200)
+    Room(limit=200, full=frozenset({0, 2}), step=187)
+    >>> room_in({0: 0, 1: 0, 2: 0}, max_held=2, limit=200)
+    Room(limit=1, full=frozenset(), step=1)
+    """
+    share = max(1, max_held // max(1, len(unfinished)))
+    step = max(1, share // 4)
+    room = {queue: share - held for queue, held in unfinished.items()}
+    full = frozenset(queue for queue, left in room.items() if left < step)
+    return Room(min([limit, *(left for left in room.values() if left >= step)]), full, step)
 
 
 class OwnedQueues(Protocol):
@@ -101,8 +123,10 @@ class Share:
     """`prepare`, `pull` and `release` are called by the pulling thread, `renew` and `join` by one thread each, `commit`
     and `leave` by the keeper, `finish` by any. All but `finish` raise what the transport raises.
 
-    With ``max_held`` messages unfinished it pulls no more, until a quarter of them is finished; one more of each queue
-    may have come by then.
+    Of ``max_held`` unfinished messages each queue may have its share (see `room_in`), so that one whose messages are
+    not finished stops no other. It pulls when a quarter of ``max_held`` is free, and after ``pause`` seconds in any
+    case: queues that came or went may have had other shares. While a queue is full, pulls do not wait for messages of
+    the others, who are asked again after the pause, or when so much is finished that the queue has room.
     """
 
     def __init__(
@@ -113,8 +137,9 @@ class Share:
         *,
         starts: Starts,
         make_task: MakeTask = task_of_message,
-        max_held: int | None,
+        max_held: int,
         limit: int,
+        pause: float,
     ) -> None:
         self.topic = topic
         self.prepared = False
@@ -124,9 +149,12 @@ class Share:
         self._make_task = make_task
         self._max_held = max_held
         self._limit = limit
+        self._pause = pause
         self._windows: list[OffsetWindow] = []
         self._given_up: list[OffsetWindow] = []
-        self._moved = threading.Event()
+        self._awaited = 0
+        self._finishing = threading.Lock()
+        self._has_room = threading.Event()
 
     def prepare(self) -> None:
         """Raises `UnknownTopic` while there is none."""
@@ -139,10 +167,21 @@ class Share:
         """Blocks until something has come, `wake` is called, or the long poll is over."""
         self.prepare()
         self._take_over()
-        limit = self._room()
-        if limit:
-            for pulled in self._queues.pull(limit, self._queues.pull_wait):
-                self._worklist.post(self._tasks(pulled))
+        scarce = self._queues.unfinished - (self._max_held - max(1, self._max_held // 4))
+        if scarce > 0:
+            self._wait_until_finished(scarce)
+        room = self._room()
+        if not self._pull(room) and room.full:
+            self._wait_until_finished(room.step)
+
+    def _pull(self, room: Room) -> int:
+        """Return how many messages have come."""
+        wait = 0.0 if room.full else self._queues.pull_wait
+        came = 0
+        for pulled in self._queues.pull(room.limit, wait, without=room.full):
+            self._worklist.post(self._tasks(pulled))
+            came += len(pulled.offsets)
+        return came
 
     def _take_over(self) -> None:
         try:
@@ -160,16 +199,16 @@ class Share:
             self._windows.remove(window)
             self._given_up.append(window)
 
-    def _room(self) -> int:
-        """How many messages of each queue to pull; waits for a moment when it is none."""
-        if self._max_held is None:
-            return self._limit
-        self._moved.clear()
-        room = self._max_held - self._queues.unfinished
-        if room < max(1, self._max_held // 4):
-            self._moved.wait(LOOK_FOR_ROOM)
-            return 0
-        return max(1, min(self._limit, room // max(1, len(self._queues.owned))))
+    def _room(self) -> Room:
+        unfinished = {window.queue: window.unfinished for window in self._windows}
+        return room_in(unfinished, max_held=self._max_held, limit=self._limit)
+
+    def _wait_until_finished(self, messages: int) -> None:
+        """At most for the pause."""
+        with self._finishing:
+            self._has_room.clear()
+            self._awaited = messages
+        self._has_room.wait(self._pause)
 
     def _tasks(self, pulled: PulledMessages) -> list[Task]:
         return [
@@ -179,7 +218,11 @@ class Share:
 
     def finish(self, task: Task) -> None:
         task.window.finish(task.offset)
-        self._moved.set()
+        with self._finishing:
+            self._awaited -= 1
+            has_room = self._awaited == 0
+        if has_room:
+            self._has_room.set()
 
     def wake(self) -> None:
         """Let the pulling thread return from `pull` soon. Called by any thread."""

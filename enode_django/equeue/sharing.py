@@ -8,9 +8,10 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
-from enode_django.equeue.broadcasting import BroadcastQueues, OffsetsFile
+from enode_django.equeue.broadcasting import BroadcastQueues
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.messages import Start
+from enode_django.equeue.offsets_file import OffsetsFile
 from enode_django.equeue.retrying import retry_topic
 from enode_django.equeue.share import MakeTask, OwnedQueues, Share, Starts, task_of_message, task_of_retry
 from enode_django.equeue.transports.base import LONG_POLL, Transport
@@ -33,26 +34,29 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """``max_held``: with so many messages of a topic unfinished, no more are pulled. ``pull_limit``: so many of each
-    queue at once. In seconds: ``pull_wait``, how long a pull waits for messages (`Consumer.stop`, and a change of the
-    queues, end it); ``lease``, after which a consumer that falls silent loses its queues; ``commit_interval``, between
-    commits."""
+    """``max_held``: so many messages of a topic may be unfinished, of each queue an equal share of them. With the share
+    unfinished no more of that queue are pulled. ``pull_limit``: so many of each queue at once. In seconds:
+    ``pull_wait``, how long a pull waits for messages (`Consumer.stop`, and a change of the queues, end it);
+    ``pull_pause``, how long a pull is put off while more than three quarters of ``max_held`` are unfinished, and after
+    one that found nothing while a queue has its share unfinished; ``lease``, after which a consumer that falls silent
+    loses its queues; ``commit_interval``, between commits."""
 
     max_held: int = 3_000
     pull_limit: int = 200
     pull_wait: float = LONG_POLL
+    pull_pause: float = 0.05
     lease: float = 15.0
     commit_interval: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("max_held", "pull_limit", "pull_wait", "lease", "commit_interval"):
+        for name in ("max_held", "pull_limit", "pull_wait", "pull_pause", "lease", "commit_interval"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a consumer is told of the topics; ``owner`` is its own name."""
+    """What a consumer is told of the topics; ``owner`` is its own name, ``delays`` how many its retries have."""
 
     group: str
     owner: str
@@ -60,6 +64,7 @@ class Subscription:
     mode: Mode
     start: Start | datetime
     limits: Limits
+    delays: int
     directory: str | Path | None
 
     def __post_init__(self) -> None:
@@ -74,7 +79,7 @@ class Subscription:
         """By topic; with `Mode.CLUSTERING` also that of the group's retries."""
         limits = self.limits
 
-        def share(topic: str, start: Start | datetime, *, max_held: int | None, make_task: MakeTask) -> Share:
+        def share(topic: str, start: Start | datetime, *, max_held: int, make_task: MakeTask) -> Share:
             starts = Starts(transport, topic, start)
             return Share(
                 topic,
@@ -84,6 +89,7 @@ class Subscription:
                 make_task=make_task,
                 max_held=max_held,
                 limit=limits.pull_limit,
+                pause=limits.pull_pause,
             )
 
         shares = {
@@ -91,9 +97,9 @@ class Subscription:
             for topic in self.topics
         }
         if self.mode is Mode.CLUSTERING:
-            # Of retries each queue has a limit of its own, so that those with a long delay stop no others.
             retries = retry_topic(self.group)
-            shares[retries] = share(retries, Start.FIRST, max_held=None, make_task=task_of_retry)
+            max_held = limits.max_held * max(1, self.delays)  # each delay has its queues: most of them only wait
+            shares[retries] = share(retries, Start.FIRST, max_held=max_held, make_task=task_of_retry)
         return shares
 
     def _queues(self, transport: Transport, topic: str, starts: Starts) -> OwnedQueues:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from enode_django.equeue.failing import FailureTopics
 from enode_django.equeue.handling import Handling
+from enode_django.equeue.leases import lease_holds
 from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
 from enode_django.equeue.share import Share
@@ -32,7 +33,7 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.worklist import Worklist
 from enode_django.exceptions import EnodeError, UnknownTopic
 
-__all__ = ["Consumer", "Limits", "Message", "Mode", "Order", "RetryPolicy", "Start"]
+__all__ = ["Consumer", "Limits", "Message", "Mode", "Order", "RetryPolicy", "Start", "lease_holds"]
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -54,10 +55,10 @@ class Consumer:
     """Calls ``handle`` for each message of ``topics``, at least once, in ``threads`` threads.
 
     A message whose handler raises an `Exception` is tried again after the delays of ``retry``, and is a dead letter
-    after the last one; those behind it go on meanwhile. ``start`` is for queues of which the group has consumed nothing
-    yet. A topic that does not exist is created with ``queues`` queues, or, when that is None, raises `UnknownTopic`.
-    `Mode.BROADCASTING` needs a ``directory`` for the offsets. With ``trim`` the transport is asked once a minute to
-    delete what all groups of the topics have consumed.
+    after the last one; those behind it go on meanwhile. A handler that takes long can ask `lease_holds`. ``start`` is
+    for queues of which the group has consumed nothing yet. A topic that does not exist is created with ``queues``
+    queues, or, when that is None, raises `UnknownTopic`. `Mode.BROADCASTING` needs a ``directory`` for the offsets.
+    With ``trim`` the transport is asked once a minute to delete what all groups of the topics have consumed.
 
     It is started once. All methods may be called from any thread but the handlers'.
     """
@@ -89,6 +90,7 @@ class Consumer:
         self._limits = limits or Limits()
         self._trims = trim
         self._worklist = Worklist(linear=order is Order.LINEAR, clock=clock)
+        retry = retry or RetryPolicy()
         subscription = Subscription(
             group=group,
             owner=self.name,
@@ -96,11 +98,12 @@ class Consumer:
             mode=mode,
             start=start,
             limits=self._limits,
+            delays=len(retry.delays),
             directory=directory,
         )
         self._shares = subscription.shares(transport, self._worklist)
         for_all = mode is Mode.BROADCASTING
-        failures = FailureTopics(transport, group, retry or RetryPolicy(), for_all=for_all, clock=clock)
+        failures = FailureTopics(transport, group, retry, for_all=for_all, clock=clock)
         self._handling = Handling(handle, self._worklist, self._shares, failures)
         self._thread_count = threads
         self._ending = threading.Event()

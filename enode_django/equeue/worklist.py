@@ -29,8 +29,8 @@ class Task(NamedTuple):
 
 
 class Worklist:
-    """Tasks in lanes, each of which one thread at a time works on, in order: a lane is a window when ``linear``, and
-    else one task. Lanes take turns. No I/O.
+    """Tasks in lanes, each of which one thread at a time works on, in order: a lane is a queue of a topic when
+    ``linear``, whichever of its windows the tasks belong to, and else one task. Lanes take turns. No I/O.
 
     Pulling threads call `post`, `withdraw`, `left` and `forget`; handling threads `take`, and then `done` or `again`;
     the thread that ends it all `wait_idle` and `close`. What waits for its due time is in no lane and stops nobody.
@@ -139,7 +139,8 @@ class Worklist:
         lane.append(task)
 
     def _lane(self, task: Task) -> Hashable:
-        return task.window if self._linear else (task.window, task.offset)
+        window = task.window
+        return (window.topic, window.queue) if self._linear else (window, task.offset)
 
     def _line_up_due(self) -> None:
         now = self._clock() if self._waiting else 0.0

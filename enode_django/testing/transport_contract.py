@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from enode_django.equeue.messages import Commit
-from enode_django.equeue.transports.base import Transport, WakesPulls
+from enode_django.equeue.transports.base import TellsTimelines, Transport, WakesPulls
 from enode_django.exceptions import QueueError, UnknownTopic
 from enode_django.testing.transport_group_contract import TransportGroupContract
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, messages
@@ -156,6 +156,18 @@ class TransportContract(TransportGroupContract, TransportSizeContract):
             waiting = pool.submit(transport.pull, topic, {0: 0, 1: 0}, limit=1, wait=10 * DEADLINE)
             transport.wake(waiter)
             assert not waiting.result(DEADLINE)
+
+    def test_a_transport_that_tells_timelines_tells_the_same_ones_to_all_while_nothing_is_lost(
+        self, transport: Transport, another: Transport, topic: str
+    ) -> None:
+        if not isinstance(transport, TellsTimelines) or not isinstance(another, TellsTimelines):
+            pytest.skip("it does not tell what was lost: see TellsTimelines")
+        timelines = transport.timelines(topic)
+        assert sorted(timelines) == list(range(QUEUES))
+        transport.send(topic, {0: [b"a"]})
+        assert another.timelines(topic) == timelines
+        with pytest.raises(UnknownTopic, match="'nowhere'"):
+            transport.timelines("nowhere")
 
     def test_waiting_pull_is_answered_the_moment_a_message_arrives(
         self, transport: Transport, another: Transport, topic: str

@@ -12,6 +12,7 @@ from typing import Any
 from django.utils.module_loading import import_string
 
 from enode_django.equeue.broker.options import BrokerOptions, Tls
+from enode_django.equeue.broker.requests import REQUESTS
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.server import run
 
@@ -30,6 +31,8 @@ def options_of(given: dict[str, Any]) -> BrokerOptions:
 def main() -> int:
     logging.basicConfig(level=logging.INFO)
     given = json.loads(sys.argv[1])
+    for name in given.pop("without", ()):  # as a broker of an earlier version
+        del REQUESTS[name]  # type: ignore[attr-defined]
     file_size = given.pop("file_size", None)
     if file_size is not None:  # a disk that is full: EFBIG where it would be ENOSPC
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, resource.RLIM_INFINITY))

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from enode_django.equeue.broadcasting import OffsetsFile
+from enode_django.equeue.broadcasting import BroadcastQueues
 from enode_django.equeue.dead_letters import dead_letters, requeue
+from enode_django.equeue.offsets_file import KeptOffsets, OffsetsFile
+from enode_django.equeue.reached import SETTLED_AFTER
 from enode_django.equeue.subscribing import Consumer, Mode, Start
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
+from tests.equeue.brokers import RunningBroker
 from tests.equeue.consuming import Handled, consuming, eventually, texts
 
+ROOT = Path(__file__).parents[2]
 ALL = {"mode": Mode.BROADCASTING}
 
 
@@ -66,7 +73,7 @@ def test_what_was_pulled_and_not_finished_comes_again(orders: Transport, tmp_pat
 
 
 def test_offset_after_the_end_is_brought_back(orders: Transport, tmp_path: Path) -> None:
-    OffsetsFile(tmp_path, "billing", "orders").write({0: 17})
+    OffsetsFile(tmp_path, "billing", "orders").write(KeptOffsets(offsets={0: 17}))
     handled = Handled()
     with consuming(orders, handled, directory=tmp_path, **ALL):
         eventually(lambda: offsets(tmp_path) == {"0": 0, "1": 0})
@@ -88,7 +95,184 @@ def test_queue_that_has_lost_its_newest_messages_is_consumed_from_its_end(
         eventually(lambda: handled.bodies == ["a", "lost", "lost", "b"])
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"offsets": {"x": 1}}', '{"offsets": {"0": -1}}', '{"offsets": 7}'])
+class Broadcast:
+    """One consumer's queues, driven step by step; `restart` gives the next process."""
+
+    def __init__(self, transport: Transport, directory: Path) -> None:
+        self.transport = transport
+        self.directory = directory
+        self.now = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        file = OffsetsFile(self.directory, "billing", "orders")
+        self.queues = BroadcastQueues(
+            self.transport, topic="orders", file=file, start=lambda queue: 0, clock=lambda: self.now
+        )
+        self.beat()
+
+    def stop(self) -> None:
+        self.queues.leave()
+        self.queues.release_drained()
+
+    def beat(self) -> None:
+        self.queues.join()
+        self.queues.acquire_missing()
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.queues.join()
+
+    def handle(self) -> list[str]:
+        handled = []
+        for pulled in self.queues.pull(100, 0):
+            handled += [body.decode() for body in pulled.bodies]
+            pulled.window.finish_many(pulled.offsets)
+        self.queues.commit()
+        return handled
+
+
+def lose(memory: MemoryTransport, first: int) -> None:
+    """As a crash of the machine of a broker does: the newest messages of queue 0 are gone."""
+    with memory._changed:
+        del memory._queues["orders"][0].bodies[first:]
+        memory._timeline += "'"
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped meanwhile"])
+def test_messages_that_get_the_offsets_of_lost_ones_are_handled(
+    memory: MemoryTransport, tmp_path: Path, is_running: bool
+) -> None:
+    broadcast = Broadcast(memory, tmp_path)
+    memory.send("orders", {0: texts(*range(6))})
+    assert broadcast.handle() == list("012345")
+    for _ in range(2):
+        broadcast.wait(SETTLED_AFTER)
+    memory.send("orders", {0: texts(6, 7, 8)})
+    assert broadcast.handle() == list("678")
+    if not is_running:
+        broadcast.stop()
+    lose(memory, 7)
+    memory.send("orders", {0: texts("new 7", "new 8", "new 9")})
+    if is_running:
+        assert broadcast.handle() == ["new 9"]  # it cannot know yet
+        broadcast.beat()
+    else:
+        broadcast.restart()
+    assert broadcast.handle() == ["6", "new 7", "new 8", "new 9"]
+    broadcast.beat()
+    assert broadcast.handle() == []
+    broadcast.stop()
+
+
+def test_what_was_reached_just_before_a_crash_is_not_settled_by_the_time_that_it_takes(
+    memory: MemoryTransport, tmp_path: Path
+) -> None:
+    broadcast = Broadcast(memory, tmp_path)
+    broadcast.wait(SETTLED_AFTER)
+    memory.send("orders", {0: texts("a", "b")})
+    assert broadcast.handle() == ["a", "b"]
+    broadcast.wait(SETTLED_AFTER)
+    lose(memory, 1)
+    memory.send("orders", {0: texts("new b")})
+    for _ in range(2):  # the second one before anything is acquired anew
+        broadcast.wait(2 * SETTLED_AFTER)
+    broadcast.beat()
+    assert broadcast.handle() == ["a", "new b"]
+    broadcast.stop()
+
+
+def test_a_file_of_the_version_before_is_read(memory: MemoryTransport, tmp_path: Path) -> None:
+    memory.send("orders", {0: texts("a", "b")})
+    (tmp_path / "billing@orders.json").write_text('{"offsets": {"0": 1, "1": 0}}')
+    broadcast = Broadcast(memory, tmp_path)
+    assert broadcast.handle() == ["b"]
+    broadcast.stop()
+    kept = json.loads((tmp_path / "billing@orders.json").read_text())
+    assert kept["offsets"] == {"0": 2, "1": 0}
+    assert kept["settled"] == {"0": 1, "1": 0}
+    assert set(kept["timelines"].values()) == {memory._timeline}
+
+
+def test_a_full_disk_of_the_consumer_does_not_end_it(tmp_path: Path) -> None:
+    mount = f"mount -t tmpfs -o size=128k,nr_inodes=64 none {tmp_path} && "
+    probe = subprocess.run(["unshare", "-rm", "sh", "-c", mount + "true"], capture_output=True)
+    if probe.returncode:
+        pytest.skip("no file system of our own can be mounted here")
+    program = [sys.executable, "-m", "tests.equeue.broadcasting_on_full_disk", str(tmp_path)]
+    ran = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount + '"$@"', "sh", *program], capture_output=True, text=True, cwd=ROOT
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "cannot be written" in ran.stderr
+    assert "no room for the offsets" in ran.stderr
+
+
+def test_consumers_go_on_after_a_broker_has_lost_what_they_had_handled(
+    own_broker: RunningBroker, tmp_path: Path
+) -> None:
+    transport = own_broker.transport()
+    transport.create_topic("orders", 2)
+    transport.send("orders", {0: texts("kept")})
+    own_broker.kill()
+    shutil.copytree(own_broker.directory, tmp_path / "copy")
+    own_broker.start()
+    handled = Handled()
+    with consuming(transport, handled, directory=tmp_path / "offsets", **ALL):
+        transport.send("orders", {0: texts("lost", "lost")})
+        eventually(lambda: handled.bodies == ["kept", "lost", "lost"])
+        own_broker.kill()
+        shutil.rmtree(own_broker.directory)
+        shutil.copytree(tmp_path / "copy", own_broker.directory)
+        own_broker.start()
+        transport.send("orders", {0: texts(*range(5))})
+        eventually(lambda: handled.bodies[-5:] == ["0", "1", "2", "3", "4"])
+    transport.close()
+
+
+def test_a_broker_that_tells_no_timelines_is_consumed_from_all_the_same(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", without=["timelines"]) as broker:
+        transport = broker.transport()
+        transport.create_topic("orders", 2)
+        handled = Handled()
+        with consuming(transport, handled, directory=tmp_path / "offsets", **ALL) as consumer:
+            transport.send("orders", {0: texts("a")})
+            eventually(lambda: handled.bodies == ["a"])
+            consumer._shares["orders"].join()
+            transport.send("orders", {0: texts("b")})
+            eventually(lambda: handled.bodies == ["a", "b"])
+        transport.close()
+
+
+def test_a_broker_that_was_stopped_lets_nothing_be_handled_again(own_broker: RunningBroker, tmp_path: Path) -> None:
+    transport = own_broker.transport()
+    transport.create_topic("orders", 2)
+    transport.send("orders", {0: texts("a")})
+    handled = Handled()
+    with consuming(transport, handled, directory=tmp_path / "offsets", **ALL) as consumer:
+        eventually(lambda: handled.bodies == ["a"])
+        assert own_broker.stop() == 0
+        own_broker.start()
+        transport.send("orders", {0: texts("b")})
+        eventually(lambda: handled.bodies == ["a", "b"])
+        consumer._shares["orders"].join()
+        transport.send("orders", {0: texts("c")})
+        eventually(lambda: handled.bodies == ["a", "b", "c"])
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"offsets": {"x": 1}}',
+        '{"offsets": {"0": -1}}',
+        '{"offsets": 7}',
+        '{"offsets": {}, "settled": 7}',
+    ],
+)
 def test_damaged_file_ends_the_consumer_and_is_named(orders: Transport, tmp_path: Path, text: str) -> None:
     file = tmp_path / "billing@orders.json"
     file.write_text(text)

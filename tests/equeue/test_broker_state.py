@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from enode_django.equeue.broker.batches import NewBatch
@@ -13,7 +14,7 @@ from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.coordination import EPOCHS_PER_RUN
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.records import encode_records
-from enode_django.exceptions import QueueError, QueueFull
+from enode_django.exceptions import QueueError, QueueFull, QueueHeld
 
 
 class Clock:
@@ -25,8 +26,8 @@ class Clock:
 
 
 class Opened:
-    def __init__(self, directory: Path, clock: Clock) -> None:
-        self.store = MessageStore(directory, chunk_size=1 << 20, preload=0)
+    def __init__(self, directory: Path, clock: Clock, *, shows_safe: bool = False) -> None:
+        self.store = MessageStore(directory, chunk_size=1 << 20, preload=0, shows_safe=shows_safe)
         self.state = BrokerState(self.store, patience=10.0, clock=clock)
         self.state.open()
 
@@ -64,6 +65,64 @@ def test_epochs_of_an_earlier_run_are_stale(opened: Callable[[], Opened]) -> Non
     new = state.acquire("g", "t", 0, "one", 60.0, 0)
     assert new.epoch > old.epoch
     assert new.epoch // EPOCHS_PER_RUN == 2
+
+
+def test_a_lease_that_is_longer_than_the_patience_is_waited_for_after_crashes(opened: Callable[[], Opened]) -> None:
+    first = opened()
+    first.state.create_topic("t", 2)
+    first.state.join("g", "t", "one", 60.0)
+    first.state.acquire("g", "t", 0, "one", 60.0, 0)
+    epoch = first.state.acquire("g", "t", 1, "one", 5.0, 0).epoch
+    first.state.renew("g", "t", "one", {1: epoch}, 30.0)
+    clock = first.state._clock
+    assert isinstance(clock, Clock)
+    opened()  # knows it from the log
+    state = opened().state  # from a checkpoint
+    crashed = clock.now
+    clock.now = crashed + 29.0
+    for queue in (0, 1):
+        with pytest.raises(QueueHeld, match="'one'"):
+            state.acquire("g", "t", queue, "two", 60.0, 0)
+    assert state.join("g", "t", "two", 60.0).members == ("one", "two")
+    clock.now = crashed + 30.0
+    assert state.acquire("g", "t", 1, "two", 60.0, 0).previous_owner == "one"
+    with pytest.raises(QueueHeld, match="'one'"):
+        state.acquire("g", "t", 0, "two", 60.0, 0)
+    clock.now = crashed + 60.0
+    assert state.acquire("g", "t", 0, "two", 60.0, 0).previous_owner == "one"
+
+
+def test_renewals_cost_no_record_unless_they_make_the_lease_longer(opened: Callable[[], Opened]) -> None:
+    first = opened()
+    first.state.create_topic("t", 1)
+    epoch = first.state.acquire("g", "t", 0, "one", 60.0, 0).epoch
+    position = first.store.position
+    first.state.renew("g", "t", "one", {0: epoch}, 60.0)
+    first.state.renew("g", "t", "one", {0: epoch + 1}, 90.0)
+    first.state.renew("g", "t", "two", {0: epoch}, 90.0)
+    assert first.store.position == position
+    first.state.renew("g", "t", "one", {0: epoch}, 90.0)
+    assert first.store.position > position
+
+
+def test_a_checkpoint_of_the_version_before_is_read(opened: Callable[[], Opened]) -> None:
+    first = opened()
+    first.state.create_topic("t", 1)
+    epoch = first.state.acquire("g", "t", 0, "one", 60.0, 0).epoch
+    first.state.commit("g", "t", {0: Commit(epoch, 0)})
+    form, run, coordinator, sends, *_ = msgpack.unpackb(first.state.plain(), strict_map_key=False)
+    for *_, groups in coordinator[0]:
+        for _, _, _, claims, _ in groups.values():
+            for claim in claims:
+                del claim[8:]
+    first.store.checkpoint(msgpack.packb([form - 1, run, coordinator, sends]))
+    state = opened().state
+    with pytest.raises(QueueHeld, match="'one'"):
+        state.acquire("g", "t", 0, "two", 60.0, 0)
+    clock = state._clock
+    assert isinstance(clock, Clock)
+    clock.now += 10.0
+    assert state.acquire("g", "t", 0, "two", 60.0, 0).previous_owner == "one"
 
 
 def test_who_leaves_after_a_restart_costs_others_nothing_in_the_next(opened: Callable[[], Opened]) -> None:
@@ -109,6 +168,32 @@ def test_member_that_only_said_it_is_there_is_not_dropped_by_a_burial_in_the_log
     first.state.bury("g", "t", "nobody", [])
     generation = first.state.join("g", "t", "one", 60.0).generation
     assert opened().state.join("g", "t", "one", 60.0).generation == generation
+
+
+def test_a_timeline_ends_with_a_crash_that_may_have_lost_what_was_seen(tmp_path: Path) -> None:
+    def started(*, shows_safe: bool = False) -> Opened:
+        return Opened(tmp_path, Clock(), shows_safe=shows_safe)
+
+    first = started()
+    first.store.close(first.state.plain(is_last=True))
+    after_stop = started()
+    assert after_stop.state.timeline == first.state.timeline != ""
+    after_stop.store.abandon()
+    after_crash = started(shows_safe=True)
+    assert after_crash.state.timeline != first.state.timeline
+    after_crash.store.abandon()
+    nothing_lost = started(shows_safe=True)
+    assert nothing_lost.state.timeline == after_crash.state.timeline
+    nothing_lost.state.create_topic("t", 1)
+    nothing_lost.send("t", 0, 1)
+    nothing_lost.store.flush()
+    nothing_lost.state.checkpoint()
+    nothing_lost.store.abandon()
+    for chunk in (tmp_path / "messages").iterdir():  # a disk that does not keep its word
+        chunk.unlink()
+    last = started(shows_safe=True)
+    assert last.state.timeline != after_crash.state.timeline
+    last.store.abandon()
 
 
 def test_without_a_usable_checkpoint_commits_count_and_epochs_go_on(

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from enode_django.equeue.messages import Commit
-from enode_django.equeue.subscribing import Consumer, Limits, Message, Mode, Order, Start
+from enode_django.equeue.subscribing import Consumer, Limits, Message, Mode, Order, Start, lease_holds
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError, TransportUnavailable, UnknownTopic
@@ -65,6 +65,22 @@ def test_linear_handling_takes_queues_at_once_but_each_with_one_thread(orders: T
     assert handled.overlaps == []
 
 
+def test_linear_handling_stays_linear_when_the_queue_is_set_back_while_a_handler_is_at_work(orders: Transport) -> None:
+    handled = Handled()
+    handled.gate.clear()
+    orders.send("orders", {0: texts("a", "b")})
+    with consuming(orders, handled, threads=4):
+        eventually(lambda: handled.busy == 1)
+        epoch = orders.groups("orders")["billing"].claims[0].epoch
+        orders.set_offset("billing", "orders", 0, 0)
+        # It loses the queue, acquires it anew and pulls the same messages again.
+        eventually(lambda: orders.groups("orders")["billing"].claims[0].epoch > epoch)
+        handled.gate.set()
+        eventually(lambda: committed(orders)[0] == 2)
+    assert handled.overlaps == []
+    assert handled.bodies == ["a", "a", "b"]
+
+
 def test_no_more_is_pulled_while_too_many_messages_are_unfinished(orders: Transport) -> None:
     handled = Handled()
     handled.gate.clear()
@@ -87,6 +103,57 @@ def test_no_more_is_pulled_while_too_many_messages_are_unfinished(orders: Transp
         eventually(lambda: committed(orders) == {0: 500, 1: 500})
     assert len(pulled) > rounds
     assert max(pulled) <= 40
+
+
+def test_a_queue_whose_messages_are_not_finished_stops_no_other(memory: MemoryTransport) -> None:
+    stuck = threading.Event()
+    handled: list[Message] = []
+
+    def handle(message: Message) -> None:
+        if message.queue == 0:
+            assert stuck.wait(60)
+        handled.append(message)
+
+    memory.add_queues("orders", 4, unordered=True)
+    memory.send("orders", {queue: texts(*range(1_000)) for queue in range(4)})
+    most_held = [0]
+    limits = Limits(max_held=400, commit_interval=0.05)
+    with consuming(memory, handle, limits=limits) as consumer:
+        share = consumer._shares["orders"]
+
+        def others_are_done() -> bool:
+            most_held[0] = max(most_held[0], share._queues.unfinished)
+            return committed(memory) == {0: 0, 1: 1_000, 2: 1_000, 3: 1_000}
+
+        eventually(others_are_done)
+        assert 50 <= share._queues.unfinished <= 100
+        memory.send("orders", {1: texts("later")})
+        eventually(lambda: committed(memory)[1] == 1_001)
+        stuck.set()
+        eventually(lambda: committed(memory)[0] == 1_000)
+    assert most_held[0] <= 400
+    assert [m.offset for m in handled if m.queue == 0] == list(range(1_000))
+
+
+def test_queues_that_come_when_too_many_messages_are_unfinished_are_pulled_from(memory: MemoryTransport) -> None:
+    stuck = threading.Event()
+    handled: list[Message] = []
+
+    def handle(message: Message) -> None:
+        if message.queue < 2:
+            assert stuck.wait(60)
+        handled.append(message)
+
+    memory.send("orders", {queue: texts(*range(500)) for queue in (0, 1)})
+    limits = Limits(max_held=40, pull_limit=30, commit_interval=0.05, lease=1.0)
+    with consuming(memory, handle, limits=limits) as consumer:
+        share = consumer._shares["orders"]
+        eventually(lambda: share._queues.unfinished >= 30)
+        memory.add_queues("orders", 4, unordered=True)
+        memory.send("orders", {queue: texts(*range(50)) for queue in (2, 3)})
+        eventually(lambda: committed(memory) == {0: 0, 1: 0, 2: 50, 3: 50})
+        assert share._queues.unfinished <= 40
+        stuck.set()
 
 
 def eventually_more(pulled: list[int], than: int) -> bool:
@@ -256,6 +323,47 @@ def test_transport_that_is_away_is_waited_for() -> None:
         transport.send("orders", {0: texts("b")})
         eventually(lambda: handled.bodies == ["a", "b"])
         eventually(lambda: transport.committed("billing", "orders")[0] == 2)
+
+
+def test_a_handler_can_ask_whether_its_lease_holds() -> None:
+    transport = Unreachable()
+    transport.create_topic("orders", 1)
+    transport.send("orders", {0: texts("a")})
+    done = threading.Event()
+    holds: list[bool] = [False]
+
+    def handle(message: Message) -> None:
+        while not done.wait(0.005):
+            holds[0] = lease_holds()
+
+    with consuming(transport, handle, limits=Limits(lease=0.5, commit_interval=0.05)):
+        eventually(lambda: holds[0])
+        transport.away = {"renew"}
+        eventually(lambda: not holds[0])
+        transport.away = set()
+        eventually(lambda: holds[0])
+        done.set()
+        eventually(lambda: transport.committed("billing", "orders")[0] == 1)
+
+
+def test_a_handler_is_told_that_its_queue_was_lost(orders: Transport) -> None:
+    orders.send("orders", {0: texts("a")})
+    lost = threading.Event()
+
+    def handle(message: Message) -> None:
+        while not lost.is_set() and lease_holds():
+            threading.Event().wait(0.005)
+        lost.set()
+
+    with consuming(orders, handle):
+        eventually(lambda: orders.groups("orders")["billing"].claims.get(0))
+        orders.set_offset("billing", "orders", 0, 1)
+        eventually(lost.is_set)
+
+
+def test_nobody_can_ask_for_the_lease_of_no_message() -> None:
+    with pytest.raises(QueueError, match="from a consumer's handler"):
+        lease_holds()
 
 
 def test_unknown_topic_is_raised_or_created(orders: Transport) -> None:

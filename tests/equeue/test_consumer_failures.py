@@ -11,6 +11,7 @@ from enode_django.equeue.dead_letters import dead_letters, requeue
 from enode_django.equeue.messages import Commit, Start
 from enode_django.equeue.retrying import Failed, encode_failed
 from enode_django.equeue.subscribing import Message, Order, RetryPolicy
+from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError, QueueFull, QueueHeld
 from tests.equeue.consuming import AT_ONCE, Handled, consuming, eventually, texts
@@ -24,7 +25,7 @@ def test_failed_message_is_tried_again_and_those_behind_it_go_on(memory: MemoryT
         eventually(lambda: memory.committed("billing", "orders")[1] == 4)
         assert sorted(handled.bodies) == ["a", "b", "c", "d"]
         eventually(lambda: len(handled.messages) == 5)
-        eventually(lambda: memory.committed("billing", "retry.billing") == {0: 1})
+        eventually(lambda: memory.committed("billing", "retry.billing") == {0: 0, 1: 1})
     assert handled.messages[-1] == Message("orders", 1, 1, b"b", attempt=2)
     assert "dead.billing" not in memory.topics()
     if order is Order.LINEAR:
@@ -36,7 +37,7 @@ def test_delays_follow_one_another_and_stop_nobody(memory: MemoryTransport) -> N
     handled = Handled(slow=2, quick=1)
     memory.send("orders", {0: texts("slow")})
     with consuming(memory, handled, retry=RetryPolicy(delays=(10.0, 1000.0)), clock=clock):
-        eventually(lambda: levels(memory) == {0: 1, 1: 0})
+        eventually(lambda: levels(memory) == {0: 1})
         clock.now += 9
         memory.send("orders", {0: texts("other")})
         eventually(lambda: handled.bodies == ["slow", "other"])
@@ -61,7 +62,38 @@ class Clock:
 
 
 def levels(memory: MemoryTransport) -> Mapping[int, int]:
-    return memory.end_offsets("retry.billing") if "retry.billing" in memory.topics() else {}
+    """How many messages were set aside, by queue of the topic of retries."""
+    ends = memory.end_offsets("retry.billing") if "retry.billing" in memory.topics() else {}
+    return {queue: end for queue, end in ends.items() if end}
+
+
+def test_messages_that_failed_in_several_queues_are_tried_again_at_once(orders: Transport) -> None:
+    tried_again = Handled()
+    tried_again.gate.clear()
+
+    def handle(message: Message) -> None:
+        if message.attempt == 1:
+            raise ValueError("not yet")
+        tried_again(message)
+
+    orders.send("orders", {0: texts("a", "b"), 1: texts("c", "d")})
+    with consuming(orders, handle, threads=4, retry=RetryPolicy(delays=(0.0, 5.0))):
+        eventually(lambda: tried_again.busy == 2)
+        tried_again.gate.set()
+        eventually(lambda: orders.committed("billing", "retry.billing") == {0: 2, 1: 0, 2: 2, 3: 0})
+    assert tried_again.overlaps == []
+    for queue, bodies in enumerate((["a", "b"], ["c", "d"])):
+        assert [m.body.decode() for m in tried_again.messages if m.queue == queue] == bodies
+
+
+def test_retries_of_queues_that_are_added_later_have_queues_of_their_own(memory: MemoryTransport) -> None:
+    memory.send("orders", {1: texts("bad")})
+    with consuming(memory, Handled(bad=-1, worse=-1), retry=RetryPolicy(delays=(60.0,))):
+        eventually(lambda: levels(memory) == {1: 1})
+        memory.add_queues("orders", 4, unordered=True)
+        memory.send("orders", {2: texts("worse")})
+        eventually(lambda: levels(memory) == {1: 1, 2: 1})
+    assert memory.queue_count("retry.billing") == 4
 
 
 def test_message_that_always_fails_is_a_dead_letter_that_says_why(memory: MemoryTransport) -> None:
@@ -71,7 +103,7 @@ def test_message_that_always_fails_is_a_dead_letter_that_says_why(memory: Memory
     memory.send("orders", {1: texts("good", "bad")})
     with consuming(memory, handled, retry=RetryPolicy(delays=(0.0, 0.0)), clock=clock):
         eventually(lambda: "dead.billing" in memory.topics() and memory.end_offsets("dead.billing") == {0: 1})
-        eventually(lambda: memory.committed("billing", "retry.billing") == {0: 1, 1: 1})
+        eventually(lambda: memory.committed("billing", "retry.billing") == {0: 0, 1: 0, 2: 1, 3: 1})
     assert handled.bodies == ["good", "bad", "bad", "bad"]
     (letter,) = dead_letters(memory, "billing")
     assert letter.failed == Failed(
@@ -149,7 +181,7 @@ def test_policy_with_more_delays_finds_room_for_them(memory: MemoryTransport) ->
     handled = Handled(bad=2)
     with consuming(memory, handled, retry=AT_ONCE):
         eventually(lambda: handled.bodies.count("bad") == 3)
-    assert memory.queue_count("retry.billing") == 2
+    assert memory.queue_count("retry.billing") == 2 * 2
 
 
 def test_what_is_no_retry_is_a_dead_letter(memory: MemoryTransport) -> None:

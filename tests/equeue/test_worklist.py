@@ -11,6 +11,18 @@ from enode_django.equeue.retrying import Message
 from enode_django.equeue.worklist import Task, Worklist
 
 
+def test_a_queue_has_one_lane_whichever_of_its_windows_a_message_was_pulled_for() -> None:
+    worklist = Worklist(linear=True, clock=lambda: 0.0)
+    before, after = (OffsetWindow("orders", 0, epoch=epoch, committed=0, deadline=0) for epoch in (1, 2))
+    other = OffsetWindow("orders", 1, epoch=1, committed=0, deadline=0)
+    tasks = [Task(window, 0, Message("orders", window.queue, 0, b"")) for window in (before, after, other)]
+    worklist.post(tasks)
+    assert worklist.take() == tasks[0]
+    assert worklist.take() == tasks[2]
+    worklist.done(tasks[0])
+    assert worklist.take() == tasks[1]
+
+
 class WorklistMachine(RuleBasedStateMachine):
     """No task is lost or handed out twice; what is left counts; a linear list hands out a window's in order."""
 
@@ -28,8 +40,8 @@ class WorklistMachine(RuleBasedStateMachine):
         self.closed = False
 
     def ready(self) -> list[Task]:
-        busy = {task.window for task in self.at_work} if self.linear else set()
-        return [task for task in self.open if task.due <= self.now and task.window not in busy]
+        busy = {task.window.queue for task in self.at_work} if self.linear else set()
+        return [task for task in self.open if task.due <= self.now and task.window.queue not in busy]
 
     @rule(queue=st.integers(0, 2), delays=st.lists(st.sampled_from([0.0, 0.0, 5.0, 9.0]), max_size=4))
     def post(self, queue: int, delays: list[float]) -> None:

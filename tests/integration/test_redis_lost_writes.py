@@ -12,9 +12,11 @@ import pytest
 import redis
 
 from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.subscribing import Consumer, Limits, Mode
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TransportUnavailable
 from sample_project.embedded import Redis
+from tests.equeue.consuming import Handled, eventually, texts
 
 DEADLINE = 60.0
 Value = TypeVar("Value")
@@ -86,3 +88,28 @@ def test_what_is_sent_after_the_crash_is_delivered_to_consumers_from_before(
     consumer.commit()
     assert delivered == sent
     assert transport.committed("group", "topic") == {0: 10 + new}
+
+
+def test_what_is_sent_after_the_crash_is_handled_by_who_gets_all_messages(
+    private_redis: Redis, transport: RedisStreamsTransport, tmp_path: Path
+) -> None:
+    handled = Handled()
+    transport.send("topic", {0: texts("kept")})
+    limits = Limits(lease=2.0, commit_interval=0.05, pull_wait=0.05)
+    given = {"group": "group", "topics": ["topic"], "mode": Mode.BROADCASTING, "limits": limits}
+    consumer = Consumer(transport, handle=handled, directory=tmp_path / "offsets", **given)
+    consumer.start()
+    try:
+        eventually(lambda: handled.bodies == ["kept"])
+        wait_until_written(private_redis)
+        (log,) = private_redis.directory.rglob("appendonly.aof")
+        shutil.copy(log, tmp_path)
+        transport.send("topic", {0: texts("lost", "lost")})
+        eventually(lambda: handled.bodies == ["kept", "lost", "lost"])
+        private_redis.kill()
+        shutil.copy(tmp_path / log.name, log)
+        private_redis.start()
+        assert persist(lambda: transport.send("topic", {0: texts(*range(5))})) == {0: 1}
+        eventually(lambda: handled.bodies[-5:] == ["0", "1", "2", "3", "4"])
+    finally:
+        consumer.stop(5)

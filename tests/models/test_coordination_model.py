@@ -33,6 +33,7 @@ class Held:
     committed: int = 0
     deaths: dict[int, set[str]] = field(default_factory=dict)
     acquired: bool = False
+    lease: float = 0.0
 
     def move_to(self, offset: int) -> None:
         self.committed, self.acquired = offset, True
@@ -183,7 +184,7 @@ class CoordinationMachine(RuleBasedStateMachine):
             held.move_to(min(start, self.ends[queue]))
         if held.owner != member:
             held.previous = held.owner
-        held.owner, held.until, held.epoch = member, self.now + lease, granted.epoch
+        held.owner, held.until, held.epoch, held.lease = member, self.now + lease, granted.epoch, lease
         self.retired.discard(group)
         deaths = {offset: len(members) for offset, members in held.deaths.items()}
         assert granted == (granted.epoch, held.committed, self.ends[queue], held.previous, deaths)
@@ -200,7 +201,7 @@ class CoordinationMachine(RuleBasedStateMachine):
         lost = self.coordinator.renew(group, TOPIC, member, {queue: epoch}, lease, now=self.now)
         assert lost == ({queue} if is_lost else set())
         if not is_lost:
-            held.until, held.previous = self.now + lease, None
+            held.until, held.previous, held.lease = self.now + lease, None, lease
 
     @rule(group=GROUPS, queue=QUEUES, member=MEMBERS, late=st.sampled_from([0, 0, 1]))
     def release(self, group: str, queue: int, member: str, late: int) -> None:
@@ -255,10 +256,11 @@ class CoordinationMachine(RuleBasedStateMachine):
         self.coordinator = Coordinator.restore(plain)
         bounds = {TOPIC: self._bounds()}
         self.coordinator.restarted(self.runs, now=self.now, patience=PATIENCE, bounds=bounds)
-        for members in self.sessions.values():
-            members.update(dict.fromkeys(members, self.now + PATIENCE))
+        for group, members in self.sessions.items():
+            leases = [held.lease for held in self._of_group(group) if held.owner is not None]
+            members.update(dict.fromkeys(members, self.now + max([PATIENCE, *leases])))
         for (_, queue), held in self.held.items():
-            held.epoch, held.until = 0, self.now + PATIENCE if held.until > 0 else 0.0
+            held.epoch, held.until = 0, self.now + max(PATIENCE, held.lease) if held.until > 0 else 0.0
             held.committed = min(held.committed, self.ends[queue])
 
     # -- what is always so ----------------------------------------------------------------------------------------

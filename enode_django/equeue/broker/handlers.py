@@ -54,6 +54,7 @@ class Handlers:
             "end_offsets",
             "offsets_at",
             "groups",
+            "timelines",
             "status",
         )
         self._plain: Mapping[str, Callable[..., Any]] = {
@@ -73,8 +74,10 @@ class Handlers:
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
         """Answers the call, now or later; raises instead."""
         arguments = checked(name, values)
-        if REQUESTS[name].durable:
+        request = REQUESTS[name]
+        if request.durable:
             self._state.ensure_written()
+        if request.durable or request.tells_ends:
             call.when_safe = self._when_safe
         plain = self._plain.get(name)
         value = plain(*arguments) if plain is not None else self._waiting[name](call, *arguments)
@@ -111,6 +114,9 @@ class Handlers:
 
     def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
         return {queue: self._store.offset_at(topic, queue, time) for queue in self._state.bounds(topic)}
+
+    def timelines(self, topic: str) -> Mapping[int, str]:
+        return dict.fromkeys(range(self._state.coordinator.topic(topic).queues), self._state.timeline)
 
     # -- groups ---------------------------------------------------------------------------------------------------
 

@@ -29,8 +29,11 @@ class _Waiting:
 
 
 class Pulling:
+    """`wake_safe` is called after each flush: a store may show only what is safe on the disk."""
+
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+        self._unsafe: set[tuple[str, int]] = set()
         self._waiting: dict[tuple[str, int], set[_Waiting]] = {}
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> list[Any] | Later:
@@ -48,10 +51,20 @@ class Pulling:
     def wake(self, topic: str, queues: Iterable[int]) -> None:
         """Answer who waits for messages in these queues: some have come."""
         for queue in queues:
+            if self._store.shows_safe:
+                self._unsafe.add((topic, queue))
             for waiting in list(self._waiting.get((topic, queue), ())):
                 found = self._read(topic, waiting.offsets, waiting.limit)
                 if found:
                     waiting.call.answer(found)
+
+    def wake_safe(self) -> None:
+        """Answer who waits for what is safe since the last flush."""
+        unsafe, self._unsafe = self._unsafe, set()
+        for topic, queue in unsafe:
+            self.wake(topic, (queue,))
+        if self._store.flushed == self._store.position:
+            self._unsafe.clear()
 
     def answer_all(self) -> None:
         """Give those that wait nothing, at once."""

@@ -114,10 +114,12 @@ def replies(value: Any) -> Sequence[tuple[str, bytes]]:
 
 
 class Request(NamedTuple):
-    """``durable``: its answer says that something is stored, so it waits for the disk if every write has to."""
+    """``durable``: its answer says that something is stored, so it waits for the disk if every write has to.
+    ``tells_ends``: so does this one, which says where queues end."""
 
     arguments: tuple[Check, ...]
     durable: bool = False
+    tells_ends: bool = False
 
 
 REQUESTS: Mapping[str, Request] = {
@@ -132,7 +134,7 @@ REQUESTS: Mapping[str, Request] = {
     "producers": Request((text,)),
     "send": Request((text, batches, optional(number), producer, natural), durable=True),
     "pull": Request((text, numbers, number, seconds)),
-    "end_offsets": Request((text,)),
+    "end_offsets": Request((text,), tells_ends=True),
     "offsets_at": Request((text, moment)),
     "join": Request((text, text, text, seconds)),
     "leave": Request((text, text, text)),
@@ -146,6 +148,7 @@ REQUESTS: Mapping[str, Request] = {
     "committed": Request((text, text)),
     "set_offset": Request((text, text, number, number), durable=True),
     "groups": Request((text,)),
+    "timelines": Request((text,)),
     "delete_group": Request((text, text), durable=True),
     "retire_group": Request((text, text), durable=True),
     "trim": Request((text,)),

@@ -62,6 +62,7 @@ class Broker:
             high_watermark=options.high_watermark,
             ring_batches=options.ring_batches,
             ring_bytes=options.ring_bytes,
+            shows_safe=options.flush == EVERY_WRITE,
         )
         self._state = BrokerState(self._store, patience=options.patience_of_leases, allocate=options.allocate)
         self._sessions: set[Session] = set()
@@ -93,7 +94,7 @@ class Broker:
 
     def _build(self) -> None:
         options = self._options
-        self._flusher = Flusher(self._store, on_flushed=lambda: self._accepting.retry(), on_failure=self._fail)
+        self._flusher = Flusher(self._store, on_flushed=self._flushed, on_failure=self._fail)
         self._pulling = Pulling(self._store)
         self._accepting = Accepting(
             self._store,
@@ -137,8 +138,13 @@ class Broker:
         position = self._store.position
         if position <= self._store.flushed:
             action(None)
+            self._pulling.wake_safe()  # a checkpoint has made it safe since it was stored
         else:
             self._flusher.after(position, action)
+
+    def _flushed(self) -> None:
+        self._pulling.wake_safe()
+        self._accepting.retry()
 
     def _fail(self, error: BaseException) -> None:
         """The disk did not keep what it was given: only what is read from it anew can be trusted."""
@@ -242,7 +248,7 @@ class Broker:
         for session in list(self._sessions):
             session.abort()
         await self._wait_for_disk()
-        self._store.close(self._state.plain())
+        self._store.close(self._state.plain(is_last=True))
         return 0
 
     async def _wait_for_disk(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import uuid
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -32,12 +33,12 @@ logger = logging.getLogger(__name__)
 
 _DEAD_LETTERS = dead_letter_topic("")
 
-_FORMAT = 2
+_FORMAT, _OLDEST_FORMAT = 3, 2
 MOST_TOPIC = 200
 """Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
     (
-        *("create_topic", "add_queues", "show", "leave", "bury", "release"),
+        *("create_topic", "add_queues", "show", "leave", "bury", "release", "lengthen"),
         *("set_offset", "retire_group", "delete_group"),
     )
 )
@@ -46,7 +47,9 @@ _REPLAYED = frozenset(
 class BrokerState:
     """All calls from one thread. Methods that change something raise `QueueFull` when it cannot be written down.
 
-    ``run`` counts how often the broker was started in this directory.
+    ``run`` counts how often the broker was started in this directory. ``timeline`` names what offsets stand for: it
+    is another one after each start before which messages may have been lost that somebody had seen. (Of a store that
+    shows only what is safe, none are.)
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class BrokerState:
         self.coordinator = Coordinator(allocate)
         self.sends = KnownSends()
         self.run = 0
+        self.timeline = ""
+        self._may_have_lost = True
         self._store = store
         self._patience = patience
         self._clock = clock
@@ -71,6 +76,8 @@ class BrokerState:
         """Open the store, and learn from it what was known. Blocks; raises what the store raises."""
         opened = self._store.open(restore=self._restore, replay=self._replay, sent=self._remember)
         self.run += 1
+        if self._may_have_lost or self._store.has_lost:
+            self.timeline = uuid.uuid4().hex
         bounds = {name: self.bounds(name) for name in self.coordinator.topics}
         self.coordinator.restarted(self.run, now=self._clock(), patience=self._patience, bounds=bounds)
         self._behind = True
@@ -148,7 +155,10 @@ class BrokerState:
         return acquired
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
-        """Costs no record, as `join`."""
+        """Costs no record, as `join`, unless the lease becomes longer: after a restart that has to be known."""
+        if longer := self.coordinator.longer(group, topic, owner, epochs, lease):
+            self._catch_up()
+            self._write("lengthen", (group, topic, longer, lease))
         return self.coordinator.renew(group, topic, owner, epochs, lease, now=self._clock())
 
     def release(self, group: str, topic: str, owner: str, epochs: Mapping[int, int]) -> None:
@@ -224,8 +234,11 @@ class BrokerState:
             raise QueueFull("a checkpoint has to be written first; try again")
         self.checkpoint()
 
-    def plain(self) -> bytes:
-        state: bytes = msgpack.packb([_FORMAT, self.run, self.coordinator.plain(), self.sends.plain()])
+    def plain(self, *, is_last: bool = False) -> bytes:
+        """``is_last``: nothing will be written behind it before the next start."""
+        may_lose = not (is_last or self._store.shows_safe)
+        known = [_FORMAT, self.run, self.coordinator.plain(), self.sends.plain(), self.timeline, may_lose]
+        state: bytes = msgpack.packb(known)
         return state
 
     def checkpoint(self) -> None:
@@ -249,11 +262,12 @@ class BrokerState:
         self.sends.forget(time.time())
 
     def _restore(self, state: bytes) -> None:
-        version, self.run, coordinator, sends = msgpack.unpackb(state, strict_map_key=False)
-        if version != _FORMAT:
+        version, self.run, coordinator, sends, *timeline = msgpack.unpackb(state, strict_map_key=False)
+        if not _OLDEST_FORMAT <= version <= _FORMAT:
             raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
         self.coordinator = Coordinator.restore(coordinator, self._allocate)
         self.sends = KnownSends.restore(sends)
+        self.timeline, self._may_have_lost = timeline or ("", True)  # none in what an earlier version has written
 
     def _replay(self, record: bytes, position: int) -> None:
         name, arguments, named = msgpack.unpackb(record, strict_map_key=False)

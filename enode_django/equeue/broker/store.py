@@ -85,15 +85,20 @@ class MessageStore:
         low_watermark: int | None = None,
         high_watermark: int | None = None,
         preload: int = 3,
+        shows_safe: bool = False,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``clock`` gives the time of batches. Watermarks in bytes; None: a share of the machine's memory.
+        ``shows_safe``: `read` gives what is safe on the disk only.
 
         Raises `DirectoryInUse`.
         """
         make_directory(directory)
         self.directory = directory
+        self.shows_safe = shows_safe
+        self.has_lost = False
+        """Set by `open` if the log ends before what the checkpoint counts: the disk has not kept its word."""
         self.damaged: dict[int, Damage] = {}
         """What was found damaged since opening, by position in the log. Each is logged and counts once."""
         self.reads = ReadCounts()
@@ -126,7 +131,8 @@ class MessageStore:
         """
         known = read_checkpoint(self.directory / "checkpoint")
         checkpoint = known or Checkpoint(0, 0, (), b"")
-        rebuilt = known is None or self._log.end < checkpoint.position
+        self.has_lost = self._log.end < checkpoint.position
+        rebuilt = known is None or self.has_lost
         if rebuilt:
             self._queues.load_ends(checkpoint.queues, self._log.start)
         else:
@@ -214,7 +220,8 @@ class MessageStore:
         self.on_append()
 
     def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
-        """Whole batches in order, beginning with the one that holds ``offset`` or the next one that is left.
+        """Whole batches in order, beginning with the one that holds ``offset`` or the next one that is left; with
+        `shows_safe` none that is not safe yet.
 
         They reach ``limit`` messages from ``offset`` on, or ``max_bytes``, as soon as they can, and one batch is there
         whatever its size; what is damaged is left out. Nothing for a queue without messages there.
@@ -225,6 +232,8 @@ class MessageStore:
             return found
         size = 0
         for entry in index.at_offset(max(offset, index.first(self._log.start))):
+            if self.shows_safe and entry.position >= self._log.flushed:
+                break
             batch = self._held(entry) or self._stored(topic, queue, entry)
             if batch is not None:
                 size += entry.length

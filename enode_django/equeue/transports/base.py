@@ -69,6 +69,17 @@ class HasReserve(Protocol):
         is done with: as long as it is refused, nobody makes room. Closing it closes both."""
 
 
+@runtime_checkable
+class TellsTimelines(Protocol):
+    """An optional part of a `Transport`, which all drivers of this package have: it tells whether offsets may stand
+    for other messages than before."""
+
+    def timelines(self, topic: str) -> Mapping[int, str]:
+        """Return, for each queue of the topic, the name of its timeline. It is another one after each crash or failover
+        in which messages may have been lost that `Transport.pull` had given: their offsets are given to others
+        then."""
+
+
 class Inbox(Protocol):
     """Where one process receives the answers to what it sent. ``address`` travels in the messages it sends."""
 

@@ -37,7 +37,7 @@ from enode_django.equeue.transports.broker_connection import (
     unreachable,
 )
 from enode_django.equeue.transports.broker_rests import Rests
-from enode_django.exceptions import TransportUnavailable
+from enode_django.exceptions import BadRequest, TransportUnavailable
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024
@@ -190,6 +190,14 @@ class BrokerTransport:
     def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
         offsets: Mapping[int, int] = self._call("offsets_at", topic, time)
         return offsets
+
+    def timelines(self, topic: str) -> Mapping[int, str]:
+        """Return nothing if the broker is of a version that does not tell."""
+        try:
+            timelines: Mapping[int, str] = self._call("timelines", topic)
+        except BadRequest:  # a broker of the version before, which will soon be replaced
+            return {}
+        return timelines
 
     # -- groups ---------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,7 @@ class MemoryTransport:
         self._changed = threading.Condition()
         self._inboxes: dict[str, MemoryInbox] = {}
         self._woken: set[int] = set()
+        self._timeline = uuid.uuid4().hex
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -242,6 +243,10 @@ class MemoryTransport:
         with self._changed:
             self._coordinator.topic(topic)
             return {number: queue.offset_at(time) for number, queue in enumerate(self._queues[topic])}
+
+    def timelines(self, topic: str) -> Mapping[int, str]:
+        with self._changed:
+            return dict.fromkeys(range(self._coordinator.topic(topic).queues), self._timeline)
 
     # -- groups ---------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ end
 _TOLD = """
 local function owner_was_told(claim) redis.call('HDEL', claim, 'previous') end
 """
+TIMELINE = Script(_RUN + "-- KEYS: queue.\nreturn run\n")
 
 # The epochs of leases that were lost with a run must not be given out again: their owners may still commit. So each
 # run begins far above what is known of the one before, and each elsewhere, in case that it is lost as well.

@@ -54,7 +54,7 @@ from enode_django.equeue.transports.redis_batches import (
     parse_entries,
     steps,
 )
-from enode_django.equeue.transports.redis_claim_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, SET_OFFSET
+from enode_django.equeue.transports.redis_claim_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, SET_OFFSET, TIMELINE
 from enode_django.equeue.transports.redis_connection import Command, Confirmation, RedisConnection, ScriptCall
 from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
@@ -292,6 +292,11 @@ class RedisStreamsTransport:
         return {
             queue: max(first, _offset_of(entries[0])) if entries else end for (queue, (first, end)), entries in found
         }
+
+    def timelines(self, topic: str) -> Mapping[int, str]:
+        """A start of a server, or a replica that took over, begins a timeline."""
+        calls = [ScriptCall(TIMELINE, (self._keys.queue(topic, q),)) for q in range(self.queue_count(topic))]
+        return {queue: run.decode() for queue, run in enumerate(self._connection.run_all(calls))}
 
     # -- groups ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,114 @@
+"""Where a consumer that gets all messages keeps how far it has come."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, TypeVar
+from urllib.parse import quote
+
+from enode_django.exceptions import QueueError, QueueFull
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptOffsets:
+    """By queue. ``timelines``: under which each offset was reached. ``settled``: an offset that was reached so long
+    before that no crash can have lost a message below it."""
+
+    offsets: dict[int, int]
+    settled: dict[int, int] = field(default_factory=dict)
+    timelines: dict[int, str] = field(default_factory=dict)
+
+
+class OffsetsFile:
+    """``<group>@<topic>.json`` in a directory, and a lock file beside it: one consumer at a time has them."""
+
+    def __init__(self, directory: Path, group: str, topic: str) -> None:
+        self.path = directory / f"{quote(group, safe='')}@{quote(topic, safe='')}.json"
+        self._lock: IO[bytes] | None = None
+
+    def open(self) -> KeptOffsets | None:
+        """Lock it, and read what is kept; None when there is no file yet. Raises `QueueError` when another consumer has
+        it, or when it is damaged, `QueueFull` when there is no room for the lock, and `OSError`."""
+        with _room_for(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = self.path.with_suffix(".lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise QueueError(
+                f"another consumer has the offsets in {str(self.path)!r}; give each consumer a directory of its own"
+            ) from error
+        self._lock = lock
+        try:
+            return self._read()
+        except QueueError:
+            self.close()
+            raise
+
+    def _read(self) -> KeptOffsets | None:
+        try:
+            plain = json.loads(self.path.read_bytes())
+            return KeptOffsets(
+                offsets=_by_queue(plain["offsets"], _offset),
+                settled=_by_queue(plain.get("settled", {}), _offset),
+                timelines=_by_queue(plain.get("timelines", {}), str),
+            )
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise QueueError(
+                f"the offsets in {str(self.path)!r} cannot be read ({error}); put a copy of the file in its place, or "
+                "delete it and begin where a new consumer begins"
+            ) from error
+
+    def write(self, kept: KeptOffsets) -> None:
+        """In one step, and durable when it returns. Raises `OSError`; the file is as it was then."""
+        aside = self.path.with_suffix(".new")
+        plain = {"offsets": kept.offsets, "settled": kept.settled, "timelines": kept.timelines}
+        with aside.open("w", encoding="utf-8") as file:
+            json.dump(plain, file, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+@contextmanager
+def _room_for(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise QueueFull(f"no room for the offsets in {str(path)!r} ({error.strerror}); make room there") from error
+
+
+def _by_queue(plain: dict[str, Any], value: Callable[[Any], Value]) -> dict[int, Value]:
+    return {int(queue): value(each) for queue, each in plain.items()}
+
+
+def _offset(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"an offset is a number from 0 on, got {value!r}")
+    return value
