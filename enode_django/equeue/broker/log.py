@@ -10,7 +10,7 @@ from pathlib import Path
 
 from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.files import FULL, make_directory, sync_directory, translated
-from enode_django.equeue.broker.mapping import MappedMemory
+from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.records import Buffer
 from enode_django.exceptions import StorageFailed
 
@@ -24,7 +24,7 @@ class MessageLog:
     once never spans two files; what is larger than a file gets one of its own size.
     """
 
-    def __init__(self, directory: Path, chunk_size: int, memory: MappedMemory) -> None:
+    def __init__(self, directory: Path, chunk_size: int, memory: HeldMemory) -> None:
         make_directory(directory)
         self.directory = directory
         for unfinished in directory.glob("*.new"):
@@ -56,9 +56,10 @@ class MessageLog:
         return position
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes of one file: fewer at its end, none where there is no file."""
+        """Up to ``length`` bytes of one file: fewer at its end, none where there is no file. What the disk cannot read
+        is not as it was written. Blocks on the disk."""
         chunk = self.chunk_at(position)
-        return chunk.read(position, length) if chunk is not None else b""
+        return chunk.read_anyway(position, length) if chunk is not None else b""
 
     def chunk_at(self, position: int) -> Chunk | None:
         place = bisect_right(self.chunks, position, key=lambda chunk: chunk.start) - 1
@@ -136,13 +137,13 @@ class MessageLog:
             chunk.delete()
             sync_directory(self.directory)
 
-    def unmap_idle(self) -> None:
-        """Let go of files that nobody reads, while more is mapped than the low watermark."""
+    def drop_idle(self) -> None:
+        """Let go of files that nobody reads, while more is held in memory than the low watermark."""
         for chunk in self.chunks:
             if not self._memory.above_low:
                 return
             if chunk.end <= self.flushed and chunk.is_idle():
-                chunk.release()
+                chunk.drop()
 
     def close(self) -> None:
         """Flush, and give back what is reserved behind the end. Nothing can be appended afterwards, but read."""
@@ -172,7 +173,7 @@ class MessageLog:
         return chunk
 
 
-def _chunks(directory: Path, memory: MappedMemory) -> list[Chunk]:
+def _chunks(directory: Path, memory: HeldMemory) -> list[Chunk]:
     """What is in the directory, oldest first. A file ends where the next one starts, even if it is longer (what was
     reserved is given back when the next one is there)."""
     paths = sorted(directory.glob("[0-9]*.chunk"))

@@ -196,7 +196,7 @@ class Broker:
             session.check_silence(now, handshake=self._options.handshake_timeout, frame=self._options.frame_timeout)
         self._answering.forget()
         self._state.forget_producers()
-        self._store.unmap_idle()
+        self._store.drop_idle()
         due = time.monotonic() - self._checkpointed >= self._options.checkpoint_interval
         if due or self._store.since_checkpoint >= self._options.checkpoint_bytes:
             await self._checkpoint()
@@ -233,6 +233,7 @@ class Broker:
         if self._failure is not None:
             for session in list(self._sessions):
                 session.close()
+            self._pulling.close()
             await self._wait_for_disk()
             self._store.abandon()
             return 1
@@ -241,6 +242,7 @@ class Broker:
                 await self._drain()
         for session in list(self._sessions):
             session.abort()
+        self._pulling.close()
         await self._wait_for_disk()
         self._store.close(self._state.plain())
         return 0
