@@ -74,7 +74,6 @@ class Handlers:
         """Answers the call, now or later; raises instead."""
         arguments = checked(name, values)
         if REQUESTS[name].durable:
-            self._state.ensure_written()
             call.when_safe = self._when_safe
         plain = self._plain.get(name)
         value = plain(*arguments) if plain is not None else self._waiting[name](call, *arguments)
