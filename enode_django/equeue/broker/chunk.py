@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -91,9 +92,19 @@ class Chunk:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         return self._descriptor
 
+    def has_room(self, position: int, length: int) -> bool:
+        """Return True if ``length`` bytes at a position of the log are behind the chunk's last one, in space it has."""
+        return position == self.end and position + length <= self.start + self._reserved
+
     def reserve(self, capacity: int) -> None:
+        """Have space for ``capacity`` bytes in all, or as much as before."""
         if self._reserved < capacity:
-            os.posix_fallocate(self.fileno(), 0, capacity)
+            try:
+                os.posix_fallocate(self.fileno(), 0, capacity)
+            except OSError:
+                with suppress(OSError):  # some file systems keep what they had found by then
+                    os.ftruncate(self.fileno(), self._reserved)
+                raise
             self._reserved = capacity
 
     def append(self, buffers: Sequence[Buffer], length: int) -> None:

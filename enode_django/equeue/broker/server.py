@@ -22,7 +22,7 @@ from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
-from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.exceptions import ConfigurationError, QueueError, QueueFull
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,8 @@ class Broker:
             high_watermark=options.high_watermark,
             ring_batches=options.ring_batches,
             ring_bytes=options.ring_bytes,
+            reserve=options.chosen_reserve,
+            low_space=options.chosen_low_space,
         )
         self._state = BrokerState(self._store, patience=options.patience_of_leases, allocate=options.allocate)
         self._sessions: set[Session] = set()
@@ -71,6 +73,7 @@ class Broker:
         self._writing: asyncio.Future[None] | None = None
         self._checkpointed = time.monotonic()
         self._deleted = -math.inf
+        self._is_short = False
 
     async def serve(self, on_ready: Callable[[str], object]) -> int:
         try:
@@ -172,6 +175,7 @@ class Broker:
             (min(_TICK, options.checkpoint_interval), self._tidy),
             (options.retention_interval, self._delete),
             (options.flush_interval, self._flush),
+            (_TICK, self._mind_space),
             (_TICK, self._turn),
         ]
 
@@ -211,6 +215,25 @@ class Broker:
         if deleted:
             logger.info("deleted %d files of messages", deleted)
 
+    async def _mind_space(self) -> None:
+        """While room on the disk is short, delete what is consumed before its time."""
+        is_short = await asyncio.get_running_loop().run_in_executor(None, self._store.space.look)
+        if is_short is not self._is_short:
+            self._is_short = is_short
+            if is_short:
+                logger.error(
+                    "room is short on the broker's disk, %d bytes are free: consumed messages are deleted before their "
+                    "time, and sends are refused when it is full; make room on it",
+                    self._store.space.free,
+                )
+            else:
+                logger.warning("there is room on the broker's disk again")
+        if is_short and self._options.retention != Retention():
+            await self._checkpoint()
+            deleted = self._store.make_room(self._options.retention, self._state.consumed)
+            if deleted:
+                logger.error("deleted %d files of consumed messages before their time to make room", deleted)
+
     def _trim(self, done: Callable[[], None]) -> None:
         """For clients, who may ask often: what a moment ago could not be deleted cannot be now."""
         if time.monotonic() - self._deleted < _TICK:
@@ -244,7 +267,10 @@ class Broker:
             session.abort()
         self._pulling.close()
         await self._wait_for_disk()
-        self._store.close(self._state.plain())
+        try:
+            self._store.close(self._state.plain())
+        except QueueFull as error:
+            logger.error("no last checkpoint could be written, so that the next start has more to read: %s", error)
         return 0
 
     async def _wait_for_disk(self) -> None:

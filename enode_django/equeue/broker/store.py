@@ -6,6 +6,7 @@
     messages/<20-digit start position>.chunk     the log: batches of messages and control records, as they came
     queues/<topic>/<queue>/<first offset>.index  where a queue's batches lie in the log
     checkpoint                                   what was known at one position of the log
+    reserve                                      nothing: its space is for control records when the disk is full
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from enode_django.equeue.broker.batches import ALIGNMENT, NO_PRODUCER, NewBatch, StoredBatch
 from enode_django.equeue.broker.checkpoint import Checkpoint, read_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
-from enode_django.equeue.broker.files import DirectoryLock, make_directory
+from enode_django.equeue.broker.files import DirectoryLock, make_directory, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
@@ -29,6 +30,7 @@ from enode_django.equeue.broker.renewing import renew_unsafe
 from enode_django.equeue.broker.retention import Consumed, Notices, Retention
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
+from enode_django.equeue.broker.space import DiskSpace, urgent
 
 
 class Opened(NamedTuple):
@@ -67,8 +69,11 @@ class MessageStore:
         preload: int = 3,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        reserve: int = 0,
+        low_space: int = 0,
     ) -> None:
-        """``clock`` gives the time of batches. Watermarks in bytes; None: a share of the machine's memory.
+        """``clock`` gives the time of batches. Watermarks in bytes; None: a share of the machine's memory. ``reserve``
+        and ``low_space`` see `DiskSpace`.
 
         Raises `DirectoryInUse`.
         """
@@ -78,7 +83,8 @@ class MessageStore:
         """Called when something was appended, so that `unflushed_bytes` is not 0; it must not block."""
         self._lock = DirectoryLock(directory)
         self._memory = HeldMemory(low_watermark, high_watermark, monotonic=monotonic)
-        self._log = MessageLog(directory / "messages", chunk_size, self._memory)
+        self.space = DiskSpace(directory, reserve=reserve, low=low_space)
+        self._log = MessageLog(directory / "messages", chunk_size, self._memory, self.space)
         self._queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
         self._ring = Ring(ring_batches, ring_bytes)
         self._reader = BatchReader(self._log, self._queues, self._ring)
@@ -87,6 +93,8 @@ class MessageStore:
         self._notices = Notices()
         self._time = 0
         self._checkpointed = 0
+        self.deleted_early = 0
+        """Files of consumed messages that were deleted before their time, for want of room, since opening."""
 
     def open(
         self,
@@ -130,6 +138,8 @@ class MessageStore:
         if known is not None and rebuilt:
             # The disk lost what that checkpoint counts. It must not be believed again once something new stands there.
             self.checkpoint(known.state)
+        with translated("the reserve"):
+            self.space.look()
         for chunk in self._log.chunks[-self._preload :] if self._preload else ():
             chunk.preload()
         return Opened(recovered.batches, recovered.end - start, torn, rebuilt and recovered.batches > 0)
@@ -203,7 +213,7 @@ class MessageStore:
     def append_control(self, record: bytes) -> None:
         """Store what `open` will hand to ``replay``, unless a checkpoint behind it is written before."""
         layout = lay_out_control(record, self._stamp())
-        self._log.append(layout.buffers(), layout.length)
+        self._log.append(layout.buffers(), layout.length, is_control=True)
         self.on_append()
 
     def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
@@ -246,7 +256,7 @@ class MessageStore:
         """
         writes, queues = self._queues.save()
         checkpoint = Checkpoint(self._log.end, self._time, queues, state)
-        return PendingCheckpoint(self.directory / "checkpoint", checkpoint, writes, self._log)
+        return PendingCheckpoint(self.directory / "checkpoint", checkpoint, writes, self._log, self.space)
 
     def finish_checkpoint(self, pending: PendingCheckpoint) -> None:
         """Take note that it was written; without that call nothing breaks, more is read and written again."""
@@ -273,6 +283,18 @@ class MessageStore:
             deleted += 1
         return deleted
 
+    def make_room(self, retention: Retention, consumed: Consumed) -> int:
+        """Delete what every group has consumed, though it is not due yet; returns how many files. Blocks as `delete`.
+
+        Where the newest file has nothing else either, and keeps sends from being taken, it may go the next time. Raises
+        `QueueFull`.
+        """
+        if (self.space.uses_reserve or self.space.is_full) and self._is_consumed(retention, consumed):
+            self._log.roll()
+        deleted = self.delete(urgent(retention), consumed)
+        self.deleted_early += deleted
+        return deleted
+
     def drop_idle(self) -> None:
         """Above the low watermark, drop files from memory that nobody has read for five seconds."""
         self._log.drop_idle()
@@ -296,6 +318,14 @@ class MessageStore:
     def _stamp(self) -> Stamp:
         self._time = max(self._time, int(self._clock() * 1000))
         return Stamp(self._log.end, self._log.flushed, self._time)
+
+    def _is_consumed(self, retention: Retention, consumed: Consumed) -> bool:
+        """Return True if nothing in the newest file is needed any more."""
+        newest = self._log.chunks[-1] if self._log.chunks else None
+        if newest is None:
+            return False
+        parts = self._queues.parts_between(newest.start, newest.end)
+        return not urgent(retention).spares(parts, consumed, self._notices, now=self._clock())
 
     def _may_delete(self, retention: Retention, consumed: Consumed) -> bool:
         oldest = self._log.chunks[0] if len(self._log.chunks) > 1 else None
