@@ -30,8 +30,9 @@ class PendingCheckpoint(NamedTuple):
             try:
                 self._write()
             except OSError as error:
-                if error.errno not in FULL or not self.space.give_up():
+                if error.errno not in FULL:
                     raise
+                self.space.give_up()
                 self._write()
 
     def _write(self) -> None:

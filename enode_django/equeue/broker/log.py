@@ -190,8 +190,9 @@ class MessageLog:
         try:
             return self._chunk_for(length, self._space.step)
         except OSError as error:
-            if error.errno not in FULL or not self._space.give_up(length):
+            if error.errno not in FULL:
                 raise
+        self._space.give_up(length)
         return self._chunk_for(length, self._space.step)
 
     def _note(self, error: OSError, length: int) -> None:

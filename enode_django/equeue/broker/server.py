@@ -175,7 +175,7 @@ class Broker:
             (min(_TICK, options.checkpoint_interval), self._tidy),
             (options.retention_interval, self._delete),
             (options.flush_interval, self._flush),
-            (_TICK, self._mind_space),
+            (min(_TICK, options.checkpoint_interval), self._mind_space),
             (_TICK, self._turn),
         ]
 
