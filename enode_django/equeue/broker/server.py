@@ -64,6 +64,7 @@ class Broker:
             ring_bytes=options.ring_bytes,
             reserve=options.chosen_reserve,
             low_space=options.chosen_low_space,
+            accept_loss=options.accept_loss,
         )
         self._state = BrokerState(self._store, patience=options.patience_of_leases, allocate=options.allocate)
         self._sessions: set[Session] = set()
@@ -149,9 +150,9 @@ class Broker:
         self._failure = error
         self._stopping.set()
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, *, again: bool = False) -> None:
         """When it is cancelled, since the broker stops, one is still being written, and no other may be beside it."""
-        pending = self._state.begin_checkpoint()
+        pending = self._state.begin_checkpoint(again=again)
         self._checkpointed = time.monotonic()
         if pending is None:
             return
@@ -206,14 +207,22 @@ class Broker:
             await self._checkpoint()
 
     async def _delete(self) -> None:
-        """Delete what is due. Only what lies before a checkpoint may go, so there is one first."""
+        """Delete what is due."""
         if self._options.retention == Retention() or self._store.size <= self._options.chunk_size:
             return
-        await self._checkpoint()
         self._deleted = time.monotonic()
-        deleted = self._store.delete(self._options.retention, self._state.consumed)
+        deleted = await self._delete_by(lambda: self._store.delete(self._options.retention, self._state.consumed))
         if deleted:
             logger.info("deleted %d files of messages", deleted)
+
+    async def _delete_by(self, delete: Callable[[], int]) -> int:
+        """Delete files; returns how many. Only what lies before the last two checkpoints may go."""
+        await self._checkpoint()
+        deleted = delete()
+        if self._store.awaits_checkpoint:
+            await self._checkpoint(again=True)
+            deleted += delete()
+        return deleted
 
     async def _mind_space(self) -> None:
         """While room on the disk is short, delete what is consumed before its time."""
@@ -229,8 +238,8 @@ class Broker:
             else:
                 logger.warning("there is room on the broker's disk again")
         if is_short and self._options.retention != Retention():
-            await self._checkpoint()
-            deleted = self._store.make_room(self._options.retention, self._state.consumed)
+            retention, consumed = self._options.retention, self._state.consumed
+            deleted = await self._delete_by(lambda: self._store.make_room(retention, consumed))
             if deleted:
                 logger.error("deleted %d files of consumed messages before their time to make room", deleted)
 

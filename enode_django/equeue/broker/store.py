@@ -6,6 +6,7 @@
     messages/<20-digit start position>.chunk     the log: batches of messages and control records, as they came
     queues/<topic>/<queue>/<first offset>.index  where a queue's batches lie in the log
     checkpoint                                   what was known at one position of the log
+    checkpoint.before                            the one before, for when that cannot be read
     reserve                                      nothing: its space is for control records when the disk is full
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enode_django.equeue.broker.batches import ALIGNMENT, NO_PRODUCER, NewBatch, StoredBatch
-from enode_django.equeue.broker.checkpoint import Checkpoint, read_checkpoint
+from enode_django.equeue.broker.checkpoint import Checkpoint, found_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.files import DirectoryLock, make_directory, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
@@ -71,9 +72,10 @@ class MessageStore:
         monotonic: Callable[[], float] = time.monotonic,
         reserve: int = 0,
         low_space: int = 0,
+        accept_loss: bool = False,
     ) -> None:
         """``clock`` gives the time of batches. Watermarks in bytes; None: a share of the machine's memory. ``reserve``
-        and ``low_space`` see `DiskSpace`.
+        and ``low_space`` see `DiskSpace`. ``accept_loss``: open also if what was known is lost.
 
         Raises `DirectoryInUse`.
         """
@@ -92,7 +94,10 @@ class MessageStore:
         self._clock = clock
         self._notices = Notices()
         self._time = 0
+        self._accept_loss = accept_loss
         self._checkpointed = 0
+        self._kept = 0
+        self._is_first = True
         self.deleted_early = 0
         """Files of consumed messages that were deleted before their time, for want of room, since opening."""
 
@@ -109,8 +114,9 @@ class MessageStore:
         the log, ``replay`` each control record behind it with its position, and ``sent`` each send behind it that
         named its producer. What is damaged is passed over and reported in `damaged`. Afterwards everything that is
         left is safe on the disk; offsets in the restored state may lie behind `bounds`, if the disk lost something.
+        Raises `StorageFailed` where no checkpoint can be used and records before the log's start are lost.
         """
-        known = read_checkpoint(self.directory / "checkpoint")
+        known = found_checkpoint(self.directory / "checkpoint", self._log.start, accept_loss=self._accept_loss)
         checkpoint = known or Checkpoint(0, 0, (), b"")
         rebuilt = known is None or self._log.end < checkpoint.position
         if rebuilt:
@@ -134,7 +140,7 @@ class MessageStore:
         renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.damaged)
         self._log.skip_to(checkpoint.position)
         self._time = max(checkpoint.time, recovered.time)
-        self._checkpointed = checkpoint.position
+        self._checkpointed, self._is_first = checkpoint.position, known is None
         if known is not None and rebuilt:
             # The disk lost what that checkpoint counts. It must not be believed again once something new stands there.
             self.checkpoint(known.state)
@@ -262,7 +268,9 @@ class MessageStore:
         """Take note that it was written; without that call nothing breaks, more is read and written again."""
         for write in pending.writes:
             write.finish()
-        self._checkpointed = pending.checkpoint.position
+        position = pending.checkpoint.position
+        self._kept = position if self._is_first else self._checkpointed
+        self._checkpointed, self._is_first = position, False
 
     def checkpoint(self, state: bytes) -> None:
         """All three steps at once; blocks on the disk. Raises `QueueFull`; the checkpoint before counts then."""
@@ -273,8 +281,8 @@ class MessageStore:
     def delete(self, retention: Retention, consumed: Consumed) -> int:
         """Delete files from the oldest on while they are due and may be; returns how many. Blocks on the disk, shortly.
 
-        The newest file always stays, and so does what the newest checkpoint does not count. What is left of queues
-        begins later then (`bounds`).
+        The newest file always stays, and so does what the checkpoint before the newest one does not count (see
+        `awaits_checkpoint`). What is left of queues begins later then (`bounds`).
         """
         deleted = 0
         while self._may_delete(retention, consumed):
@@ -282,6 +290,11 @@ class MessageStore:
             self._queues.drop_below(self._log.start)
             deleted += 1
         return deleted
+
+    @property
+    def awaits_checkpoint(self) -> bool:
+        """Whether it takes another checkpoint until the oldest file may be deleted."""
+        return len(self._log.chunks) > 1 and self._kept < self._log.chunks[0].end <= self._checkpointed
 
     def make_room(self, retention: Retention, consumed: Consumed) -> int:
         """Delete what every group has consumed, though it is not due yet; returns how many files. Blocks as `delete`.
@@ -329,7 +342,7 @@ class MessageStore:
 
     def _may_delete(self, retention: Retention, consumed: Consumed) -> bool:
         oldest = self._log.chunks[0] if len(self._log.chunks) > 1 else None
-        if oldest is None or oldest.end > min(self._checkpointed, self._log.flushed):
+        if oldest is None or oldest.end > min(self._kept, self._log.flushed):
             return False
         parts = self._queues.parts_between(oldest.start, oldest.end)
         newest = max((part.newest for part in parts), default=oldest.path.stat().st_mtime)
