@@ -27,13 +27,13 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-def written(directory: Path, rounds: int) -> MessageStore:
+def written(directory: Path, rounds: int, control: bytes = b"control %d") -> MessageStore:
     """Each round fills more than one file, and ends with a checkpoint, after which what may go is deleted."""
     store, _ = opened(directory)
     for number in range(rounds):
         for _ in range(10):
             send(store, number % 2, b"x" * 1_000)
-        store.append_control(b"control %d" % number)
+        store.append_control(control % number if b"%" in control else control)
         store.checkpoint(b"state %d" % number)
         store.delete(EVERYTHING, lambda topic, queue: None)
     return store
