@@ -299,7 +299,7 @@ class MessageStore:
     def make_room(self, retention: Retention, consumed: Consumed) -> int:
         """Delete what every group has consumed, though it is not due yet; returns how many files. Blocks as `delete`.
 
-        Where the newest file has nothing else either, and keeps sends from being taken, it may go the next time. Raises
+        Where the newest file has nothing else either, and sends are refused, it may go the next time. Raises
         `QueueFull`.
         """
         if (self.space.uses_reserve or self.space.is_full) and self._is_consumed(retention, consumed):
@@ -333,11 +333,8 @@ class MessageStore:
         return Stamp(self._log.end, self._log.flushed, self._time)
 
     def _is_consumed(self, retention: Retention, consumed: Consumed) -> bool:
-        """Return True if nothing in the newest file is needed any more."""
-        newest = self._log.chunks[-1] if self._log.chunks else None
-        if newest is None:
-            return False
-        parts = self._queues.parts_between(newest.start, newest.end)
+        """Return True if nothing in the log is needed any more."""
+        parts = self._queues.parts_between(self._log.start, self._log.end)
         return not urgent(retention).spares(parts, consumed, self._notices, now=self._clock())
 
     def _may_delete(self, retention: Retention, consumed: Consumed) -> bool:
