@@ -171,7 +171,6 @@ def test_the_loop_reads_what_is_in_memory_and_threads_read_the_rest(tmp_path: Pa
         assert store.read_held("orders", 1, 0, 1, 1) != []
         assert await Answer().of(pulling, {0: 0, 1: 0}) == everything
         assert store.reads.file == 1
-        pulling.close()
 
     asyncio.run(scenario())
     store.abandon()
@@ -193,7 +192,6 @@ def test_a_pull_of_damaged_batches_alone_goes_on_behind_them_or_waits(tmp_path: 
         send(store, 0, b"next")
         pulling.wake("orders", [0])
         assert await waiting == [(0, [b"next"])]
-        pulling.close()
 
     asyncio.run(scenario())
     assert len(store.damaged) == 2

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch
@@ -20,8 +19,8 @@ logger = logging.getLogger(__name__)
 GIVEN_BYTES = 8 * 1024 * 1024
 """Of one answer, as far as whole batches allow."""
 LEAST_BYTES = 64 * 1024
-READERS = 4
-"""Threads that read from the disk what is not in memory."""
+READERS = 2
+"""So many threads of the loop read from the disk at once; the others are left to flushes and checkpoints."""
 
 Found: TypeAlias = list[tuple[int, list[tuple[int, Any]]]]
 """Per queue its number and its batches, each as first offset and body."""
@@ -49,7 +48,7 @@ class Pulling:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._waiting: dict[tuple[str, int], set[_Pull]] = {}
-        self._readers = ThreadPoolExecutor(READERS, "equeue-reader")
+        self._readers = asyncio.Semaphore(READERS)
         self._reads: set[asyncio.Task[None]] = set()
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Found | Later:
@@ -77,10 +76,6 @@ class Pulling:
         """Give those that wait nothing, at once."""
         for pull in self._those():
             pull.call.answer([])
-
-    def close(self) -> None:
-        """Begin no more reads from the disk."""
-        self._readers.shutdown(wait=False, cancel_futures=True)
 
     def __len__(self) -> int:
         """How many pulls wait."""
@@ -111,7 +106,10 @@ class Pulling:
     async def _from_disk(self, pull: _Pull, found: Found, cold: Sequence[ColdRead]) -> None:
         """Answer with what was found and what the disk gives; if all of that is damaged, look again."""
         try:
-            loaded = await asyncio.get_running_loop().run_in_executor(self._readers, _load, cold)
+            async with self._readers:
+                if pull.call.is_over:
+                    return
+                loaded = await asyncio.get_running_loop().run_in_executor(None, _load, cold)
             for read, data in zip(cold, loaded, strict=True):
                 batches = self._store.finish_read(read, data)
                 if batches:

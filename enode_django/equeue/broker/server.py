@@ -265,8 +265,7 @@ class Broker:
         if self._failure is not None:
             for session in list(self._sessions):
                 session.close()
-            self._pulling.close()
-            await self._wait_for_disk()
+                await self._wait_for_disk()
             self._store.abandon()
             return 1
         with contextlib.suppress(TimeoutError):
@@ -274,7 +273,6 @@ class Broker:
                 await self._drain()
         for session in list(self._sessions):
             session.abort()
-        self._pulling.close()
         await self._wait_for_disk()
         try:
             self._store.close(self._state.plain())

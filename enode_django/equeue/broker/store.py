@@ -3,7 +3,7 @@
 ::
 
     lock                                         held by the one broker that works here
-    messages/<20-digit start position>.chunk     the log: batches of messages and control records, as they came
+    messages/<20-digit start position>.chunk     the log: batches of messages and control records as they came
     queues/<topic>/<queue>/<first offset>.index  where a queue's batches lie in the log
     checkpoint                                   what was known at one position of the log
     checkpoint.before                            the one before, for when that cannot be read
@@ -302,7 +302,9 @@ class MessageStore:
         Where the newest file has nothing else either, and sends are refused, it may go the next time. Raises
         `QueueFull`.
         """
-        if (self.space.uses_reserve or self.space.is_full) and self._is_consumed(retention, consumed):
+        everything = self._queues.parts_between(self._log.start, self._log.end)
+        is_needed = urgent(retention).spares(everything, consumed, self._notices, now=self._clock())
+        if (self.space.uses_reserve or self.space.is_full) and not is_needed:
             self._log.roll()
         deleted = self.delete(urgent(retention), consumed)
         self.deleted_early += deleted
@@ -331,11 +333,6 @@ class MessageStore:
     def _stamp(self) -> Stamp:
         self._time = max(self._time, int(self._clock() * 1000))
         return Stamp(self._log.end, self._log.flushed, self._time)
-
-    def _is_consumed(self, retention: Retention, consumed: Consumed) -> bool:
-        """Return True if nothing in the log is needed any more."""
-        parts = self._queues.parts_between(self._log.start, self._log.end)
-        return not urgent(retention).spares(parts, consumed, self._notices, now=self._clock())
 
     def _may_delete(self, retention: Retention, consumed: Consumed) -> bool:
         oldest = self._log.chunks[0] if len(self._log.chunks) > 1 else None
