@@ -16,7 +16,12 @@ from enode_django.exceptions import ConfigurationError
 
 
 def broker_options(
-    current: Conf, *, listen: str | None = None, directory: Path | None = None, flush: str | None = None
+    current: Conf,
+    *,
+    listen: str | None = None,
+    directory: Path | None = None,
+    flush: str | None = None,
+    accept_loss: bool = False,
 ) -> BrokerOptions:
     """Return the options for `enode_django.equeue.broker.server.run`. Arguments override the settings.
 
@@ -37,6 +42,9 @@ def broker_options(
             ring_bytes=given["RING_BYTES"],
             allocate=chosen_allocation(current),
             max_unflushed=given["MAX_UNFLUSHED"],
+            reserve=given["RESERVE"],
+            low_space=given["LOW_SPACE"],
+            accept_loss=accept_loss,
             secret=given["SECRET"],
             tls=_tls(given),
         )

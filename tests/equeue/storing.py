@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.recovery import Sent
@@ -80,3 +84,23 @@ def flip(path: Path, place: int) -> None:
 
 def chunks(directory: Path) -> Sequence[Path]:
     return sorted((directory / "messages").glob("*.chunk"))
+
+
+def empty_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel have nothing of any file in memory."""
+
+    def refused(descriptor: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "preadv", refused)
+
+
+def need_kernel_that_tells(directory: Path) -> None:
+    """Skip the test where a file system cannot tell what it has in memory, as the tmpfs of some kernels."""
+    descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR)
+    try:
+        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except OSError as error:
+        pytest.skip(f"the file system of {directory} cannot tell what is in memory: {error}")
+    finally:
+        os.close(descriptor)

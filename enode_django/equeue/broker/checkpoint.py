@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import msgpack
 from enode_django.equeue.broker.files import replace_file
 from enode_django.equeue.broker.queues import SavedQueue
 from enode_django.equeue.records import is_whole, seal, unseal
+from enode_django.exceptions import StorageFailed
 
 logger = logging.getLogger(__name__)
 
@@ -29,22 +31,54 @@ class Checkpoint(NamedTuple):
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    replace_file(path, seal(msgpack.packb([_FORMAT, *checkpoint])))
+    """Blocks until it is safe. The one before stays beside it."""
+    replace_file(path, seal(msgpack.packb([_FORMAT, *checkpoint])), keep=_before(path))
+
+
+def found_checkpoint(path: Path, log_start: int, *, accept_loss: bool) -> Checkpoint | None:
+    """Return the checkpoint to go on from. Raises `StorageFailed`, unless ``accept_loss``, where records are missing
+    between it and the start of the log."""
+    known = read_checkpoint(path)
+    if (known.position if known is not None else 0) < log_start:
+        lost = (
+            f"topics, groups and offsets are lost: the messages in {str(path.parent)!r} begin at {log_start}, and no "
+            "checkpoint from there on can be used"
+        )
+        if not accept_loss:
+            raise StorageFailed(f"{lost}; put a copy of the checkpoint back, or start with --accept-loss")
+        logger.error("%s; the broker goes on without them, as it was told to", lost)
+    return known
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """None when there is none that can be used; why is logged."""
+    """Return the newest one, or the one before if that cannot be used, which is logged and put aside. Return None if
+    there is none that can be used."""
+    known = _read(path)
+    if known is not None:
+        return known
+    known = _read(_before(path))
+    if path.exists():  # it must not become the one before
+        os.replace(path, path.with_name(path.name + ".unusable"))
+    if known is not None:
+        logger.error("the checkpoint before is used, and what follows it is read from the messages")
+    return known
+
+
+def _before(path: Path) -> Path:
+    return path.with_name(path.name + ".before")
+
+
+def _read(path: Path) -> Checkpoint | None:
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
         if not is_whole(content):
             raise ValueError("its CRC is wrong")
         version, *fields = msgpack.unpackb(unseal(content), use_list=False)
         if version != _FORMAT:
             raise ValueError(f"it has format {version!r}, not {_FORMAT!r}")
         return Checkpoint(*fields)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        logger.error("checkpoint %s cannot be used (%s); everything is read from the messages instead", path, error)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, msgpack.UnpackException) as error:
+        logger.error("checkpoint %s cannot be used: %s", path, error)
         return None

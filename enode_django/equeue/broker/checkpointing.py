@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enode_django.equeue.broker.checkpoint import Checkpoint, write_checkpoint
-from enode_django.equeue.broker.files import translated
+from enode_django.equeue.broker.files import FULL, translated
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import SegmentWrite
+from enode_django.equeue.broker.space import DiskSpace
 
 
 class PendingCheckpoint(NamedTuple):
@@ -19,12 +20,22 @@ class PendingCheckpoint(NamedTuple):
     checkpoint: Checkpoint
     writes: Sequence[SegmentWrite]
     log: MessageLog
+    space: DiskSpace
 
     def write(self) -> None:
         """Block until it is safe. The messages come first, then the indexes, then the file that counts them, so the
         checkpoint before counts until everything is there. Raises `QueueFull` and `StorageFailed`."""
         self.log.flush()
         with translated("a checkpoint"):
-            for write in self.writes:
-                write.write()
-            write_checkpoint(self.path, self.checkpoint)
+            try:
+                self._write()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self.space.give_up()
+                self._write()
+
+    def _write(self) -> None:
+        for write in self.writes:
+            write.write()
+        write_checkpoint(self.path, self.checkpoint)

@@ -13,6 +13,8 @@ from pathlib import Path
 from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN})
+"""What a file system says of a place that it cannot read, however often it is asked."""
 
 
 @contextmanager
@@ -51,14 +53,18 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
         rest, offset = rest[written:], offset + written
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """After a crash at any point, ``path`` holds its old content or the new one. Blocks until the new one is safe."""
+def replace_file(path: Path, content: bytes, *, keep: Path | None = None) -> None:
+    """After a crash at any point, ``path`` holds its old content or the new one. Blocks until the new one is safe.
+
+    With ``keep``, that file has the old content afterwards; a crash may leave it there alone."""
     aside = path.with_name(path.name + ".new")
     try:
         with open(aside, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if keep is not None and path.exists():
+            os.replace(path, keep)
         os.replace(aside, path)
     except OSError:
         aside.unlink(missing_ok=True)

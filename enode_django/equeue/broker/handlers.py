@@ -75,8 +75,6 @@ class Handlers:
         """Answers the call, now or later; raises instead."""
         arguments = checked(name, values)
         request = REQUESTS[name]
-        if request.durable:
-            self._state.ensure_written()
         if request.durable or request.tells_ends:
             call.when_safe = self._when_safe
         plain = self._plain.get(name)
@@ -149,12 +147,15 @@ class Handlers:
             "bytes": store.size,
             "unflushed_bytes": store.unflushed_bytes,
             "since_checkpoint": store.since_checkpoint,
-            "mapped_bytes": store.mapped_bytes,
+            "held_bytes": store.held_bytes,
             "ring_batches": ring_batches,
             "ring_bytes": ring_bytes,
             "ring_reads": store.reads.ring,
-            "mapped_reads": store.reads.mapped,
+            "memory_reads": store.reads.memory,
             "file_reads": store.reads.file,
+            "free_bytes": store.space.free,
+            "uses_reserve": store.space.uses_reserve,
+            "deleted_early": store.deleted_early,
             "damaged_batches": len(store.damaged),
             "waiting_pulls": len(self._pulling),
             "waiting_inboxes": len(self._answering),

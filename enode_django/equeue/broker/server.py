@@ -22,7 +22,7 @@ from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
-from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.exceptions import ConfigurationError, QueueError, QueueFull
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,9 @@ class Broker:
             ring_batches=options.ring_batches,
             ring_bytes=options.ring_bytes,
             shows_safe=options.flush == EVERY_WRITE,
+            reserve=options.chosen_reserve,
+            low_space=options.chosen_low_space,
+            accept_loss=options.accept_loss,
         )
         self._state = BrokerState(self._store, patience=options.patience_of_leases, allocate=options.allocate)
         self._sessions: set[Session] = set()
@@ -72,6 +75,7 @@ class Broker:
         self._writing: asyncio.Future[None] | None = None
         self._checkpointed = time.monotonic()
         self._deleted = -math.inf
+        self._is_short = False
 
     async def serve(self, on_ready: Callable[[str], object]) -> int:
         try:
@@ -152,9 +156,9 @@ class Broker:
         self._failure = error
         self._stopping.set()
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, *, again: bool = False) -> None:
         """When it is cancelled, since the broker stops, one is still being written, and no other may be beside it."""
-        pending = self._state.begin_checkpoint()
+        pending = self._state.begin_checkpoint(again=again)
         self._checkpointed = time.monotonic()
         if pending is None:
             return
@@ -178,6 +182,7 @@ class Broker:
             (min(_TICK, options.checkpoint_interval), self._tidy),
             (options.retention_interval, self._delete),
             (options.flush_interval, self._flush),
+            (min(_TICK, options.checkpoint_interval), self._mind_space),
             (_TICK, self._turn),
         ]
 
@@ -202,20 +207,47 @@ class Broker:
             session.check_silence(now, handshake=self._options.handshake_timeout, frame=self._options.frame_timeout)
         self._answering.forget()
         self._state.forget_producers()
-        self._store.unmap_idle()
+        self._store.drop_idle()
         due = time.monotonic() - self._checkpointed >= self._options.checkpoint_interval
         if due or self._store.since_checkpoint >= self._options.checkpoint_bytes:
             await self._checkpoint()
 
     async def _delete(self) -> None:
-        """Delete what is due. Only what lies before a checkpoint may go, so there is one first."""
+        """Delete what is due."""
         if self._options.retention == Retention() or self._store.size <= self._options.chunk_size:
             return
-        await self._checkpoint()
         self._deleted = time.monotonic()
-        deleted = self._store.delete(self._options.retention, self._state.consumed)
+        deleted = await self._delete_by(lambda: self._store.delete(self._options.retention, self._state.consumed))
         if deleted:
             logger.info("deleted %d files of messages", deleted)
+
+    async def _delete_by(self, delete: Callable[[], int]) -> int:
+        """Delete files; returns how many. Only what lies before the last two checkpoints may go."""
+        await self._checkpoint()
+        deleted = delete()
+        if self._store.awaits_checkpoint:
+            await self._checkpoint(again=True)
+            deleted += delete()
+        return deleted
+
+    async def _mind_space(self) -> None:
+        """While room on the disk is short, delete what is consumed before its time."""
+        is_short = await asyncio.get_running_loop().run_in_executor(None, self._store.space.look)
+        if is_short is not self._is_short:
+            self._is_short = is_short
+            if is_short:
+                logger.error(
+                    "room is short on the broker's disk, %d bytes are free: consumed messages are deleted before their "
+                    "time, and sends are refused when it is full; make room on it",
+                    self._store.space.free,
+                )
+            else:
+                logger.warning("there is room on the broker's disk again")
+        if is_short and self._options.retention != Retention():
+            retention, consumed = self._options.retention, self._state.consumed
+            deleted = await self._delete_by(lambda: self._store.make_room(retention, consumed))
+            if deleted:
+                logger.error("deleted %d files of consumed messages before their time to make room", deleted)
 
     def _trim(self, done: Callable[[], None]) -> None:
         """For clients, who may ask often: what a moment ago could not be deleted cannot be now."""
@@ -239,7 +271,7 @@ class Broker:
         if self._failure is not None:
             for session in list(self._sessions):
                 session.close()
-            await self._wait_for_disk()
+                await self._wait_for_disk()
             self._store.abandon()
             return 1
         with contextlib.suppress(TimeoutError):
@@ -248,7 +280,10 @@ class Broker:
         for session in list(self._sessions):
             session.abort()
         await self._wait_for_disk()
-        self._store.close(self._state.plain(is_last=True))
+        try:
+            self._store.close(self._state.plain(is_last=True))
+        except QueueFull as error:
+            logger.error("no last checkpoint could be written, so that the next start has more to read: %s", error)
         return 0
 
     async def _wait_for_disk(self) -> None:

@@ -3,52 +3,35 @@
 ::
 
     lock                                         held by the one broker that works here
-    messages/<20-digit start position>.chunk     the log: batches of messages and control records, as they came
+    messages/<20-digit start position>.chunk     the log: batches of messages and control records as they came
     queues/<topic>/<queue>/<first offset>.index  where a queue's batches lie in the log
     checkpoint                                   what was known at one position of the log
+    checkpoint.before                            the one before, for when that cannot be read
+    reserve                                      nothing: its space is for control records when the disk is full
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from enode_django.equeue.broker.batches import (
-    ALIGNMENT,
-    NO_PRODUCER,
-    NewBatch,
-    StoredBatch,
-    batch_length,
-    decode_header,
-)
-from enode_django.equeue.broker.checkpoint import Checkpoint, read_checkpoint
+from enode_django.equeue.broker.batches import ALIGNMENT, NO_PRODUCER, NewBatch, StoredBatch
+from enode_django.equeue.broker.checkpoint import Checkpoint, found_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
-from enode_django.equeue.broker.files import DirectoryLock, make_directory
-from enode_django.equeue.broker.index import Entry
+from enode_django.equeue.broker.files import DirectoryLock, make_directory, translated
+from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.log import MessageLog
-from enode_django.equeue.broker.mapping import MappedMemory
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
+from enode_django.equeue.broker.reading import BatchReader, ColdRead, Damage, Loaded
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
 from enode_django.equeue.broker.retention import Consumed, Notices, Retention
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
-from enode_django.equeue.records import is_whole
-
-logger = logging.getLogger(__name__)
-
-
-class Damage(NamedTuple):
-    """``position`` in the log, ``place`` in the file."""
-
-    file: str
-    place: int
-    position: int
-    reason: str
+from enode_django.equeue.broker.space import DiskSpace, urgent
 
 
 class Opened(NamedTuple):
@@ -67,7 +50,7 @@ class MessageStore:
 
     Life: the constructor takes the directory, `open` must follow and hands out what was stored, `close` ends it. Who
     opens should write a checkpoint soon after (else the same is read again next time), then whenever
-    `since_checkpoint` is large or some seconds have passed, and call `flush`, `unmap_idle` and `delete` from time to
+    `since_checkpoint` is large or some seconds have passed, and call `flush`, `drop_idle` and `delete` from time to
     time. `append` and `append_control` put things into one log in the order of the calls, so after a crash there is
     always a prefix of them; a send is there with all its batches, or with none.
 
@@ -88,9 +71,13 @@ class MessageStore:
         shows_safe: bool = False,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        reserve: int = 0,
+        low_space: int = 0,
+        accept_loss: bool = False,
     ) -> None:
         """``clock`` gives the time of batches. Watermarks in bytes; None: a share of the machine's memory.
-        ``shows_safe``: `read` gives what is safe on the disk only.
+        ``shows_safe``: `read` gives what is safe on the disk only. ``reserve`` and ``low_space`` see `DiskSpace`.
+        ``accept_loss``: open also if what was known is lost.
 
         Raises `DirectoryInUse`.
         """
@@ -99,21 +86,25 @@ class MessageStore:
         self.shows_safe = shows_safe
         self.has_lost = False
         """Set by `open` if the log ends before what the checkpoint counts: the disk has not kept its word."""
-        self.damaged: dict[int, Damage] = {}
-        """What was found damaged since opening, by position in the log. Each is logged and counts once."""
-        self.reads = ReadCounts()
         self.on_append: Callable[[], object] = lambda: None
         """Called when something was appended, so that `unflushed_bytes` is not 0; it must not block."""
         self._lock = DirectoryLock(directory)
-        self._memory = MappedMemory(low_watermark, high_watermark, monotonic=monotonic)
-        self._log = MessageLog(directory / "messages", chunk_size, self._memory)
+        self._memory = HeldMemory(low_watermark, high_watermark, monotonic=monotonic)
+        self.space = DiskSpace(directory, reserve=reserve, low=low_space)
+        self._log = MessageLog(directory / "messages", chunk_size, self._memory, self.space)
         self._queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
         self._ring = Ring(ring_batches, ring_bytes)
+        self._reader = BatchReader(self._log, self._queues, self._ring, shows_safe=shows_safe)
         self._preload = preload
         self._clock = clock
         self._notices = Notices()
         self._time = 0
+        self._accept_loss = accept_loss
         self._checkpointed = 0
+        self._kept = 0
+        self._is_first = True
+        self.deleted_early = 0
+        """Files of consumed messages that were deleted before their time, for want of room, since opening."""
 
     def open(
         self,
@@ -128,8 +119,9 @@ class MessageStore:
         the log, ``replay`` each control record behind it with its position, and ``sent`` each send behind it that
         named its producer. What is damaged is passed over and reported in `damaged`. Afterwards everything that is
         left is safe on the disk; offsets in the restored state may lie behind `bounds`, if the disk lost something.
+        Raises `StorageFailed` where no checkpoint can be used and records before the log's start are lost.
         """
-        known = read_checkpoint(self.directory / "checkpoint")
+        known = found_checkpoint(self.directory / "checkpoint", self._log.start, accept_loss=self._accept_loss)
         checkpoint = known or Checkpoint(0, 0, (), b"")
         self.has_lost = self._log.end < checkpoint.position
         rebuilt = known is None or self.has_lost
@@ -142,17 +134,24 @@ class MessageStore:
             restore(known.state)
         start = self._log.start if rebuilt else checkpoint.position
         recovered = Recovery(
-            self._log, self._queues, replay=replay, replay_from=checkpoint.position, sent=sent, report=self._report
+            self._log,
+            self._queues,
+            replay=replay,
+            replay_from=checkpoint.position,
+            sent=sent,
+            report=self._reader.report,
         ).run(start)
         torn = any(self._log.read(recovered.end, ALIGNMENT))
         self._log.cut(recovered.end)
         renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.damaged)
         self._log.skip_to(checkpoint.position)
         self._time = max(checkpoint.time, recovered.time)
-        self._checkpointed = checkpoint.position
+        self._checkpointed, self._is_first = checkpoint.position, known is None
         if known is not None and rebuilt:
             # The disk lost what that checkpoint counts. It must not be believed again once something new stands there.
             self.checkpoint(known.state)
+        with translated("the reserve"):
+            self.space.look()
         for chunk in self._log.chunks[-self._preload :] if self._preload else ():
             chunk.preload()
         return Opened(recovered.batches, recovered.end - start, torn, rebuilt and recovered.batches > 0)
@@ -177,8 +176,18 @@ class MessageStore:
         return self._log.end - self._checkpointed
 
     @property
-    def mapped_bytes(self) -> int:
-        return self._memory.mapped
+    def held_bytes(self) -> int:
+        """Of the message files in the kernel's memory, as far as the broker lets it keep them there."""
+        return self._memory.held
+
+    @property
+    def damaged(self) -> Mapping[int, Damage]:
+        """What was found damaged since opening, by position in the log. Each is logged and counts once."""
+        return self._reader.damaged
+
+    @property
+    def reads(self) -> ReadCounts:
+        return self._reader.counts
 
     @property
     def ring_held(self) -> tuple[int, int]:
@@ -216,33 +225,22 @@ class MessageStore:
     def append_control(self, record: bytes) -> None:
         """Store what `open` will hand to ``replay``, unless a checkpoint behind it is written before."""
         layout = lay_out_control(record, self._stamp())
-        self._log.append(layout.buffers(), layout.length)
+        self._log.append(layout.buffers(), layout.length, is_control=True)
         self.on_append()
 
     def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
-        """Whole batches in order, beginning with the one that holds ``offset`` or the next one that is left; with
-        `shows_safe` none that is not safe yet.
+        """See `BatchReader.read`, which blocks on the disk."""
+        return self._reader.read(topic, queue, offset, limit, max_bytes)
 
-        They reach ``limit`` messages from ``offset`` on, or ``max_bytes``, as soon as they can, and one batch is there
-        whatever its size; what is damaged is left out. Nothing for a queue without messages there.
-        """
-        index = self._queues.get(topic, queue)
-        found: list[StoredBatch] = []
-        if index is None or offset >= index.end:
-            return found
-        size = 0
-        for entry in index.at_offset(max(offset, index.first(self._log.start))):
-            if self.shows_safe and entry.position >= self._log.flushed:
-                break
-            batch = self._held(entry) or self._stored(topic, queue, entry)
-            if batch is not None:
-                size += entry.length
-                if found and size > max_bytes:
-                    break
-                found.append(batch)
-                if entry.end - offset >= limit or size >= max_bytes:
-                    break
-        return found
+    def read_held(
+        self, topic: str, queue: int, offset: int, limit: int, max_bytes: int
+    ) -> list[StoredBatch] | ColdRead:
+        """See `BatchReader.read_held`, which does not wait for the message files."""
+        return self._reader.read_held(topic, queue, offset, limit, max_bytes)
+
+    def finish_read(self, read: ColdRead, loaded: Sequence[Loaded]) -> list[StoredBatch]:
+        """See `BatchReader.finish`."""
+        return self._reader.finish(read, loaded)
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """The first offset that is left and the one that the next message will get; equal if nothing is left."""
@@ -270,13 +268,15 @@ class MessageStore:
         """
         writes, queues = self._queues.save()
         checkpoint = Checkpoint(self._log.end, self._time, queues, state)
-        return PendingCheckpoint(self.directory / "checkpoint", checkpoint, writes, self._log)
+        return PendingCheckpoint(self.directory / "checkpoint", checkpoint, writes, self._log, self.space)
 
     def finish_checkpoint(self, pending: PendingCheckpoint) -> None:
         """Take note that it was written; without that call nothing breaks, more is read and written again."""
         for write in pending.writes:
             write.finish()
-        self._checkpointed = pending.checkpoint.position
+        position = pending.checkpoint.position
+        self._kept = position if self._is_first else self._checkpointed
+        self._checkpointed, self._is_first = position, False
 
     def checkpoint(self, state: bytes) -> None:
         """All three steps at once; blocks on the disk. Raises `QueueFull`; the checkpoint before counts then."""
@@ -287,8 +287,8 @@ class MessageStore:
     def delete(self, retention: Retention, consumed: Consumed) -> int:
         """Delete files from the oldest on while they are due and may be; returns how many. Blocks on the disk, shortly.
 
-        The newest file always stays, and so does what the newest checkpoint does not count. What is left of queues
-        begins later then (`bounds`).
+        The newest file always stays, and so does what the checkpoint before the newest one does not count (see
+        `awaits_checkpoint`). What is left of queues begins later then (`bounds`).
         """
         deleted = 0
         while self._may_delete(retention, consumed):
@@ -297,9 +297,28 @@ class MessageStore:
             deleted += 1
         return deleted
 
-    def unmap_idle(self) -> None:
-        """Above the low watermark, unmap files that nobody has read for five seconds."""
-        self._log.unmap_idle()
+    @property
+    def awaits_checkpoint(self) -> bool:
+        """Whether it takes another checkpoint until the oldest file may be deleted."""
+        return len(self._log.chunks) > 1 and self._kept < self._log.chunks[0].end <= self._checkpointed
+
+    def make_room(self, retention: Retention, consumed: Consumed) -> int:
+        """Delete what every group has consumed, though it is not due yet; returns how many files. Blocks as `delete`.
+
+        Where the newest file has nothing else either, and sends are refused, it may go the next time. Raises
+        `QueueFull`.
+        """
+        everything = self._queues.parts_between(self._log.start, self._log.end)
+        is_needed = urgent(retention).spares(everything, consumed, self._notices, now=self._clock())
+        if (self.space.uses_reserve or self.space.is_full) and not is_needed:
+            self._log.roll()
+        deleted = self.delete(urgent(retention), consumed)
+        self.deleted_early += deleted
+        return deleted
+
+    def drop_idle(self) -> None:
+        """Above the low watermark, drop files from memory that nobody has read for five seconds."""
+        self._log.drop_idle()
 
     def close(self, state: bytes) -> None:
         """Flush, write a checkpoint and let go of the directory: the next `open` reads nothing again.
@@ -321,47 +340,9 @@ class MessageStore:
         self._time = max(self._time, int(self._clock() * 1000))
         return Stamp(self._log.end, self._log.flushed, self._time)
 
-    def _held(self, entry: Entry) -> StoredBatch | None:
-        batch = self._ring.get(entry.position)
-        if batch is not None:
-            self.reads.ring += 1
-        return batch
-
-    def _count_file(self, position: int) -> None:
-        """A file that could be mapped was read through the map."""
-        chunk = self._log.chunk_at(position)
-        if chunk is not None and chunk.is_mapped:
-            self.reads.mapped += 1
-        else:
-            self.reads.file += 1
-
-    def _stored(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
-        if entry.position in self.damaged:
-            return None
-        data = self._log.read(entry.position, batch_length(topic, entry.length))
-        header = decode_header(data, entry.position)
-        if header is None or header.topic != topic or header.queue != queue or entry_of(header) != entry:
-            self._report(entry.position, "its header is not what the index says")
-            return None
-        first = header.body_position - header.position
-        body = memoryview(data)[first : first + header.body_length]
-        if len(body) != header.body_length or not is_whole(body):
-            self._report(entry.position, "its body does not match its CRC")
-            return None
-        self._count_file(entry.position)
-        return StoredBatch(header.first_offset, header.messages, header.time / 1000, body)
-
-    def _report(self, position: int, reason: str) -> None:
-        if position in self.damaged:
-            return
-        chunk = self._log.chunk_at(position)
-        file, start = (str(chunk.path), chunk.start) if chunk is not None else (str(self._log.directory), 0)
-        self.damaged[position] = Damage(file, position - start, position, reason)
-        logger.error("damaged batch in %s at byte %d: %s; it is passed over", file, position - start, reason)
-
     def _may_delete(self, retention: Retention, consumed: Consumed) -> bool:
         oldest = self._log.chunks[0] if len(self._log.chunks) > 1 else None
-        if oldest is None or oldest.end > min(self._checkpointed, self._log.flushed):
+        if oldest is None or oldest.end > min(self._kept, self._log.flushed):
             return False
         parts = self._queues.parts_between(oldest.start, oldest.end)
         newest = max((part.newest for part in parts), default=oldest.path.stat().st_mtime)
