@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from enode_django.commanding.entries import STORED, Entry, Envelope, Finished
 from enode_django.commanding.results import CommandResult, Crash
@@ -49,14 +50,21 @@ def is_kept(envelope: Envelope, result: CommandResult | None) -> bool:
     return (
         isinstance(result, Crash)
         and envelope.window is not None
-        and (not envelope.reply_to or envelope.failed is not None)
+        and (not result.is_told or envelope.failed is not None)
     )
 
 
 def is_withdrawn(entry: Entry) -> bool:
-    """Return True if nobody was told the outcome. The same command may then be sent again and decided anew."""
-    envelope = entry.envelope
-    return envelope is not None and not envelope.reply_to and is_kept(envelope, entry.result)
+    """Return True if nobody is told the outcome. The same command may then be sent again and decided anew."""
+    envelope, result = entry.envelope, entry.result
+    return envelope is not None and isinstance(result, Crash) and not result.is_told and is_kept(envelope, result)
+
+
+def as_told(envelope: Envelope, result: CommandResult) -> CommandResult:
+    """Return the outcome of an earlier copy as that of this one. What its sender is told is final."""
+    if envelope.reply_to and isinstance(result, Crash) and not result.is_told:
+        return replace(result, is_told=True)
+    return result
 
 
 def _letter(envelope: Envelope, crash: Crash) -> DeadLetter:
@@ -74,5 +82,5 @@ def _letter(envelope: Envelope, crash: Crash) -> DeadLetter:
         column_text(crash.error_type),
         column_text(crash.traceback or crash.error_message, ERROR_MAX),
         bytes(body),
-        bool(envelope.reply_to),
+        crash.is_told,
     )

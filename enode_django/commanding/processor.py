@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
-from enode_django.commanding.burying import is_withdrawn
+from enode_django.commanding.burying import as_told, is_withdrawn
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import POSTPONED, STREAM, Entry, EntryKind, Envelope, Recovery
@@ -167,7 +167,10 @@ class CommandProcessor:
         elif known.result is None:
             entry = self._entry(EntryKind.REPEAT, slot, envelope, None)
         else:
-            entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=known.result)
+            result = as_told(envelope, known.result)
+            if result is not known.result:
+                self._recent.remember(envelope.id, slot.id, result)
+            entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=result)
         if entry.kind is not POSTPONED:
             self._cache.pin(slot, entry)
         return entry
@@ -182,13 +185,21 @@ class CommandProcessor:
             held = slot.unfinished.pop(envelope, None)
             if held is None:
                 continue
-            if _is_lost(entry) or (entry.result is not None and is_withdrawn(entry)):
+            if _is_lost(entry) or (entry.result is not None and self._is_withdrawn(entry)):
                 # Its verdict, if it is one, was never confirmed, or told to nobody but the dead letters.
                 self._recent.forget(envelope.id, slot.id)
             elif self._keeper is not None and held is entry:
                 self._keeper.note(slot, entry)
             if not slot.unfinished:
                 self._cache.settle(slot)
+
+    def _is_withdrawn(self, entry: Entry) -> bool:
+        """Return True if the outcome was told to nobody, and no copy of the command is answered with it either."""
+        assert entry.envelope is not None
+        if not is_withdrawn(entry):
+            return False
+        known = self._recent.find(entry.envelope.id, entry.aggregate_root_id)
+        return known is not None and known.result is entry.result
 
     def recover(self, *recoveries: Recovery) -> list[Entry]:
         """Reload the aggregates from the store alone, all together, and handle their unfinished commands again, each
