@@ -129,7 +129,7 @@ def test_retry_says_after_how_many_seconds() -> None:
     assert trying.worker.processor.pause is None
 
 
-@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), "soon", True])
+@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e10, 2**70, "soon", True])
 def test_retry_refuses_what_is_no_number_of_seconds(after: Any) -> None:
     with pytest.raises(ValueError, match="number of seconds"):
         Retry(after=after)
