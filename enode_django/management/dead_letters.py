@@ -110,10 +110,11 @@ def _delete(alias: str, letters: Sequence[DeadLetter]) -> int:
     return DeadLetter.objects.using(alias).filter(as_read).delete()[0]
 
 
-def _message(letter: DeadLetter) -> bytes:
-    """What is to be sent. Whoever was told that the command failed was told so for good, so it is another one then."""
+def _message(letter: Any) -> bytes:
+    """What is to be sent. Whoever was told that the command failed was told so for good, so it is another one then;
+    unless it is stored: then its worker lost the queue before it could tell anybody, and the next one stored it."""
     body = bytes(letter.body)
-    if letter.is_answered:
+    if letter.is_answered and not letter.is_stored:
         with suppress(EnodeError):  # what is no command is sent as it is: to workers that can read it by now
             return as_new_command(body, str(uuid.uuid5(_NAMESPACE, f"{letter.key}/{letter.attempts}")))
     return body
