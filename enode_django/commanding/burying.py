@@ -1,13 +1,16 @@
-"""Which finished commands become dead letters, and what is in them. Pure."""
+"""Which finished commands become dead letters, what is in them, and how they are written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from enode_django.commanding.entries import STORED, Entry, Envelope, Finished
 from enode_django.commanding.results import CommandResult, Crash
-from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, column_text, key_of
+from enode_django.concurrency.backoff import Persist
+from enode_django.equeue.portions import portions
+from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, DeadLetters, column_text, key_of
 
 
 def crashed_among(finished: Iterable[Finished]) -> list[Finished]:
@@ -21,6 +24,15 @@ def letters_of(crashed: Iterable[Finished]) -> list[DeadLetter]:
         for envelope, _, result in crashed
         if isinstance(result, Crash) and is_kept(envelope, result)
     ]
+
+
+def keep_crashed(dead_letters: DeadLetters, crashed: Sequence[Finished], persist: Persist) -> None:
+    """Write the dead letters of commands that an exception ended, in portions: their messages may be large. Returns
+    when they are durable."""
+    for some in portions(letters_of(crashed), lambda letter: len(letter.body) + len(letter.error)):
+        persist(partial(dead_letters.keep, some))
+    if answered := answered_keys(crashed):
+        persist(partial(dead_letters.keep, (), answered))
 
 
 def answered_keys(crashed: Iterable[Finished]) -> list[str]:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from enode_django.commanding import flow
-from enode_django.commanding.burying import answered_keys, crashed_among, kept_and_answered, letters_of
+from enode_django.commanding.burying import crashed_among, keep_crashed, kept_and_answered
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
@@ -442,7 +442,7 @@ class Pipeline:
         if flow.is_told():
             flow.tell_committed(committed, time.perf_counter() - clock)
         if crashed := crashed_among(committed.finished):
-            until_it_works(partial(letters.keep, letters_of(crashed), answered_keys(crashed)))
+            keep_crashed(letters, crashed, until_it_works)
         if committed.finished:
             batch.room.take(committer.found_bytes)
             self._finished.post(Sized(committed.finished, batch.size + committer.found_bytes, batch.room))
