@@ -185,21 +185,14 @@ class CommandProcessor:
             held = slot.unfinished.pop(envelope, None)
             if held is None:
                 continue
-            if _is_lost(entry) or (entry.result is not None and self._is_withdrawn(entry)):
-                # Its verdict, if it is one, was never confirmed, or told to nobody but the dead letters.
-                self._recent.forget(envelope.id, slot.id)
+            if _is_lost(entry):
+                self._recent.forget(envelope.id, slot.id)  # its verdict, if it is one, was never confirmed
+            elif entry.result is not None and is_withdrawn(entry):
+                self._recent.withdraw(envelope.id, slot.id, entry.result)
             elif self._keeper is not None and held is entry:
                 self._keeper.note(slot, entry)
             if not slot.unfinished:
                 self._cache.settle(slot)
-
-    def _is_withdrawn(self, entry: Entry) -> bool:
-        """Return True if the outcome was told to nobody, and no copy of the command is answered with it either."""
-        assert entry.envelope is not None
-        if not is_withdrawn(entry):
-            return False
-        known = self._recent.find(entry.envelope.id, entry.aggregate_root_id)
-        return known is not None and known.result is entry.result
 
     def recover(self, *recoveries: Recovery) -> list[Entry]:
         """Reload the aggregates from the store alone, all together, and handle their unfinished commands again, each
