@@ -90,8 +90,9 @@ class AggregateRoot(Declared):
     def apply(self, event: DomainEvent) -> None:
         """Let ``event`` happen: it changes the state now and is stored, as it is now, when the command is done.
 
-        Raises `ApplierNotFound`, before anything changes, for an event that no method applies, and what the method
-        raises: the command that is being handled fails then, also if its handler goes on.
+        Raises, before anything changes, `ApplierNotFound` for an event that no method applies, and `InvalidField` for
+        one that was changed since it was made, to what does not fit its fields. Raises what the method raises: the
+        command that is being handled fails then, also if its handler goes on.
         """
         kind = type(event)
         applier = self._appliers.get(kind) or self._applier_of(kind)
