@@ -405,7 +405,7 @@ class CommandProcessor:
             if self._store_away is not None:
                 return self._raised(slot, envelope, context, self._store_away)
             return self._refused(slot, envelope, context, refusal)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # application code, which may call sys.exit()
             return self._raised(slot, envelope, context, self._store_away or error)
         finally:
             handled_command.reset(token)

@@ -47,7 +47,7 @@ class Wait:
         if self._followers is not None and answer.event_types:
             try:
                 self._awaited = sorted(self._followers(answer.event_types))
-            except Exception as error:
+            except Exception as error:  # of whoever asked: the thread that receives answers goes on
                 self._settle(partial(self.future.set_exception, error))
                 return
         self._answer = answer

@@ -24,7 +24,7 @@ def start_thread(name: str, run: Callable[[], None], *, vital: bool = False) -> 
     def guarded() -> None:
         try:
             run()
-        except BaseException:
+        except BaseException:  # whatever ends it, SystemExit too: nobody else would hear of it
             logger.critical("thread %s died", name, exc_info=True)
             if vital:
                 for handler in logging.getLogger().handlers:

@@ -39,7 +39,7 @@ class Runner:
             token = running_subscriber.set(self.subscriber.name)
             try:
                 return call()
-            except Exception as error:
+            except Exception as error:  # of the databases, or a bug; told apart below
                 if not is_transient(error):
                     raise
                 raise SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}") from error
@@ -54,7 +54,7 @@ class Runner:
         self.applier.attempted = {}
         try:
             return self.applier.apply(works, portion, even_parked=even_parked)
-        except Exception as error:
+        except Exception as error:  # whatever it is, one of these aggregates is to blame
             if is_transient(error):
                 raise
             if len(works) > 1:

@@ -100,7 +100,7 @@ def outcome_of(make: Callable[[], Snapshot | None]) -> Outcome:
     """What it returns, or raises: unless trying again is all there is to do, which is raised."""
     try:
         return make()
-    except Exception as error:
+    except Exception as error:  # policies and appliers are application code
         if is_transient(error):
             raise
         return error

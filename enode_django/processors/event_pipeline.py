@@ -29,6 +29,7 @@ from enode_django.eventing.applying import is_transient
 from enode_django.eventing.messages import decode_published
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, Shard
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import (
     EnodeError,
     MalformedMessage,
@@ -191,7 +192,7 @@ class Following:
         alias = self._subscriber.database
         try:
             return ended + end_sessions(alias, owner)
-        except Exception as error:
+        except DATABASE_ERRORS as error:
             if not is_transient(error):
                 raise
             raise SubscriberUnavailable(f"the database {alias!r} of {self.name} cannot be asked: {error}") from error
