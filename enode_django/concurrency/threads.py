@@ -17,9 +17,15 @@ THREAD_DIED = 70
 """The exit status of a process one of whose threads died (EX_SOFTWARE of sysexits.h)."""
 
 
-def start_thread(name: str, run: Callable[[], None], *, vital: bool = False) -> threading.Thread:
-    """Start a daemon thread. When a ``vital`` one raises, the whole process ends at once, loudly: a worker with a
-    silent dead thread would take commands and never answer."""
+def thread_died() -> int:
+    return THREAD_DIED
+
+
+def start_thread(
+    name: str, run: Callable[[], None], *, vital: bool = False, status: Callable[[], int] = thread_died
+) -> threading.Thread:
+    """Start a daemon thread. When a ``vital`` one raises, the whole process ends at once, loudly, with the exit
+    ``status`` that is asked for then: a worker with a silent dead thread would take commands and never answer."""
 
     def guarded() -> None:
         try:
@@ -29,7 +35,7 @@ def start_thread(name: str, run: Callable[[], None], *, vital: bool = False) -> 
             if vital:
                 for handler in logging.getLogger().handlers:
                     handler.flush()
-                os._exit(THREAD_DIED)
+                os._exit(status())
             raise
 
     thread = threading.Thread(target=guarded, name=name, daemon=True)

@@ -60,6 +60,7 @@ from enode_django.processors.mail import (
 )
 from enode_django.processors.measuring import BatchMeter
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.suspicion import status_of_death
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
 from enode_django.runtime import make_dead_letters, make_producer, make_retries, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind
@@ -182,16 +183,17 @@ class Pipeline:
     def start(self) -> None:
         runs: list[tuple[str, Callable[[], None]]] = [("enode-publisher", self._run_publisher)]
         runs += [(box.name, partial(self._run_event_mailbox, box)) for box in self._events]
-        runs += [
-            (box.name, partial(self._run_command_mailbox, box, processor))
-            for box, processor in zip(self._commands, self._processors, strict=True)
-        ]
         runs += [("enode-puller", self._run_puller)]
         runs += [(name, partial(self._run_keeper, keeper)) for name, keeper in self._keepers.items()]
         runs += [("enode-pruner", partial(self._run_keeper, self._pruner))]
         if self._states is not None:
             runs += [(self._states.name, self._states.run)]
         self._threads = [start_worker_thread(name, run) for name, run in runs]
+        self._threads += map(self._start_command_mailbox, self._commands, self._processors)
+
+    def _start_command_mailbox(self, box: Mailbox[CommandItem], processor: CommandProcessor) -> threading.Thread:
+        run = partial(self._run_command_mailbox, box, processor)
+        return start_worker_thread(box.name, run, lambda: status_of_death(processor.is_handling))
 
     # -- called by the main thread --------------------------------------------------------------------------------
 
