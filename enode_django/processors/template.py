@@ -274,7 +274,7 @@ def _start(job: Job, received: list[int], not_for_it: list[int]) -> list[_Runnin
             target=_be_child, args=(job, connection, memory, [*not_for_it, writable]), name=job.name, daemon=True
         )
         process.start()
-    except Exception:  # a module of the project is broken, or the system refuses; later starts may work
+    except Exception:  # a module of the project is broken, or the system refuses: the supervisor is told
         logger.exception("%s cannot be forked", job.name)
         status.close()
         return []
