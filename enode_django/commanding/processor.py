@@ -102,11 +102,6 @@ class CommandProcessor:
         """How many aggregates are in memory."""
         return len(self._cache)
 
-    @property
-    def is_handling(self) -> bool:
-        """Return True in the middle of a command, or of loading its aggregate: application code runs."""
-        return self._note[0] != IDLE
-
     def take_stored(self, envelopes: Sequence[Envelope]) -> tuple[list[Entry], list[Envelope]]:
         """Of commands that stood in a queue when it was taken over: entries of those that are stored already, and those
         that are left to `handle`. What is found is to be published first: it may be what the others follow."""

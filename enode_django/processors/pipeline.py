@@ -148,6 +148,7 @@ class Pipeline:
         states = make_states()
         self._states = WriteBehind(states) if states is not None else None
         self._persist = CountedWaits()
+        self._notes = notes
         self._processors = self._make_processors(notes)
         statistics.gauges["cached_aggregates"] = lambda: self.cached_aggregates
         statistics.gauges["unfinished"] = lambda: self.consumer.unfinished
@@ -189,11 +190,9 @@ class Pipeline:
         if self._states is not None:
             runs += [(self._states.name, self._states.run)]
         self._threads = [start_worker_thread(name, run) for name, run in runs]
-        self._threads += map(self._start_command_mailbox, self._commands, self._processors)
-
-    def _start_command_mailbox(self, box: Mailbox[CommandItem], processor: CommandProcessor) -> threading.Thread:
-        run = partial(self._run_command_mailbox, box, processor)
-        return start_worker_thread(box.name, run, lambda: status_of_death(processor.is_handling))
+        for box, processor, note in zip(self._commands, self._processors, self._notes, strict=True):
+            run = partial(self._run_command_mailbox, box, processor)
+            self._threads.append(start_worker_thread(box.name, run, partial(status_of_death, note)))
 
     # -- called by the main thread --------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from enode_django.commanding.entries import queue_and_offset
-from enode_django.commanding.processor import IDLE
+from enode_django.commanding.processor import IDLE, Note
 from enode_django.concurrency.threads import THREAD_DIED
 
 HANDLER_DIED = 71
@@ -17,9 +17,9 @@ def ended_well(status: int | None, notes: Iterable[int]) -> bool:
     return status == 0 and not any(position != IDLE for position in notes)
 
 
-def status_of_death(is_handling: bool) -> int:
-    """Return the exit status of a worker whose command mailbox has died, while it handled a command or not."""
-    return HANDLER_DIED if is_handling else THREAD_DIED
+def status_of_death(note: Note) -> int:
+    """Return the exit status of a worker whose command mailbox has died, by the note of what it was handling."""
+    return THREAD_DIED if note[0] == IDLE else HANDLER_DIED
 
 
 def to_blame(status: int | None, notes: Iterable[int]) -> list[tuple[int, int]]:

@@ -28,6 +28,6 @@ def test_worker_that_ends_with_status_0_while_it_handles_a_command_has_died(
 def test_no_command_is_to_blame_for_a_thread_that_died_and_handled_none() -> None:
     """An event mailbox, say, whose table is gone: what a command mailbox handles just then is innocent."""
     notes = [HANDLING, IDLE]
-    assert to_blame(status_of_death(is_handling=False), notes) == []
-    for status in (status_of_death(is_handling=True), HANDLER_DIED, -9, 0, None):
+    assert to_blame(status_of_death([IDLE]), notes) == []
+    for status in (status_of_death([HANDLING]), HANDLER_DIED, -9, 0, None):
         assert to_blame(status, notes) == [(3, 41)]
