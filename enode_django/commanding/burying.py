@@ -7,15 +7,25 @@ from dataclasses import replace
 from functools import partial
 
 from enode_django.commanding.entries import STORED, Entry, Envelope, Finished
-from enode_django.commanding.results import CommandResult, Crash
+from enode_django.commanding.outcomes import SENDERS_ERRORS
+from enode_django.commanding.results import CommandResult, CommandStatus, Crash
 from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.portions import portions
 from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, DeadLetters, column_text, key_of
 
+_NAMES_OF_SENDERS_ERRORS = frozenset(error.__name__ for error in SENDERS_ERRORS)
+
 
 def crashed_among(finished: Iterable[Finished]) -> list[Finished]:
-    """Return the outcomes of commands that an exception ended. Usually there are none."""
-    return [one for one in finished if isinstance(one.result, Crash)]
+    """Return the outcomes of commands that an exception ended, also those that are their senders' mistakes. Usually
+    there are none."""
+    return [one for one in finished if one.result is not None and _is_crash(one.result)]
+
+
+def _is_crash(result: CommandResult) -> bool:
+    return isinstance(result, Crash) or (
+        result.status is CommandStatus.FAILED and result.error_type in _NAMES_OF_SENDERS_ERRORS
+    )
 
 
 def letters_of(crashed: Iterable[Finished]) -> list[DeadLetter]:

@@ -183,6 +183,18 @@ def test_a_crash_that_one_of_two_copies_is_answered_with_is_final(
     assert worker.in_flight == 0
 
 
+def test_a_sender_that_is_told_of_its_own_mistake_is_noted_in_the_letter_of_an_earlier_copy(worker: Worker) -> None:
+    """Else the letter would be sent again under the same id, and the queue would only repeat the answer."""
+    command = Add(aggregate_root_id="missing", id="c")
+    for reply_to in ("", "inbox"):
+        for envelope in worker.send(command):
+            envelope.reply_to = reply_to
+        worker.settle()
+    unanswered, told = (crashed_among([one]) for one in worker.finished if one.envelope.id == "c")
+    assert ([letter.is_answered for letter in letters_of(unanswered)], answered_keys(unanswered)) == ([False], [])
+    assert (letters_of(told), answered_keys(told)) == ([], [key_of("c", "missing", b"")])
+
+
 def test_same_command_id_on_two_aggregates_is_two_commands(store: MemoryEventStore, worker: Worker) -> None:
     worker.run(Create(aggregate_root_id="y"))
     for _ in range(2):
