@@ -20,8 +20,9 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.processors.burials import Burials
 from enode_django.processors.children import UNKNOWN_STATUS, Children
 from enode_django.processors.control import Beat, Role, Stop, receive, send
+from enode_django.processors.endings import is_nobodys_fault
 from enode_django.processors.statistics import add_reports, without_momentary
-from enode_django.processors.suspicion import Patience, ended_well, to_blame
+from enode_django.processors.suspicion import Patience, ended_well, found_with
 from enode_django.processors.worker import WorkerOptions, worker_job, worker_name
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -202,12 +203,14 @@ class Crew:
             self._burials.add(worker.name, ())
         else:
             logger.error("worker %s died: %s; starting another", worker.name, _ending(status))
-            self._burials.add(worker.name, to_blame(status, worker.notes))
+            self._burials.add(worker.name, found_with(worker.notes))
 
     def _remove(self, number: int, worker: Worker) -> int | None:
         del self._workers[number]
         self._past = add_reports([self._past, without_momentary(worker.report)])
         status = worker.process.exitcode
+        if is_nobodys_fault(status):
+            worker.notes = [0] * len(worker.notes)
         worker.close()
         return status
 

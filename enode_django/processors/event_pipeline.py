@@ -37,6 +37,7 @@ from enode_django.exceptions import (
     SubscriberUnavailable,
     TransportUnavailable,
 )
+from enode_django.processors.endings import handler_died
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import start_worker_thread
@@ -272,7 +273,8 @@ class EventPipeline:
 
     def start(self) -> None:
         self._threads = [
-            start_worker_thread(f"enode-follow-{following.name}", following.run) for following in self._followings
+            start_worker_thread(f"enode-follow-{following.name}", following.run, handler_died)
+            for following in self._followings
         ]
         self._keeping = [
             start_worker_thread(name, partial(self._run_keeper, keeper)) for name, keeper in self._keepers.items()

@@ -45,6 +45,7 @@ from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
 from enode_django.processors.amounts import FIRST_LOOKUP, HANDLE_BYTES, LOOKUP_BYTES, size_of_entries
 from enode_django.processors.backlogs import ShardBacklogs
+from enode_django.processors.endings import status_of_death
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties
 from enode_django.processors.mail import (
     CommandItem,
@@ -60,7 +61,6 @@ from enode_django.processors.mail import (
 )
 from enode_django.processors.measuring import BatchMeter
 from enode_django.processors.statistics import Statistics
-from enode_django.processors.suspicion import status_of_death
 from enode_django.processors.threads import PULL_WAIT, start_worker_thread
 from enode_django.runtime import make_dead_letters, make_producer, make_retries, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind

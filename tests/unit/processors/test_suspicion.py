@@ -4,7 +4,7 @@ import pytest
 
 from enode_django.commanding.entries import position_of
 from enode_django.commanding.processor import IDLE
-from enode_django.processors.suspicion import HANDLER_DIED, ended_well, status_of_death, to_blame
+from enode_django.processors.suspicion import ended_well
 
 HANDLING = position_of(3, 41)
 
@@ -23,11 +23,3 @@ def test_worker_that_ends_with_status_0_while_it_handles_a_command_has_died(
     status: int | None, notes: list[int], well: bool
 ) -> None:
     assert ended_well(status, notes) is well
-
-
-def test_no_command_is_to_blame_for_a_thread_that_died_and_handled_none() -> None:
-    """An event mailbox, say, whose table is gone: what a command mailbox handles just then is innocent."""
-    notes = [HANDLING, IDLE]
-    assert to_blame(status_of_death([IDLE]), notes) == []
-    for status in (status_of_death([HANDLING]), HANDLER_DIED, -9, 0, None):
-        assert to_blame(status, notes) == [(3, 41)]
