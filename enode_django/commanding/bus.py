@@ -138,11 +138,11 @@ class QueueCommandBus:
         return self._producer.send_batch(self._topic, messages)
 
     def _ask(
-        self, command: Command, metadata: Metadata, handling: bool, expected_version: int | None, deadline: float
+        self, command: Command, known: Metadata, handling: bool, expected_version: int | None, deadline: float
     ) -> SendResult:
         reply_to = reply_address(self._replies.address, handling=handling)
-        with self._tracing.sending(_named([command]), metadata) as traced:
-            encoded = [(command, encode_metadata(traced))]
+        with self._tracing.sending(_named([command]), known) as metadata:
+            encoded = [(command, encode_metadata(metadata))]
             return self._send(encoded, lambda _: reply_to, expected_version, deadline)[0]
 
     def execute(

@@ -54,7 +54,7 @@ class Runner:
         self.applier.attempted = {}
         try:
             return self.applier.apply(works, portion, even_parked=even_parked)
-        except Exception as error:  # whatever it is, one of these aggregates is to blame
+        except Exception as error:
             if is_transient(error):
                 raise
             if len(works) > 1:

@@ -10,7 +10,9 @@ HANDLER_DIED = 71
 """The exit status of a worker one of whose threads died in the middle of what it handles."""
 
 
-class _Note(Protocol):
+class Note(Protocol):
+    """What a thread is handling, as a number at index 0; 0: nothing."""
+
     def __getitem__(self, index: int, /) -> int: ...
 
 
@@ -18,9 +20,8 @@ def handler_died() -> int:
     return HANDLER_DIED
 
 
-def status_of_death(note: _Note) -> int:
-    """Return the exit status of a worker whose command mailbox has died, by the note of what it was handling (0:
-    nothing)."""
+def status_of_death(note: Note) -> int:
+    """Return the exit status of a worker whose command mailbox has died, by its note."""
     return HANDLER_DIED if note[0] else THREAD_DIED
 
 

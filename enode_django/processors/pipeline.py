@@ -45,7 +45,6 @@ from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
 from enode_django.processors.amounts import FIRST_LOOKUP, HANDLE_BYTES, LOOKUP_BYTES, size_of_entries
 from enode_django.processors.backlogs import ShardBacklogs
-from enode_django.processors.endings import status_of_death
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties
 from enode_django.processors.mail import (
     CommandItem,
@@ -61,7 +60,7 @@ from enode_django.processors.mail import (
 )
 from enode_django.processors.measuring import BatchMeter
 from enode_django.processors.statistics import Statistics
-from enode_django.processors.threads import PULL_WAIT, start_worker_thread
+from enode_django.processors.threads import PULL_WAIT, start_noting_thread, start_worker_thread
 from enode_django.runtime import make_dead_letters, make_producer, make_retries, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind
 from enode_django.tracing import current_tracing
@@ -192,7 +191,7 @@ class Pipeline:
         self._threads = [start_worker_thread(name, run) for name, run in runs]
         for box, processor, note in zip(self._commands, self._processors, self._notes, strict=True):
             run = partial(self._run_command_mailbox, box, processor)
-            self._threads.append(start_worker_thread(box.name, run, partial(status_of_death, note)))
+            self._threads.append(start_noting_thread(box.name, run, note))
 
     # -- called by the main thread --------------------------------------------------------------------------------
 
