@@ -58,10 +58,10 @@ class Buries(MemoryTransport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.deaths: list[Collection[tuple[int, int]]] = []
+        self.deaths: list[list[tuple[int, int]]] = []
 
     def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]] = ()) -> None:
-        self.deaths.append(deaths)
+        self.deaths.append(list(deaths))
 
 
 @pytest.mark.parametrize(("status", "deaths"), [(70, []), (71, [(3, 41)]), (-9, [(3, 41)]), (0, [(3, 41)])])
