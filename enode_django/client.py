@@ -9,10 +9,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 from django.db import connections, transaction
 
+from enode_django.commanding.bus import acurrent_metadata
 from enode_django.commanding.results import CommandResult, WaitFor
 from enode_django.commanding.waiting import Followers
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
+from enode_django.domain.metadata import ambient_metadata
 from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import running_subscriber
@@ -45,7 +47,9 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
 
 
 async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
-    await asyncio.to_thread(current_bus().send, [_checked(command)], check_version(expected_version))
+    batch, version = [_checked(command)], check_version(expected_version)
+    with ambient_metadata(await acurrent_metadata()):
+        await asyncio.to_thread(current_bus().send, batch, version)
 
 
 def execute_command(

@@ -86,6 +86,8 @@ from typing import Any
 _SHOWN = 200
 LONGEST_ERROR_TEXT = 1_000
 """Characters of an exception's text that reach the sender."""
+LONGEST_RETRY = 365 * 86_400
+"""Seconds that a `Retry` may ask for: no clock and no lock of Python takes any number."""
 
 
 def shown(value: object) -> str:
@@ -230,14 +232,14 @@ class CommandKilledWorker(CommandError):
 class Retry(CommandError):
     """Raise it in a command's handler that cannot do its work for the moment: it is called again in ``after`` seconds,
     or, if that is None, in ``HANDLER_RETRY_DELAY``, and twice as many each next time. After ``HANDLER_ATTEMPTS`` the
-    command fails. Raises `ValueError` if ``after`` is no number of seconds from 0 on."""
+    command fails. Raises `ValueError` if ``after`` is no number of seconds from 0 to a year (`LONGEST_RETRY`)."""
 
     retriable = True
 
     def __init__(self, message: str = "handle the command again", *, after: float | None = None) -> None:
         is_number = isinstance(after, int | float) and not isinstance(after, bool)
-        if after is not None and not (is_number and 0 <= after < float("inf")):
-            raise ValueError(f"after is {after!r}; it must be a number of seconds from 0 on, or None")
+        if after is not None and not (is_number and 0 <= after <= LONGEST_RETRY):
+            raise ValueError(f"after is {shown(after)}; it must be a number of seconds from 0 to a year, or None")
         super().__init__(message)
         self.after = after
 

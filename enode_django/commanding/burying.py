@@ -1,17 +1,31 @@
-"""Which finished commands become dead letters, and what is in them. Pure."""
+"""Which finished commands become dead letters, what is in them, and how they are written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from enode_django.commanding.entries import STORED, Entry, Envelope, Finished
-from enode_django.commanding.results import CommandResult, Crash
-from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, column_text, key_of
+from enode_django.commanding.outcomes import SENDERS_ERRORS
+from enode_django.commanding.results import CommandResult, CommandStatus, Crash
+from enode_django.concurrency.backoff import Persist
+from enode_django.equeue.portions import portions
+from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, DeadLetters, column_text, key_of
+
+_NAMES_OF_SENDERS_ERRORS = frozenset(error.__name__ for error in SENDERS_ERRORS)
 
 
 def crashed_among(finished: Iterable[Finished]) -> list[Finished]:
-    """Return the outcomes of commands that an exception ended. Usually there are none."""
-    return [one for one in finished if isinstance(one.result, Crash)]
+    """Return the outcomes of commands that an exception ended, also those that are their senders' mistakes. Usually
+    there are none."""
+    return [one for one in finished if one.result is not None and _is_crash(one.result)]
+
+
+def _is_crash(result: CommandResult) -> bool:
+    return isinstance(result, Crash) or (
+        result.status is CommandStatus.FAILED and result.error_type in _NAMES_OF_SENDERS_ERRORS
+    )
 
 
 def letters_of(crashed: Iterable[Finished]) -> list[DeadLetter]:
@@ -20,6 +34,15 @@ def letters_of(crashed: Iterable[Finished]) -> list[DeadLetter]:
         for envelope, _, result in crashed
         if isinstance(result, Crash) and is_kept(envelope, result)
     ]
+
+
+def keep_crashed(dead_letters: DeadLetters, crashed: Sequence[Finished], persist: Persist) -> None:
+    """Write the dead letters of commands that an exception ended, in portions: their messages may be large. Returns
+    when they are durable."""
+    for some in portions(letters_of(crashed), lambda letter: len(letter.body) + len(letter.error)):
+        persist(partial(dead_letters.keep, some))
+    if answered := answered_keys(crashed):
+        persist(partial(dead_letters.keep, (), answered))
 
 
 def answered_keys(crashed: Iterable[Finished]) -> list[str]:
@@ -49,14 +72,21 @@ def is_kept(envelope: Envelope, result: CommandResult | None) -> bool:
     return (
         isinstance(result, Crash)
         and envelope.window is not None
-        and (not envelope.reply_to or envelope.failed is not None)
+        and (not result.is_told or envelope.failed is not None)
     )
 
 
 def is_withdrawn(entry: Entry) -> bool:
-    """Return True if nobody was told the outcome. The same command may then be sent again and decided anew."""
-    envelope = entry.envelope
-    return envelope is not None and not envelope.reply_to and is_kept(envelope, entry.result)
+    """Return True if nobody is told the outcome. The same command may then be sent again and decided anew."""
+    envelope, result = entry.envelope, entry.result
+    return envelope is not None and isinstance(result, Crash) and not result.is_told and is_kept(envelope, result)
+
+
+def as_told(envelope: Envelope, result: CommandResult) -> CommandResult:
+    """Return the outcome of an earlier copy as that of this one. What its sender is told is final."""
+    if envelope.reply_to and isinstance(result, Crash) and not result.is_told:
+        return replace(result, is_told=True)
+    return result
 
 
 def _letter(envelope: Envelope, crash: Crash) -> DeadLetter:
@@ -74,5 +104,5 @@ def _letter(envelope: Envelope, crash: Crash) -> DeadLetter:
         column_text(crash.error_type),
         column_text(crash.traceback or crash.error_message, ERROR_MAX),
         bytes(body),
-        bool(envelope.reply_to),
+        crash.is_told,
     )

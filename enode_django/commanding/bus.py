@@ -12,6 +12,8 @@ from functools import partial
 from itertools import islice
 from typing import Protocol
 
+from asgiref.sync import sync_to_async
+
 from enode_django.commanding import flow
 from enode_django.commanding.addresses import crashes_address, reply_address
 from enode_django.commanding.replies import Replies
@@ -20,7 +22,7 @@ from enode_django.commanding.waiting import Followers, Wait
 from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.threads import CallingThreads
 from enode_django.domain.messages import Command
-from enode_django.domain.metadata import Metadata, current_metadata
+from enode_django.domain.metadata import Metadata, current_metadata, known_metadata
 from enode_django.equeue.messages import SendResult
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
@@ -138,9 +140,11 @@ class QueueCommandBus:
                 time.sleep(delay)
         return producer.send_batch(self._topic, messages)
 
-    def _ask(self, command: Command, handling: bool, expected_version: int | None, deadline: float) -> SendResult:
+    def _ask(
+        self, command: Command, known: Metadata, handling: bool, expected_version: int | None, deadline: float
+    ) -> SendResult:
         reply_to = reply_address(self._replies.address, handling=handling)
-        with self._tracing.sending(_named([command]), current_metadata()) as metadata:
+        with self._tracing.sending(_named([command]), known) as metadata:
             encoded = [(command, encode_metadata(metadata))]
             return self._send(encoded, lambda _: reply_to, self._producer, expected_version, deadline)[0]
 
@@ -151,7 +155,8 @@ class QueueCommandBus:
         followers: Followers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
-        with self._asking(command, timeout, followers, expected_version) as (wait, sending):
+        metadata = current_metadata()
+        with self._asking(command, metadata, timeout, followers, expected_version) as (wait, sending):
             try:
                 return wait.future.result(timeout)
             except TimeoutError:
@@ -164,7 +169,8 @@ class QueueCommandBus:
         followers: Followers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
-        with self._asking(command, timeout, followers, expected_version) as (wait, sending):
+        metadata = await acurrent_metadata()
+        with self._asking(command, metadata, timeout, followers, expected_version) as (wait, sending):
             try:
                 return await asyncio.wait_for(asyncio.wrap_future(wait.future), timeout)
             except TimeoutError:
@@ -172,9 +178,15 @@ class QueueCommandBus:
 
     @contextmanager
     def _asking(
-        self, command: Command, timeout: float, followers: Followers | None, expected_version: int | None
+        self,
+        command: Command,
+        metadata: Metadata,
+        timeout: float,
+        followers: Followers | None,
+        expected_version: int | None,
     ) -> Iterator[tuple[Wait, Future[SendResult]]]:
         """Send from another thread, and expect the answer until the block ends. A send that fails ends the wait, too.
+        ``metadata`` are known: that thread asks no database for them, over a connection that nobody would look after.
 
         The answer may come before the queue has confirmed the command; then it is as good as any. Whoever gives up does
         not keep the command from being sent.
@@ -182,7 +194,7 @@ class QueueCommandBus:
         deadline = time.monotonic() + timeout
         wait = self._replies.expect(_key(command), followers)
         try:
-            ask = partial(self._ask, command, followers is not None, expected_version, deadline)
+            ask = partial(self._ask, command, metadata, followers is not None, expected_version, deadline)
             sending = self._threads.start(ask)
             sending.add_done_callback(wait.take_sent)
             yield wait, sending
@@ -193,6 +205,13 @@ class QueueCommandBus:
         self._threads.close()
         self._replies.close()
         self._transport.close()
+
+
+async def acurrent_metadata() -> Metadata:
+    """Return `current_metadata`. If they have to be asked for, that is done in the thread of Django's synchronous code,
+    which closes the connections of a request."""
+    known = known_metadata()
+    return await sync_to_async(current_metadata)() if known is None else known
 
 
 def _named(commands: Sequence[Command]) -> str:

@@ -333,6 +333,6 @@ def _replay_parts(aggregate: AggregateRoot | None, parts: Iterable[Fetched]) -> 
                 replay(restore(stored, StoredStamp(row, record_of)), row[VERSION] or 0)
             except EnodeError:
                 raise
-            except Exception as error:
+            except Exception as error:  # fields, upcasters and appliers are application code
                 raise _not_applicable(record_of(row), error) from error
     return aggregate

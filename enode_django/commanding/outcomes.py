@@ -33,8 +33,9 @@ def failed(envelope: Envelope, error: BaseException) -> CommandResult:
     """The answer to a command that an exception has ended: a `Crash`, unless its sender is told of its own mistake."""
     if envelope.reply_to and isinstance(error, SENDERS_ERRORS):
         return failure(envelope.id, envelope.aggregate_root_id, error)
-    is_kept = not envelope.reply_to or envelope.failed is not None
-    return crash(envelope.id, envelope.aggregate_root_id, error, with_traceback=is_kept)
+    is_told = bool(envelope.reply_to)
+    is_kept = not is_told or envelope.failed is not None
+    return crash(envelope.id, envelope.aggregate_root_id, error, with_traceback=is_kept, is_told=is_told)
 
 
 def stream_of(envelope: Envelope, aggregate: AggregateRoot, result: Any, max_bytes: int) -> StreamRecord:

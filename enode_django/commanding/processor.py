@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from enode_django.commanding.burying import is_withdrawn
+from enode_django.commanding.burying import as_told, is_withdrawn
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import IDLE, POSTPONED, STREAM, Entry, EntryKind, Envelope, Note, Recovery
@@ -158,7 +158,10 @@ class CommandProcessor:
         elif known.result is None:
             entry = self._entry(EntryKind.REPEAT, slot, envelope, None)
         else:
-            entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=known.result)
+            result = as_told(envelope, known.result)
+            if result is not known.result:
+                self._recent.remember(envelope.id, slot.id, result)
+            entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=result)
         if entry.kind is not POSTPONED:
             self._cache.pin(slot, entry)
         return entry
@@ -173,9 +176,10 @@ class CommandProcessor:
             held = slot.unfinished.pop(envelope, None)
             if held is None:
                 continue
-            if _is_lost(entry) or (entry.result is not None and is_withdrawn(entry)):
-                # Its verdict, if it is one, was never confirmed, or told to nobody but the dead letters.
-                self._recent.forget(envelope.id, slot.id)
+            if _is_lost(entry):
+                self._recent.forget(envelope.id, slot.id)  # its verdict, if it is one, was never confirmed
+            elif entry.result is not None and is_withdrawn(entry):
+                self._recent.withdraw(envelope.id, slot.id, entry.result)
             elif self._keeper is not None and held is entry:
                 self._keeper.note(slot, entry)
             if not slot.unfinished:
@@ -392,7 +396,7 @@ class CommandProcessor:
             if self._store_away is not None:
                 return self._raised(slot, envelope, context, self._store_away)
             return self._refused(slot, envelope, context, refusal)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # application code, which may call sys.exit()
             return self._raised(slot, envelope, context, self._store_away or error)
         finally:
             handled_command.reset(token)

@@ -68,3 +68,9 @@ class RecentCommands:
     def forget(self, command_id: str, aggregate_root_id: str) -> None:
         for generation in (self._young, self._old):
             generation.forget((command_id, aggregate_root_id))
+
+    def withdraw(self, command_id: str, aggregate_root_id: str, result: CommandResult) -> None:
+        """Forget a command with this very result. If a copy of it has another one by now, that is to be told."""
+        known = self.find(command_id, aggregate_root_id)
+        if known is not None and known.result is result:
+            self.forget(command_id, aggregate_root_id)

@@ -90,13 +90,17 @@ class CommandResult:
 class Crash(CommandResult):
     """A failure by an exception that is no refusal, as the worker has it; its sender gets a plain result.
 
-    ``traceback`` is empty where the sender waits for the answer.
+    ``traceback`` is empty where the sender waits for the answer. ``is_told``: the sender of this command, or of a copy
+    of it, gets this answer, so it is final.
     """
 
     traceback: str = dataclasses.field(default="", compare=False)
+    is_told: bool = dataclasses.field(default=False, compare=False)
 
 
-def crash(command_id: str, aggregate_root_id: str, error: BaseException, *, with_traceback: bool) -> Crash:
+def crash(
+    command_id: str, aggregate_root_id: str, error: BaseException, *, with_traceback: bool, is_told: bool
+) -> Crash:
     return Crash(
         status=CommandStatus.FAILED,
         command_id=command_id,
@@ -104,6 +108,7 @@ def crash(command_id: str, aggregate_root_id: str, error: BaseException, *, with
         error_type=type(error).__name__,
         error_message=error_text(error),
         traceback="".join(traceback.format_exception(error)) if with_traceback else "",
+        is_told=is_told,
     )
 
 

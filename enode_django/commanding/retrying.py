@@ -92,13 +92,13 @@ class _Waiting:
 
 class PostponedCommands:
     """Called by the command mailbox's thread; any thread may call `count_in`. ``waiting`` has the aggregates whose
-    commands wait, ``failures`` how many attempts of which command, by its id and offset, have failed."""
+    commands wait, ``failures`` how many attempts of which command have failed, as far as it is not decided."""
 
     def __init__(self, retries: HandlerRetries, clock: Callable[[], float]) -> None:
         self.waiting: dict[str, _Waiting] = {}
         self._retries = retries
         self._clock = clock
-        self.failures: dict[tuple[str, int], int] = {}
+        self.failures: dict[Envelope, int] = {}
         self._earliest = inf
         """Nothing is due before: an outage may let thousands wait, which are not to be looked through all the time."""
 
@@ -120,24 +120,23 @@ class PostponedCommands:
         ``own`` are the handler's errors that pass. An attempt that does not count is followed by another one in any
         case, unless nobody can wait.
         """
-        key = (envelope.id, envelope.offset)
-        failures = self.failures.pop(key, 0)
+        failures = self.failures.pop(envelope, 0)
         retries = self._retries
         if not counts and retries.waits:
-            self.failures[key] = failures
+            self.failures[envelope] = failures
             return self._clock() + LOOK_AGAIN
         failures += 1
         if failures >= retries.attempts or not retries.is_passing(error, own):
             return None
-        self.failures[key] = failures
+        self.failures[envelope] = failures
         return self._clock() + retries.delay_after(failures, error)
 
     def attempts_of(self, envelope: Envelope) -> str:
-        return f"{self.failures.get((envelope.id, envelope.offset), 0)} of {self._retries.attempts}"
+        return f"{self.failures.get(envelope, 0)} of {self._retries.attempts}"
 
     def decide(self, envelope: Envelope) -> None:
         """Forget the attempts of a command that is decided."""
-        self.failures.pop((envelope.id, envelope.offset), None)
+        self.failures.pop(envelope, None)
 
     # -- waiting --------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from functools import partial
 from enode_django.commanding.results import CommandResult
 from enode_django.equeue.messages import SendResult
 from enode_django.eventing.notices import Notice
+from enode_django.exceptions import TransportUnavailable
 
 logger = logging.getLogger("enode_django.commands")
 
@@ -32,8 +33,12 @@ class Wait:
 
     def take_sent(self, sending: Future[SendResult]) -> None:
         """The command was sent, or could not be: then there is nothing to be waited for. Called by the thread that has
-        sent."""
-        if not sending.cancelled() and (error := sending.exception()) is not None:
+        sent, or has closed the bus."""
+        if sending.cancelled():
+            error: BaseException | None = TransportUnavailable("the bus was closed before it was sent; send it again")
+        else:
+            error = sending.exception()
+        if error is not None:
             self._settle(partial(self.future.set_exception, error))
 
     def take_answer(self, answer: CommandResult) -> None:
@@ -42,7 +47,7 @@ class Wait:
         if self._followers is not None and answer.event_types:
             try:
                 self._awaited = sorted(self._followers(answer.event_types))
-            except Exception as error:
+            except Exception as error:  # of whoever asked: the thread that receives answers goes on
                 self._settle(partial(self.future.set_exception, error))
                 return
         self._answer = answer

@@ -17,19 +17,25 @@ THREAD_DIED = 70
 """The exit status of a process one of whose threads died (EX_SOFTWARE of sysexits.h)."""
 
 
-def start_thread(name: str, run: Callable[[], None], *, vital: bool = False) -> threading.Thread:
-    """Start a daemon thread. When a ``vital`` one raises, the whole process ends at once, loudly: a worker with a
-    silent dead thread would take commands and never answer."""
+def thread_died() -> int:
+    return THREAD_DIED
+
+
+def start_thread(
+    name: str, run: Callable[[], None], *, vital: bool = False, status: Callable[[], int] = thread_died
+) -> threading.Thread:
+    """Start a daemon thread. When a ``vital`` one raises, the whole process ends at once, loudly, with the exit
+    ``status`` that is asked for then: a worker with a silent dead thread would take commands and never answer."""
 
     def guarded() -> None:
         try:
             run()
-        except BaseException:
+        except BaseException:  # whatever ends it, SystemExit too: nobody else would hear of it
             logger.critical("thread %s died", name, exc_info=True)
             if vital:
                 for handler in logging.getLogger().handlers:
                     handler.flush()
-                os._exit(THREAD_DIED)
+                os._exit(status())
             raise
 
     thread = threading.Thread(target=guarded, name=name, daemon=True)
@@ -49,30 +55,26 @@ def join_threads(threads: list[threading.Thread], timeout: float) -> list[str]:
 
 class CallingThreads:
     """Make calls for those who wait for no longer than they have said: ``most`` at once, the others queue up. Safe for
-    threads, and after a fork: a child makes threads of its own."""
+    threads, and after a fork: a child makes threads of its own, and finds no lock that somebody held."""
 
     def __init__(self, name: str, most: int) -> None:
         self.most = most
         self._name = name
-        self._lock = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = None
-        self._pid = 0
+        self._executors: dict[int, ThreadPoolExecutor] = {}
+        """By the id of the process that made it."""
 
     def start(self, call: Callable[[], Value]) -> Future[Value]:
         """Make the call in another thread, with the caller's context variables. Does not block."""
-        executor = self._executor
-        if executor is None or self._pid != os.getpid():
-            executor = self._made()
+        pid = os.getpid()
+        executor = self._executors.get(pid)
+        if executor is None:
+            # Whoever comes second gets what the first has put there; an executor that nobody uses has no threads.
+            made = ThreadPoolExecutor(self.most, thread_name_prefix=self._name)
+            executor = self._executors.setdefault(pid, made)
         return executor.submit(contextvars.copy_context().run, call)
 
     def close(self) -> None:
-        """Begin no call any more. Those under way end by themselves."""
-        if self._executor is not None and self._pid == os.getpid():
-            self._executor.shutdown(wait=False, cancel_futures=True)
-
-    def _made(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._executor is None or self._pid != os.getpid():
-                self._executor = ThreadPoolExecutor(self.most, thread_name_prefix=self._name)
-                self._pid = os.getpid()
-            return self._executor
+        """Begin no call any more, and cancel those that queue up. Those under way end by themselves."""
+        executor = self._executors.get(os.getpid())
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)

@@ -90,8 +90,10 @@ class AggregateRoot(Declared):
     def apply(self, event: DomainEvent) -> None:
         """Let ``event`` happen: it changes the state now and is stored, as it is now, when the command is done.
 
-        Raises `ApplierNotFound`, before anything changes, for an event that no method applies, and what the method
-        raises: the command that is being handled fails then, also if its handler goes on.
+        Raises, before anything changes, `ApplierNotFound` for an event that no method applies, and `InvalidField` for
+        one that was changed since it was made, to what does not fit its fields. Raises what the method raises, and
+        `DefinitionError` if it applies another event: the command that is being handled fails then, also if its handler
+        goes on.
         """
         kind = type(event)
         applier = self._appliers.get(kind) or self._applier_of(kind)
@@ -106,6 +108,11 @@ class AggregateRoot(Declared):
         events.append(event)
         try:
             getattr(self, applier)(applied)
+            if events[-1] is not event:
+                raise DefinitionError(
+                    f"{type(self).__qualname__}.{applier}() applies another event, which would happen twice when the "
+                    "aggregate is loaded; let the method that applies the first one apply both"
+                )
         except BaseException as error:
             command = handled_command.get()
             if command is not None:

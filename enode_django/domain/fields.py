@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from enode_django.domain.defaults import MISSING, Factory, declared_defaults, made_anew
@@ -92,6 +92,19 @@ def _at(where: str, convert: Convert, value: Any) -> Any:
         raise InvalidField(f"{where}: {error}") from error
 
 
+def _each(convert: Convert, values: Iterable[Any]) -> list[Any]:
+    """Convert all; only the error of one is worth the time to say which it was."""
+    try:
+        return [*map(convert, values)]
+    except InvalidField:
+        return [_at(f"item {index}", convert, each) for index, each in enumerate(values)]
+
+
+def _all_exact(item: FieldType, values: Iterable[Any]) -> bool:
+    """Return True if no value needs a further check, nor to be decoded."""
+    return item.exact is not Checked and {*map(type, values)} <= {item.exact}
+
+
 def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
     if kind is not list and not item.hashable:
         raise UnsupportedType(f"{annotation!r} cannot be stored: its items cannot be hashed")
@@ -100,7 +113,7 @@ def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
     def check(value: Any) -> Any:
         if not isinstance(value, kind):
             raise mismatch(kind.__name__, value)
-        return kind(_at(f"item {index}", item.check, each) for index, each in enumerate(value))
+        return kind(value if _all_exact(item, value) else _each(item.check, value))
 
     def encode(value: Any) -> list[Any]:
         return [encode_item(each) for each in value] if encode_item else list(value)
@@ -108,7 +121,7 @@ def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
     def decode(value: Any) -> Any:
         if type(value) is not list:
             raise mismatch("list", value)
-        return kind(_at(f"item {index}", item.decode, each) for index, each in enumerate(value))
+        return kind(value if _all_exact(item, value) else _each(item.decode, value))
 
     copy: Convert | None = None if kind is frozenset else kind
     if copy_item is not None:
@@ -134,8 +147,10 @@ def _tuple(arguments: tuple[Any, ...]) -> FieldType:
     def check(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, tuple):
             raise mismatch("tuple", value)
+        if repeated:
+            return tuple(value if _all_exact(items[0], value) else _each(items[0].check, value))
         pairs = zip(types_for(value), value, strict=True)
-        return tuple(_at(f"item {index}", item.check, each) for index, (item, each) in enumerate(pairs))
+        return tuple([_at(f"item {index}", item.check, each) for index, (item, each) in enumerate(pairs)])
 
     def encode(value: Any) -> list[Any]:
         return [item.encode(each) if item.encode else each for item, each in zip(types_for(value), value, strict=True)]
@@ -143,8 +158,10 @@ def _tuple(arguments: tuple[Any, ...]) -> FieldType:
     def decode(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
             raise mismatch("list", value)
+        if repeated:
+            return tuple(value if _all_exact(items[0], value) else _each(items[0].decode, value))
         pairs = zip(types_for(value), value, strict=True)
-        return tuple(_at(f"item {index}", item.decode, each) for index, (item, each) in enumerate(pairs))
+        return tuple([_at(f"item {index}", item.decode, each) for index, (item, each) in enumerate(pairs)])
 
     def copy(value: Any) -> tuple[Any, ...]:
         return tuple(item.copy(each) if item.copy else each for item, each in zip(types_for(value), value, strict=True))
@@ -152,6 +169,15 @@ def _tuple(arguments: tuple[Any, ...]) -> FieldType:
     changeable = any(item.copy for item in items)
     hashable = all(item.hashable for item in items)
     return FieldType(Checked, check, encode, decode, hashable, copy if changeable else None)
+
+
+def _each_pair(convert_key: Convert, convert: Convert, values: dict[Any, Any]) -> dict[Any, Any]:
+    """As `_each`, for keys and values."""
+    try:
+        return {convert_key(key): convert(value) for key, value in values.items()}
+    except InvalidField:
+        pairs = values.items()
+        return {_at("key", convert_key, key): _at(f"[{shown(key)}]", convert, value) for key, value in pairs}
 
 
 def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
@@ -162,7 +188,9 @@ def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
     def check(value: Any) -> dict[Any, Any]:
         if not isinstance(value, dict):
             raise mismatch("dict", value)
-        return {_at("key", key.check, k): _at(f"[{shown(k)}]", item.check, v) for k, v in value.items()}
+        if _all_exact(key, value) and _all_exact(item, value.values()):
+            return dict(value)
+        return _each_pair(key.check, item.check, value)
 
     def encode(value: Any) -> dict[Any, Any]:
         if encode_key is encode_item is None:
@@ -172,7 +200,7 @@ def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
     def decode(value: Any) -> dict[Any, Any]:
         if type(value) is not dict:
             raise mismatch("dict", value)
-        return {_at("key", key.decode, k): _at(f"[{shown(k)}]", item.decode, v) for k, v in value.items()}
+        return _each_pair(key.decode, item.decode, value)
 
     def copy(value: Any) -> dict[Any, Any]:
         return {k: copy_item(v) for k, v in value.items()} if copy_item else dict(value)
@@ -228,6 +256,7 @@ class Schema:
         made = {name: made_anew(defaults[name], kind.copy) for name, kind in self.types.items()}
         self.defaults = {name: made[name] or default for name, default in defaults.items()}
         self.with_factory = tuple(name for name, default in self.defaults.items() if isinstance(default, Factory))
+        self._changeable = tuple((name, self.types[name].check) for name, _ in self.copies)
         self._checks = tuple((name, kind.exact, kind.check) for name, kind in self.types.items())
         self._encoders = tuple((name, kind.encode) for name, kind in self.types.items() if kind.encode)
         self._decoders = tuple((name, kind.exact, kind.decode) for name, kind in self.types.items())
@@ -249,6 +278,15 @@ class Schema:
                     raise self._invalid(name, error) from error
                 if normal is not value:
                     values[name] = normal
+
+    def check_changeable(self, values: dict[str, Any]) -> None:
+        """Check the fields whose values can be changed once more, and put values in their place that nobody else has;
+        raises `InvalidField`."""
+        for name, check in self._changeable:
+            try:
+                values[name] = check(values[name])
+            except InvalidField as error:
+                raise self._invalid(name, error) from error
 
     def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
         copy = dict(values)

@@ -126,14 +126,15 @@ class DomainEvent(Message):
 
     def seal(self) -> Self:
         """Fix what will be stored. Returns an event for the applier, which may keep and change what that one holds:
-        another one if anything in this one can be changed."""
+        another one if anything in this one can be changed. Raises `InvalidField` if it was, to what does not fit."""
         schema = self._schema or self.schema()
         if not schema.copies:
             return self
-        values = self.__dict__
         copy = object.__new__(type(self))
-        copy.__dict__.update(schema.copied(values))
-        values["_plain"] = schema.encode(values)
+        values = copy.__dict__
+        values.update(self.__dict__)
+        schema.check_changeable(values)
+        self.__dict__["_plain"] = schema.encode(values)
         return copy
 
     def to_store(self) -> dict[str, Any]:

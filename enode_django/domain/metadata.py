@@ -57,6 +57,12 @@ def current_metadata() -> Metadata:
     return ambient() if callable(ambient) else ambient
 
 
+def known_metadata() -> Metadata | None:
+    """Return the ambient metadata if they are known without asking for them: that may take a query."""
+    ambient = _ambient.get()
+    return None if callable(ambient) else ambient
+
+
 def known_correlation_id() -> str | None:
     """That of the ambient metadata, if it is known without asking for them: that may take a query."""
     correlation_id: str | None = getattr(_ambient.get(), "correlation_id", None)

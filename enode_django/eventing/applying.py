@@ -175,7 +175,7 @@ class RowApplier(Applier):
             self.in_flight.step()
             try:
                 row = changed_row(self._model, id, row, self._followed.of(record))
-            except Exception as error:
+            except Exception as error:  # handlers are application code
                 # The row in memory may be half changed; what was handled before comes with the next try, alone.
                 return Progress(changes.positions[id], failure_of(record, error))
             version = record.version or 0
@@ -306,7 +306,7 @@ class TransactionApplier(Applier):
         try:
             with self._inserts.wait():
                 yield
-        except Exception as error:
+        except Exception as error:  # of handlers inside, or of a row that waited
             if isinstance(error, _HandlerFailed) or is_transient(error):
                 raise
             raise _HandlerFailed from error
@@ -322,7 +322,7 @@ class TransactionApplier(Applier):
                             handler(event)
                     # A handler may have swallowed an error after which its writes will be rolled back, silently.
                     connections[self.alias].validate_no_broken_transaction()
-        except Exception as error:
+        except Exception as error:  # handlers are application code
             if record is None:
                 raise
             failure = failure_of(record, error)

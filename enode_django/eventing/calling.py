@@ -74,14 +74,14 @@ class CallingApplier(Applier):
             self.in_flight.step()
             try:
                 calls.run(self._followed.of(record))
-            except Exception as error:
+            except Exception as error:  # handlers are application code: the aggregate has failed, nobody else
                 return calls.failed(version, record, error)
             version = record.version or 0
         for record in work.refusals.values():
             self.in_flight.step()
             try:
                 self._call_refusal(record, calls)
-            except Exception as error:
+            except Exception as error:  # handlers are application code: the aggregate has failed, nobody else
                 return calls.failed(version, record, error)
         return reached(work, version, streams, portion)
 

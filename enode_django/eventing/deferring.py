@@ -95,7 +95,7 @@ class WaitingInserts(StatementsWait):
             with transaction.mark_for_rollback_on_error(using=self._connection.alias):
                 for table, rows in waiting.items():
                     table.insert(rows, self._connection)
-        except Exception as error:
+        except Exception as error:  # of the database, or of adapting a value: a handler may swallow it
             self.failed = self.failed or error
             raise
 

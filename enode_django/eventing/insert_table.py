@@ -12,7 +12,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from enode_django.eventing.row_columns import Column, columns_of
 
 DO_INSERT: Any = models.Model._do_insert  # type: ignore[attr-defined]
-"""Django's own, whatever is put in its place for a model."""
+"""Django's own, whatever is put in its place for a model.
+
+It is private, and there is no public place for what is done here. A signal cannot keep a row from being inserted. A
+wrapper of statements (``connection.execute_wrapper``) can, but not return the key that Django then fetches from the
+cursor. A manager or a ``save()`` would have to be in the classes of the project, and a database backend in its
+settings. So the signature is compared (`deferring.is_hook_known`): where it is another one, rows are inserted at once.
+"""
 
 _PRE_SAVES = {field.pre_save for field in (models.Field, models.DateField, models.DateTimeField, models.TimeField)}
 """Others may do what must not be done twice, if it turns out that a row cannot wait."""

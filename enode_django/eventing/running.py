@@ -70,7 +70,7 @@ class Runner:
             token = running_subscriber.set(self.subscriber.name)
             try:
                 return call()
-            except Exception as error:
+            except Exception as error:  # of the databases, or a bug; told apart below
                 if not is_transient(error):
                     raise
                 raise SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}") from error

@@ -66,7 +66,7 @@ def _make(maker: SnapshotMaker, snapshots: SnapshotStore, some: list[tuple[Due, 
     for due, head in some:
         try:
             snapshot = None if due.failure else maker.make(due.aggregate_root_id, head)
-        except Exception as error:
+        except Exception as error:  # appliers are application code; the others are made all the same
             if is_transient(error):
                 raise
             told.append(due._replace(failure=failure_text(error)))
@@ -113,7 +113,7 @@ def _problem(store: EventStore, cls: type[AggregateRoot], stored: Snapshot) -> s
         if last.command_id != read.command_id:
             return f"the store has another history: version {version} by command {last.command_id!r}"
         found = differences(kept, replayed)
-    except Exception as error:
+    except Exception as error:  # appliers are application code, and so is comparing values
         if is_transient(error):
             raise
         return f"it cannot be replayed: {failure_text(error)}"

@@ -100,7 +100,7 @@ def outcome_of(make: Callable[[], Snapshot | None]) -> Outcome:
     """Return what the call returns or raises. A transient error is raised again."""
     try:
         return make()
-    except Exception as error:
+    except Exception as error:  # policies and appliers are application code
         if is_transient(error):
             raise
         return error

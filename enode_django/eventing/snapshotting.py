@@ -75,7 +75,7 @@ class SnapshotApplier(Applier):
                 snapshot = self._maker.make(work.aggregate_root_id, work.until)
                 if snapshot is not None:
                     made.append(snapshot)
-        except Exception as error:
+        except Exception as error:  # policies and appliers are application code
             if is_transient(error):
                 raise
             # Always at the same place, however many versions come meanwhile, so that it counts as the same failure.

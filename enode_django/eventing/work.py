@@ -189,7 +189,7 @@ class FollowedEvents:
                     followed.append((restore(fields, stamp, index), handlers))
             except EnodeError:
                 raise
-            except Exception as error:
+            except Exception as error:  # upcasters and fields are application code
                 raise MalformedMessage(f"an event cannot be made of {shown(stored_event)}: {error}") from error
         return followed
 

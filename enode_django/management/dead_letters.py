@@ -114,10 +114,16 @@ def _message(letter: DeadLetter) -> bytes:
     """Return the message to be sent. A sender who was told that the command failed was told so for good, so the message
     gets another id then."""
     body = bytes(letter.body)
-    if letter.is_answered:
+    if _is_told(letter):
         with suppress(EnodeError):  # what is no command is sent as it is: to workers that can read it by now
             return as_new_command(body, str(uuid.uuid5(_NAMESPACE, f"{letter.key}/{letter.attempts}")))
     return body
+
+
+def _is_told(letter: Any) -> bool:
+    """Return True if the sender was told that the command failed. Nobody was if it is stored: its worker noted that it
+    would tell, and lost the queue before it could."""
+    return letter.is_answered and not letter.is_stored
 
 
 def _by_key(name: str) -> Q:

@@ -107,7 +107,7 @@ class ContextChildren:
         try:
             with stop_signals_blocked():
                 process.start()
-        except BaseException:
+        except BaseException:  # a signal handler may raise, too
             ours.close()  # a child that lives though its start has failed ends with it
             raise
         finally:

@@ -20,6 +20,7 @@ from enode_django.eventing.in_flight import is_of_a_sweep
 from enode_django.processors.burials import Burials
 from enode_django.processors.children import UNKNOWN_STATUS, Children
 from enode_django.processors.control import Beat, Role, Stop, receive, send
+from enode_django.processors.endings import is_nobodys_fault
 from enode_django.processors.statistics import add_reports, without_momentary
 from enode_django.processors.suspicion import Hand, Overdue, Patience, Seat, ended_well, found_with, hands_of
 from enode_django.processors.worker import WorkerOptions, worker_job, worker_name
@@ -228,6 +229,8 @@ class Crew:
         del self._workers[number]
         self._past = add_reports([self._past, without_momentary(worker.report)])
         status = worker.process.exitcode
+        if is_nobodys_fault(status):
+            worker.notes = [0] * len(worker.notes)
         worker.close()
         return status
 

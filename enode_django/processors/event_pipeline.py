@@ -33,6 +33,7 @@ from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.messages import decode_published
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, Shard
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import (
     EnodeError,
     MalformedMessage,
@@ -40,6 +41,7 @@ from enode_django.exceptions import (
     SubscriberUnavailable,
     TransportUnavailable,
 )
+from enode_django.processors.endings import handler_died
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import start_worker_thread
@@ -226,7 +228,7 @@ class Following:
         alias = self._subscriber.database
         try:
             return ended + end_sessions(alias, owner)
-        except Exception as error:
+        except DATABASE_ERRORS as error:
             if not is_transient(error):
                 raise
             raise SubscriberUnavailable(f"the database {alias!r} of {self.name} cannot be asked: {error}") from error
@@ -319,7 +321,8 @@ class EventPipeline:
 
     def start(self) -> None:
         self._threads = [
-            start_worker_thread(f"enode-follow-{following.name}", following.run) for following in self._followings
+            start_worker_thread(f"enode-follow-{following.name}", following.run, handler_died)
+            for following in self._followings
         ]
         self._keeping = [
             start_worker_thread(name, partial(self._run_keeper, keeper)) for name, keeper in self._keepers.items()

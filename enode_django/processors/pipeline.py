@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from enode_django.commanding import flow
-from enode_django.commanding.burying import answered_keys, crashed_among, kept_and_answered, letters_of
+from enode_django.commanding.burying import crashed_among, keep_crashed, kept_and_answered
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished, Note, Recovery
 from enode_django.commanding.intake import Intake, Received
@@ -60,7 +60,7 @@ from enode_django.processors.mail import (
 )
 from enode_django.processors.measuring import BatchMeter
 from enode_django.processors.statistics import Statistics
-from enode_django.processors.threads import PULL_WAIT, start_worker_thread
+from enode_django.processors.threads import PULL_WAIT, start_noting_thread, start_worker_thread
 from enode_django.runtime import make_dead_letters, make_producer, make_retries, make_snapshots, make_states
 from enode_django.snapshots.writing_behind import WriteBehind
 from enode_django.tracing import current_tracing
@@ -149,6 +149,7 @@ class Pipeline:
         states = make_states()
         self._states = WriteBehind(states) if states is not None else None
         self._persist = CountedWaits()
+        self._notes = notes
         self._processors = self._make_processors(notes)
         statistics.gauges["cached_aggregates"] = lambda: self.cached_aggregates
         statistics.gauges["unfinished"] = lambda: self.consumer.unfinished
@@ -184,16 +185,15 @@ class Pipeline:
     def start(self) -> None:
         runs: list[tuple[str, Callable[[], None]]] = [("enode-publisher", self._run_publisher)]
         runs += [(box.name, partial(self._run_event_mailbox, box)) for box in self._events]
-        runs += [
-            (box.name, partial(self._run_command_mailbox, box, processor))
-            for box, processor in zip(self._commands, self._processors, strict=True)
-        ]
         runs += [("enode-puller", self._run_puller)]
         runs += [(name, partial(self._run_keeper, keeper)) for name, keeper in self._keepers.items()]
         runs += [("enode-pruner", partial(self._run_keeper, self._pruner))]
         if self._states is not None:
             runs += [(self._states.name, self._states.run)]
         self._threads = [start_worker_thread(name, run) for name, run in runs]
+        for box, processor, note in zip(self._commands, self._processors, self._notes, strict=True):
+            run = partial(self._run_command_mailbox, box, processor)
+            self._threads.append(start_noting_thread(box.name, run, note))
 
     # -- called by the main thread --------------------------------------------------------------------------------
 
@@ -444,7 +444,7 @@ class Pipeline:
         if flow.is_told():
             flow.tell_committed(committed, time.perf_counter() - clock)
         if crashed := crashed_among(committed.finished):
-            until_it_works(partial(letters.keep, letters_of(crashed), answered_keys(crashed)))
+            keep_crashed(letters, crashed, until_it_works)
         if committed.finished:
             batch.room.take(committer.found_bytes)
             self._finished.post(Sized(committed.finished, batch.size + committer.found_bytes, batch.room))

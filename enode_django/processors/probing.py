@@ -123,7 +123,7 @@ class ProbeServer:
             return Page(b"only GET and HEAD\n", HTTPStatus.METHOD_NOT_ALLOWED)
         try:
             return make()
-        except Exception:
+        except Exception:  # whoever probes gets an answer whatever a page does
             logger.exception("the page %s cannot be made", path)
             return Page(b"it cannot be made; see the log\n", HTTPStatus.INTERNAL_SERVER_ERROR)
 

@@ -146,7 +146,7 @@ class TemplateChildren:
             socket.send_fds(self._socket, [_packed(job)], [theirs.fileno(), memory, theirs_of_status.fileno()])
             theirs_of_status.close()  # else the end of the template could not be seen
             process = ForkedChild(status)
-        except BaseException:
+        except BaseException:  # a signal handler may raise, too
             ours.close()  # a child that lives though its start has failed ends with it
             status.close()
             raise
@@ -274,7 +274,7 @@ def _start(job: Job, received: list[int], not_for_it: list[int]) -> list[_Runnin
             target=_be_child, args=(job, connection, memory, [*not_for_it, writable]), name=job.name, daemon=True
         )
         process.start()
-    except Exception:
+    except Exception:  # a module of the project is broken, or the system refuses: the supervisor is told
         logger.exception("%s cannot be forked", job.name)
         status.close()
         return []

@@ -8,15 +8,23 @@ from functools import partial
 
 from django.db import connections
 
-from enode_django.concurrency.threads import start_thread
+from enode_django.concurrency.threads import start_thread, thread_died
+from enode_django.processors.endings import Note, status_of_death
 
 PULL_WAIT = 0.2
 """Seconds between looks at what nobody is woken for: room for more commands, delayed ones, a committed offset."""
 
 
-def start_worker_thread(name: str, run: Callable[[], None]) -> threading.Thread:
-    """When ``run`` raises, the process ends; when it returns, the thread's connections are closed."""
-    return start_thread(name, partial(_then_disconnect, run), vital=True)
+def start_worker_thread(
+    name: str, run: Callable[[], None], status: Callable[[], int] = thread_died
+) -> threading.Thread:
+    """When ``run`` raises, the process ends with this status; when it returns, the thread's connections are closed."""
+    return start_thread(name, partial(_then_disconnect, run), vital=True, status=status)
+
+
+def start_noting_thread(name: str, run: Callable[[], None], note: Note) -> threading.Thread:
+    """As `start_worker_thread`; the status says whether the thread was handling what it has noted."""
+    return start_worker_thread(name, run, partial(status_of_death, note))
 
 
 def _then_disconnect(run: Callable[[], None]) -> None:

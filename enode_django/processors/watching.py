@@ -73,7 +73,7 @@ class Watch(Generic[Answer]):
         try:
             heal_connections()
             call()
-        except Exception as error:
+        except Exception as error:  # its thread goes on, and says once what it was
             self.answer = None
             if not self._fails:
                 logger.warning("%s: %s; trying again every %g s", self.name, error, self._interval)

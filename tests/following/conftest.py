@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 if TYPE_CHECKING:  # models can be imported when Django is set up, which is later than this module is
+    from tests.following.deferred import Run, Script
     from tests.following.domain import Behaviour
     from tests.following.harness import Harness
+    from tests.following.lines import Lines
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +44,39 @@ def harness(transactional_db: None, following_tables: None, behaviour: Behaviour
     for model in MODELS:
         model._base_manager.all().delete()
     return Harness()
+
+
+@pytest.fixture(scope="session")
+def line_tables(following_tables: None, django_db_blocker: DjangoDbBlocker) -> None:
+    from tests.following.lines import WAITING
+
+    with django_db_blocker.unblock(), connection.schema_editor() as editor:
+        for model in WAITING:
+            editor.create_model(model)
+
+
+@pytest.fixture
+def run(harness: Harness, line_tables: None) -> Iterator[Run]:
+    """Let one handler see an event of each of these aggregates, in one batch; returns what failed, by aggregate."""
+    from enode_django.eventing.registry import subscribers
+    from tests.following import lines
+    from tests.following.domain import Added
+
+    def empty() -> None:
+        for model in reversed(lines.WAITING):
+            model._base_manager.all().delete()
+
+    def run(script: Script, *ids: str, projection: type[Lines] = lines.Lines) -> dict[str, str]:
+        subscriber: Any = subscribers.instance(projection)
+        subscriber.script = script
+        ids = ids or ("a", "b", "c")
+        follower = harness.follower(subscriber, attempts=1)
+        harness.deliver(follower, [record for id in ids for record in harness.stored(id, Added(amount=5))])
+        failed = {parked.aggregate_root_id: parked.error for parked in harness.parked(subscriber.name)}
+        for id in ids:
+            assert harness.checkpoint(subscriber.name, id) == (0 if id in failed else 1)
+        return failed
+
+    empty()
+    yield run
+    empty()

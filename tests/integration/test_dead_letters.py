@@ -182,6 +182,17 @@ def test_letter_of_a_command_that_is_stored_by_now_says_so_and_sending_it_again_
     assert counted(crashed.aggregate_root_id) == 2, "only the count before this was added"
 
 
+def test_letter_of_a_stored_command_is_sent_under_its_own_id_though_it_counts_as_answered(
+    running: Processors, crashed: CountWhenMended
+) -> None:
+    """A worker noted that it would answer a copy of the command, lost the queue, and the next worker stored it."""
+    send_command(crashed)
+    assert counted(crashed.aggregate_root_id) == 1
+    DeadLetter.objects.filter(command_id=crashed.id).update(is_answered=True)
+    assert requeue(running.transport, Choice([crashed.id])) == 1
+    assert counted(crashed.aggregate_root_id) == 2, "only the count before this was added"
+
+
 def test_letters_that_nobody_settles_are_deleted_after_a_time(running: Processors, note: str) -> None:
     command = RaiseInHandler(aggregate_root_id=note)
     send_command(command)

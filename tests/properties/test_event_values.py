@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from enode_django.domain.fields import field_type
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import InvalidField
 from enode_django.serialization.codec import decode_events, encode_stream
 from tests.properties.test_codec import typed_values
 from tests.races.harness import Worker
@@ -184,10 +186,11 @@ def test_a_copy_and_what_is_stored_share_nothing_that_can_be_changed(typed_value
     kind = field_type(annotation)
     checked = kind.check(value)
     copied = kind.copy(checked) if kind.copy else checked
+    checked_again = kind.check(checked) if kind.copy else checked
     plain = kind.encode(checked) if kind.encode else checked
-    assert copied == checked
-    assert type(copied) is type(checked)
-    parts = [{id(part) for part in mutable(one)} for one in (checked, copied, plain)]
+    assert copied == checked == checked_again
+    assert type(copied) is type(checked) is type(checked_again)
+    parts = [{id(part) for part in mutable(one)} for one in (checked, copied, plain, checked_again)]
     assert len(set().union(*parts)) == sum(map(len, parts))
     assert bool(parts[0]) <= (kind.copy is not None)
 
@@ -203,6 +206,30 @@ def test_an_event_shows_what_it_held_when_it_was_applied() -> None:
     stored = decode_events(encode_stream([event]), event._stamp)
     assert stored == [held(2)]
     assert "by its maker" not in holder.texts
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda event: event.texts.append(1),
+        lambda event: event.amounts.update(b=1.5),
+        lambda event: event.rows.append(["a"]),
+        lambda event: event.pair[0].append("a"),
+        lambda event: event.box.names.append(None),
+        lambda event: event.boxes[0].inner["b"].append("c"),
+    ],
+)
+def test_an_event_that_was_changed_to_what_does_not_fit_is_refused_before_anything_changes(
+    spoil: Callable[[Held], None],
+) -> None:
+    """It could be stored, but never read again."""
+    holder, event = Holder("x"), held(1)
+    spoil(event)
+    before = state(holder)
+    with pytest.raises(InvalidField, match=r"Held\.\w+: .*expected"):
+        holder.apply(event)
+    assert (holder.uncommitted_events, state(holder)) == ((), before)
+    assert not event.is_stamped
 
 
 def test_a_default_that_can_be_changed_is_nobodys_own() -> None:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from enode_django.commanding.burying import answered_keys, crashed_among, letters_of
 from enode_django.commanding.entries import EntryKind
 from enode_django.commanding.results import CommandStatus, Crash
 from enode_django.domain.messages import Command
 from enode_django.eventing.publisher import answer_of
+from enode_django.eventstore.dead_letters import key_of
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, AddSoftly, AddWithin, Create, FailUnless, SetTotal
 from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole, commands_stored
@@ -155,6 +157,42 @@ def test_what_an_exception_ended_while_nobody_waited_is_decided_anew_once_it_is_
     assert worker.finished[-1].record is not None  # handled, and this time it did not fail
     assert_history_is_whole(store, "x")
     assert worker.in_flight == 0
+
+
+@pytest.mark.parametrize("told", [0, 1], ids=["the first", "the copy"])
+def test_a_crash_that_one_of_two_copies_is_answered_with_is_final(
+    store: MemoryEventStore, worker: Worker, told: int
+) -> None:
+    """It is the same whether the sender of the first or of the copy waits: no other copy is decided anew."""
+
+    def send(total: int, reply_to: str = "") -> None:
+        for envelope in worker.send(FailUnless(aggregate_root_id="x", id="c", total=total)):
+            envelope.reply_to = reply_to
+
+    for number in range(2):
+        send(-1, "inbox" if number == told else "")
+    worker.settle()
+    send(0, "inbox")
+    send(0)
+    worker.settle()
+    finished = [one for one in worker.finished if one.envelope.id == "c"]
+    assert [one.result for one in finished] == [finished[told].result] * 4
+    assert [letter.is_answered for letter in letters_of(crashed_among(finished))] == [False] * told
+    assert {*answered_keys(crashed_among(finished))} == {key_of("c", "x", b"")}
+    assert commands_stored(store, "x")[1:] == []
+    assert worker.in_flight == 0
+
+
+def test_a_sender_that_is_told_of_its_own_mistake_is_noted_in_the_letter_of_an_earlier_copy(worker: Worker) -> None:
+    """Else the letter would be sent again under the same id, and the queue would only repeat the answer."""
+    command = Add(aggregate_root_id="missing", id="c")
+    for reply_to in ("", "inbox"):
+        for envelope in worker.send(command):
+            envelope.reply_to = reply_to
+        worker.settle()
+    unanswered, told = (crashed_among([one]) for one in worker.finished if one.envelope.id == "c")
+    assert ([letter.is_answered for letter in letters_of(unanswered)], answered_keys(unanswered)) == ([False], [])
+    assert (letters_of(told), answered_keys(told)) == ([], [key_of("c", "missing", b"")])
 
 
 def test_same_command_id_on_two_aggregates_is_two_commands(store: MemoryEventStore, worker: Worker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from math import inf
 from threading import Lock
 from typing import Any, SupportsIndex
 
@@ -17,11 +18,12 @@ from enode_django.commanding.results import CommandStatus
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command
+from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import Retry, StoreUnavailable
 from tests.races.counting import Add, Counter, Create, handlers
-from tests.races.harness import Worker, assert_history_is_whole, commands_stored, versions
+from tests.races.harness import Worker, assert_history_is_whole, commands_stored, envelope, versions
 
 ATTEMPTS, DELAY = 3, 1.0
 RETRIES = HandlerRetries(ATTEMPTS, DELAY, (ConnectionError,))
@@ -101,6 +103,20 @@ def test_a_command_is_handled_again_after_an_error_that_passes() -> None:
     assert_history_is_whole(trying.store, "x")
 
 
+def test_attempts_of_the_same_command_id_on_another_aggregate_are_counted_apart() -> None:
+    """Both may lie at the same offset of their queues."""
+    trying = Trying()
+    trying.send("t", *[raises(ConnectionError())] * 4, raises(None), raises(None))
+    other = OffsetWindow("commands", 1, epoch=1, committed=0, deadline=inf)
+    offset = trying.worker.envelopes[-1].offset
+    other.add([offset])
+    trying.worker.envelopes.append(envelope(Try(aggregate_root_id="y", id="t"), other, offset))
+    trying.worker.settle()
+    for _ in range(ATTEMPTS):
+        trying.wait(2 * DELAY)
+    assert commands_stored(trying.store, "x")[1:] == commands_stored(trying.store, "y")[1:] == ["t"]
+
+
 def test_retry_says_after_how_many_seconds() -> None:
     trying = Trying()
     trying.send("t", *fails(Retry(after=7.5)))
@@ -113,7 +129,7 @@ def test_retry_says_after_how_many_seconds() -> None:
     assert trying.worker.processor.pause is None
 
 
-@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), "soon", True])
+@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e10, 2**70, "soon", True])
 def test_retry_refuses_what_is_no_number_of_seconds(after: Any) -> None:
     with pytest.raises(ValueError, match="number of seconds"):
         Retry(after=after)

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.test import override_settings
 
-from enode_django import aexecute_command, execute_command, send_command, send_commands
+from enode_django import Metadata, aexecute_command, asend_command, execute_command, send_command, send_commands
 from enode_django.commanding.bus import QueueCommandBus
+from enode_django.domain.metadata import ambient_metadata
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
 from enode_django.exceptions import CommandTimeout, InvalidField, TransportUnavailable
 from enode_django.runtime import use_bus
+from enode_django.serialization.codec import decode_command, decode_metadata
 from tests.races.counting import Add
 
 
@@ -51,6 +56,57 @@ def test_a_command_is_sent_up_to_three_times(failures: int, stored: int) -> None
     with use_bus(bus_on(transport)):
         send_command(Add(aggregate_root_id="x"))
     assert transport.stored == stored
+
+
+class Asked:
+    """Metadata that have to be asked for, as those of a request are. Notes the threads that ask."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self) -> Metadata:
+        self.threads.append(threading.current_thread())
+        return Metadata(user="7")
+
+
+def test_a_request_is_asked_for_its_user_in_its_own_thread() -> None:
+    """The database may be asked then, over the connection of the thread: the request closes its own only."""
+    source, transport = Asked(), Shaky()
+    with use_bus(bus_on(transport)), ambient_metadata(source):
+        send_command(Add(aggregate_root_id="x"))
+        with pytest.raises(CommandTimeout):
+            execute_command(Add(aggregate_root_id="x"), timeout=0.05)
+    assert source.threads == [threading.current_thread()] * 2
+    wait_until_stored(transport, 2)
+    assert users(transport) == ["7", "7"]
+
+
+def test_a_request_of_asynchronous_code_is_asked_in_the_thread_of_synchronous_code() -> None:
+    source, transport = Asked(), Shaky()
+
+    async def send_and_execute() -> threading.Thread:
+        await asend_command(Add(aggregate_root_id="x"))
+        with pytest.raises(CommandTimeout):
+            await aexecute_command(Add(aggregate_root_id="x"), timeout=0.05)
+        return await sync_to_async(threading.current_thread)()
+
+    with use_bus(bus_on(transport)), ambient_metadata(source):
+        thread = asyncio.run(send_and_execute())
+    assert source.threads == [thread] * 2
+    wait_until_stored(transport, 2)
+    assert users(transport) == ["7", "7"]
+
+
+def wait_until_stored(transport: Shaky, number: int) -> None:
+    deadline = time.monotonic() + 60.0
+    while transport.stored < number:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def users(transport: Shaky) -> list[str | None]:
+    (batch,) = transport.pull("commands", {0: 0}, limit=10, wait=0)
+    return [decode_metadata(decode_command(body).metadata).user for body in batch.bodies]
 
 
 def test_after_three_tries_the_sender_is_told_to_try_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -183,6 +184,33 @@ def test_a_forked_child_sends_by_threads_of_its_own() -> None:
     if child == 0:
         os._exit(0 if threads.start(os.getpid).result(SOON) == os.getpid() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    threads.close()
+
+
+def test_a_child_that_is_forked_while_another_thread_begins_to_send_finds_no_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begins, let_go = threading.Event(), threading.Event()
+
+    class Slow(ThreadPoolExecutor):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            if os.getpid() == parent:
+                begins.set()
+                let_go.wait(SOON)
+            super().__init__(*arguments, **options)
+
+    parent, threads = os.getpid(), CallingThreads("test", 1)
+    monkeypatch.setattr("enode_django.concurrency.threads.ThreadPoolExecutor", Slow)
+    with ThreadPoolExecutor(1) as others:
+        first = others.submit(lambda: threads.start(os.getpid).result(SOON))
+        assert begins.wait(SOON)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # kills a child that waits for a lock
+            os._exit(0 if threads.start(os.getpid).result(SOON) == os.getpid() else 1)
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        let_go.set()
+        assert (ended, first.result(SOON)) == (0, parent)
     threads.close()
 
 

@@ -15,7 +15,7 @@ from enode_django.commanding.addresses import notice_address
 from enode_django.commanding.waiting import Wait
 from enode_django.equeue.messages import SendResult
 from enode_django.eventing.notices import Notice
-from enode_django.exceptions import CommandTimeout
+from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.serialization.codec import WireCommand
 from tests.races.counting import Add
 from tests.unit.commanding.desk import BOTH, SOON, Desk, both
@@ -108,6 +108,15 @@ def test_error_in_finding_the_followers_reaches_the_sender(desk: Desk) -> None:
         asked.result(SOON)
     desk.settle()  # the receiving thread lives
     assert desk.remembered == 0
+
+
+def test_who_waits_is_told_at_once_of_a_send_that_was_cancelled() -> None:
+    """So it is when the bus is closed while other sends keep all its threads."""
+    wait, sending = Wait(), Future[SendResult]()
+    sending.add_done_callback(wait.take_sent)
+    sending.cancel()
+    with pytest.raises(TransportUnavailable, match="closed before it was sent"):
+        wait.future.result(0)
 
 
 # -- running out of time ----------------------------------------------------------------------------------------------

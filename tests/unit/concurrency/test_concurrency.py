@@ -183,3 +183,8 @@ def test_a_vital_thread_that_dies_ends_its_process_loudly(error: str) -> None:
     assert done.returncode == THREAD_DIED
     assert "thread the-vital-one died" in done.stderr
     assert "because" in done.stderr
+
+
+def test_a_vital_thread_says_with_which_status_its_process_ends() -> None:
+    code = DIES.format(error="ValueError('because')").replace("vital=True", "vital=True, status=lambda: 77")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=240, check=False).returncode == 77

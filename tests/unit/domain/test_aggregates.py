@@ -119,6 +119,21 @@ def test_event_is_applied_once() -> None:
     assert tree.height == 1
 
 
+class Vine(Tree):
+    """Its applier does what only a method of the domain may do."""
+
+    type_name = "unit.Vine"
+
+    def _named(self, event: Named) -> None:
+        self.apply(Grown(by=3))
+
+
+def test_an_applier_that_applies_another_event_is_refused() -> None:
+    """When the aggregate is loaded, the other event would be applied by that method, and then once more."""
+    with pytest.raises(DefinitionError, match=r"Vine\._named\(\) applies another event"):
+        Vine("v").apply(Named(name="climbing"))
+
+
 def test_history_must_join() -> None:
     tree = Tree.rebuild("t", [(1, [Grown()]), (2, [Grown(), Named(name="x")])])
     assert (tree.version, tree.height) == (2, 2)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -51,6 +51,32 @@ def test_the_last_word_of_a_worker_counts(turn: Callable[[Crew], object]) -> Non
     turn(crew)
     assert crew.workers == []
     assert crew.reports() == [{"finished": 7}]
+
+
+class Buries(MemoryTransport):
+    """Notes what it is told of the dead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deaths: list[list[tuple[int, int]]] = []
+
+    def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]] = ()) -> None:
+        self.deaths.append(list(deaths))
+
+
+@pytest.mark.parametrize(("status", "deaths"), [(70, []), (71, [(3, 41)]), (-9, [(3, 41)]), (0, [(3, 41)])])
+def test_a_command_counts_as_cause_of_an_end_unless_a_thread_died_that_handled_none(
+    status: int, deaths: list[tuple[int, int]]
+) -> None:
+    transport = Buries()
+    transport.create_topic("commands", 1)
+    plan = Plan(Role.COMMAND, 1, "commands", 1, ["g"])
+    crew = Crew(Conf(), plan, transport, children=ContextChildren(), supervisor="s", verbosity=0)
+    worker: Any = ending_worker()
+    worker.process.exitcode, worker.notes = status, [position_of(3, 41)]
+    crew._workers[0] = worker
+    crew.look()
+    assert transport.deaths == [deaths]
 
 
 class FailingChildren:

@@ -9,6 +9,7 @@ import pytest
 import enode_django
 from enode_django import CommandContext, command_handler
 from enode_django.conf import Conf
+from enode_django.equeue.portions import PORTION_BYTES
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.buckets import select_queue
@@ -26,6 +27,7 @@ from tests.unit.processors.test_shard_away import Halves
 
 class Break(enode_django.Command):
     type_name = "letters.Break"
+    text: str = ""
 
 
 @command_handler(Break)
@@ -33,7 +35,18 @@ def break_it(command: Break, context: CommandContext) -> None:
     raise RuntimeError("it breaks")
 
 
-class Away(MemoryDeadLetters):
+class Counting(MemoryDeadLetters):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[int] = []
+        """Bytes of the messages that each call was given."""
+
+    def keep(self, letters: Sequence[DeadLetter], answered: Sequence[str] = ()) -> None:
+        self.written.append(sum(len(letter.body) for letter in letters))
+        super().keep(letters, answered)
+
+
+class Away(Counting):
     """Cannot be written to until it ``is_back``."""
 
     is_back = False
@@ -50,7 +63,7 @@ class Running:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.transport = MemoryTransport()
         self.transport.create_topic("commands", 2)
-        self.letters = [Away(), MemoryDeadLetters()]
+        self.letters = [Away(), Counting()]
         monkeypatch.setattr("enode_django.processors.pipeline.make_dead_letters", lambda store: self.letters)
         self.statistics = Statistics()
         store = ShardedEventStore([MemoryEventStore(), MemoryEventStore()], Halves())
@@ -98,3 +111,13 @@ def test_what_is_no_command_is_kept_in_the_first_shard(running: Running) -> None
     wait_for(lambda: running.committed == 1)
     (letter,) = running.letters[0].kept.values()
     assert (letter.body, letter.command_id, letter.is_answered) == (b"garbage", "", False)
+
+
+def test_letters_of_large_commands_are_written_in_portions(running: Running) -> None:
+    size, number = PORTION_BYTES // 3, 5
+    bodies = [encode_command(Break(aggregate_root_id=id_in(1), text="x" * size), b"") for _ in range(number)]
+    Producer(running.transport, selector=select_queue).send_all("commands", [(id_in(1), body) for body in bodies])
+    wait_for(lambda: running.committed == number)
+    assert len(running.kept(1)) == number
+    assert max(running.letters[1].written) <= PORTION_BYTES
+    assert sum(running.letters[1].written) >= number * size
