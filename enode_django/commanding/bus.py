@@ -126,14 +126,18 @@ class QueueCommandBus:
     def _store(self, messages: Sequence[tuple[str, bytes]], deadline: float) -> list[SendResult]:
         """Store the messages, in up to `SEND_TRIES` tries, none of which begins after the deadline. Raises
         `TransportUnavailable`."""
-        for delay in islice(delays(), SEND_TRIES - 1):
-            try:
-                return self._producer.send_batch(self._topic, messages)
-            except TransportUnavailable:
-                if time.monotonic() + delay >= deadline:
-                    raise
-                time.sleep(delay)
-        return self._producer.send_batch(self._topic, messages)
+
+        def persist(call: Callable[[], None], /) -> None:
+            for delay in islice(delays(), SEND_TRIES - 1):
+                try:
+                    return call()
+                except TransportUnavailable:
+                    if time.monotonic() + delay >= deadline:
+                        raise
+                    time.sleep(delay)
+            call()
+
+        return self._producer.send_batch(self._topic, messages, persist=persist)
 
     def _ask(self, command: Command, handling: bool, expected_version: int | None, deadline: float) -> SendResult:
         reply_to = reply_address(self._replies.address, handling=handling)

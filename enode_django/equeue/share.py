@@ -14,7 +14,7 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.retrying import Failed, Message, decode
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.worklist import Task, Worklist
-from enode_django.exceptions import MalformedMessage
+from enode_django.exceptions import MalformedMessage, PartlyUnavailable
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -187,7 +187,11 @@ class Share:
 
     def beat(self) -> None:
         if self.prepared:
-            self._queues.renew()  # first: it must not wait for an answer that is late
+            try:
+                self._queues.renew()  # first: it must not wait for an answer that is late
+            except PartlyUnavailable:
+                self._queues.join()
+                raise
             self._queues.join()
 
     def renew(self) -> None:

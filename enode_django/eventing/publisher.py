@@ -16,7 +16,7 @@ from enode_django.equeue.portions import PORTION_BYTES, portions
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.messages import encode_published
-from enode_django.exceptions import EnodeError
+from enode_django.exceptions import EnodeError, PartlyUnavailable
 
 logger = logging.getLogger("enode_django.publisher")
 
@@ -114,12 +114,20 @@ class EventPublisher:
                 logger.error("a stream of %r is too large for the queue; subscribers get it when they sweep", id)
             streams = [(id, body) for id, body in streams if len(body) <= largest]
         if streams:
-            self._persist(lambda: self._producer.send_all(self._event_topic, streams))
+            self._producer.send_all(self._event_topic, streams, persist=self._persist)
 
     def _answer(self, answers: Iterable[tuple[str, bytes]]) -> None:
         replies = ((answer_address(reply_to), body) for reply_to, body in answers)
         for some in portions(replies, _size_of_reply):
-            self._persist(partial(self._transport.reply, some))
+            self._persist(partial(self._reply, list(some)))
+
+    def _reply(self, left: list[tuple[str, bytes]]) -> None:
+        """Removes what was delivered, if not all of it can be."""
+        try:
+            self._transport.reply(left)
+        except PartlyUnavailable as some:
+            left[:] = [reply for place, reply in enumerate(left) if place not in some.answers]
+            raise
 
     @staticmethod
     def _move_windows(finished: Sequence[Finished]) -> None:
