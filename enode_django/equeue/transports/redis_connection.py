@@ -19,7 +19,7 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from enode_django.equeue.transports.redis_errors import is_replicas, own_error
+from enode_django.equeue.transports.redis_errors import Unconfirmed, is_replicas, own_error
 from enode_django.equeue.transports.redis_location import (
     ClusterLocation,
     SentinelLocation,
@@ -228,7 +228,7 @@ class RedisConnection:
             raise
         except RedisError as error:
             is_lost = isinstance(error, TimeoutError) or (isinstance(error, ConnectionError) and not blocks)
-            waited = time.monotonic() - began if is_lost else 0.0
+            waited = time.monotonic() - began if is_lost and not isinstance(error, Unconfirmed) else 0.0
             self._servers.failed(node, is_replica=is_replicas(error), waited=waited)
             raise
 
@@ -303,7 +303,7 @@ def _check_replicas(answer: Any, confirmation: Confirmation) -> None:
     if isinstance(answer, Exception):
         raise answer
     if int(answer) < confirmation.replicas:
-        raise ConnectionError(
+        raise Unconfirmed(
             f"{int(answer)} of {confirmation.replicas} replicas have confirmed within {confirmation.milliseconds} ms; "
             "it is unknown whether this outlives the server"
         )

@@ -38,6 +38,10 @@ _PASSING_CODES = frozenset(
 _SCRIPT_ERROR = re.compile(r"@user_script: ?\d+: -([A-Z]+) ")
 
 
+class Unconfirmed(ConnectionError):
+    """A server has answered, and too few of its replicas have confirmed."""
+
+
 def own_error(error: RedisError, name: str, *, is_cluster: bool) -> EnodeError:
     """Return the exception to raise for an error of the servers ``name``. Of a cluster, others may be fine."""
     own = _own_error(error, name, PartlyUnavailable if is_cluster else TransportUnavailable)
