@@ -23,10 +23,12 @@ class Timeouts(NamedTuple):
 
 
 class Node:
-    """One server. Two pools, so that what blocks never keeps what sends waiting."""
+    """One server. Two pools: whoever runs a command that blocks waits longer for its answer, up to ``longest_wait``
+    seconds."""
 
     def __init__(self, name: str, quick: ConnectionPool, blocking: ConnectionPool) -> None:
         self.name = name
+        self.longest_wait = float(blocking.connection_kwargs["socket_timeout"])
         # Any, because redis-py leaves execute_command untyped.
         self.quick: Any = redis.Redis(connection_pool=quick)
         self.blocking: Any = redis.Redis(connection_pool=blocking)

@@ -29,7 +29,7 @@ def read_waking(connection: RedisConnection, command: Command, *, key: str, wake
 
 
 def _read_waking(node: Node, *, command: Command, wakeup: Wakeup) -> Any:
-    pool = node.blocking.connection_pool
+    pool = node.quick.connection_pool  # what is to be waited for is waited for here
     connection = pool.get_connection()
     try:
         connection.send_command(*command)
@@ -98,7 +98,7 @@ def read_first(connection: RedisConnection, reads: Mapping[str, Command], wakeup
             raise
         finally:
             for one in waiting:
-                one.node.blocking.connection_pool.release(one.connection)
+                one.node.quick.connection_pool.release(one.connection)
 
 
 def _begin_each(
@@ -119,7 +119,7 @@ def _begin_each(
 
 
 def _begin(node: Node, command: Command) -> _Waiting:
-    pool = node.blocking.connection_pool
+    pool = node.quick.connection_pool  # what is to be waited for is waited for here
     connection = pool.get_connection()
     try:
         connection.send_packed_command(connection.pack_commands([("CLIENT", "ID"), command]))
@@ -138,7 +138,7 @@ def _wait_for_one(waiting: Collection[_Waiting], wakeup: Wakeup) -> bool:
         for one in waiting:
             selector.register(one.socket, selectors.EVENT_READ)
         selector.register(wakeup, selectors.EVENT_READ)
-        if not selector.select(max(one.connection.socket_timeout for one in waiting)):
+        if not selector.select(max(one.node.longest_wait for one in waiting)):
             raise TimeoutError("no answer in time")
     return not wakeup.is_woken or any(one.has_answer_or_error() for one in waiting)
 
