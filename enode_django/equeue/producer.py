@@ -30,7 +30,7 @@ Selector = Callable[[str, int], int]
 """(key, how many queues) → which of them, counted from 0. Called by many threads at once."""
 
 ROUTES_ASKED = 5
-"""How often one send asks where to, when the queues of its topic change again and again."""
+"""How often one send asks where to, when the queues of its topic change again and again, and none takes anything."""
 ASK_AGAIN = 1.0
 """Seconds until a route is asked for again that could not be had."""
 
@@ -197,12 +197,14 @@ class Sending:
 
     def run(self) -> None:
         """Send what is not known to be stored. Raises what the transport raises."""
-        for asked in range(ROUTES_ASKED):
+        asked = 0
+        while True:
+            left = len(self._left)
             try:
-                self._send()
-                return
+                return self._send()
             except StaleRoute:
-                if asked == ROUTES_ASKED - 1:
+                asked = asked + 1 if len(self._left) == left else 0
+                if asked == ROUTES_ASKED:
                     raise
 
     def _send(self) -> None:
