@@ -28,6 +28,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 from typing import Any
 
 from enode_django.equeue.assignment import Allocate, divide
@@ -281,10 +282,10 @@ class RedisStreamsTransport:
         places = list(zip(logs, after, strict=True))
         reads = {log: ("XREAD", "COUNT", limit, "STREAMS", log, start) for log, start in places}
         results = self._connection.read_each(reads)
+        found = [stream for result in results if result and not isinstance(result, EnodeError) for stream in result]
         failures = [result for result in results if isinstance(result, EnodeError)]
-        if len(failures) == len(results):
-            raise failures[0]
-        found = [stream for result in results if result and result not in failures for stream in result]
+        if len(failures) == len(results) or not all(failure.retriable for failure in failures):
+            raise min(failures, key=attrgetter("retriable"))
         if found or wait <= 0:
             return found
         with self._wakes.waiting() as wakeup:
