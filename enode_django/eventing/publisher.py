@@ -14,9 +14,10 @@ from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.portions import PORTION_BYTES, portions
 from enode_django.equeue.producer import Producer
+from enode_django.equeue.replying import deliver
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.messages import encode_published
-from enode_django.exceptions import EnodeError, PartlyUnavailable
+from enode_django.exceptions import EnodeError
 
 logger = logging.getLogger("enode_django.publisher")
 
@@ -119,15 +120,7 @@ class EventPublisher:
     def _answer(self, answers: Iterable[tuple[str, bytes]]) -> None:
         replies = ((answer_address(reply_to), body) for reply_to, body in answers)
         for some in portions(replies, _size_of_reply):
-            self._persist(partial(self._reply, list(some)))
-
-    def _reply(self, left: list[tuple[str, bytes]]) -> None:
-        """Removes what was delivered, if not all of it can be."""
-        try:
-            self._transport.reply(left)
-        except PartlyUnavailable as some:
-            left[:] = [reply for place, reply in enumerate(left) if place not in some.answers]
-            raise
+            self._persist(partial(deliver, self._transport, list(some)))
 
     @staticmethod
     def _move_windows(finished: Sequence[Finished]) -> None:

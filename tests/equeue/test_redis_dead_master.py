@@ -115,8 +115,6 @@ def test_calls_about_all_queues_are_made_at_the_masters_that_live(
     pulled = transport.pull(topic, dict.fromkeys(everything, 1), limit=9, wait=DEADLINE)
     assert {batch.queue for batch in pulled} <= living
     assert transport.pull(topic, dict.fromkeys(everything, 2), limit=9, wait=0.1) == []
-    with contextlib.suppress(PartlyUnavailable):
-        transport.trim(topic)
     assert set(partly(lambda: transport.release("group", topic, "me", epochs))) == living
     with pytest.raises(PartlyUnavailable):
         transport.acquire("group", topic, min(lost), "you", 60)
@@ -269,6 +267,21 @@ def test_a_consumer_handles_the_queues_of_living_masters_and_the_others_when_the
     for queue in living:
         own = [message.body for message in handled.messages if message.queue == queue]
         assert own == [b"before", *(b"%d" % number for number in range(20))], "once, in order"
+
+
+def test_consumed_messages_of_living_masters_are_deleted(
+    cluster: RedisCluster, transport: RedisStreamsTransport, topic: str, lost: set[int], dying: Callable[[], None]
+) -> None:
+    queue = min(set(range(QUEUES)) - lost)
+    log = KEYS.log(topic, queue)
+    master = cluster.master_of(log)
+    lease = transport.acquire("group", topic, queue, "me", 60)
+    transport.send(topic, {queue: [b"x"] * 500})
+    transport.commit("group", topic, {queue: Commit(lease.epoch, 500)})
+    dying()
+    with pytest.raises(PartlyUnavailable):
+        transport.trim(topic)
+    assert ask(master, "XLEN", log) < 500
 
 
 def test_answers_are_delivered_at_living_masters_once(
