@@ -53,7 +53,7 @@ def _own_error(error: RedisError, name: str, unavailable: type[TransportUnavaila
     if isinstance(error, _REFUSED):
         return ConfigurationError(f"redis at {name} refuses this user or password ({error}); correct the location")
     if isinstance(error, OutOfMemoryError) or _code(error) == "OOM":
-        return QueueFull(f"redis at {name} has no room now, and stored nothing; try again later")
+        return QueueFull(f"redis at {name} has no room now, and stored nothing ({error}); try again later")
     if isinstance(error, _PASSING) or _code(error) in _PASSING_CODES:
         return unavailable(f"redis at {name} cannot be used now ({error}); try again later")
     if isinstance(error, ResponseError):
