@@ -166,7 +166,7 @@ def test_send_that_only_some_queues_took_is_completed_by_the_new_route(
 ) -> None:
     producer = Producer(transport, selector=lambda key, queues: int(key) % queues)
     producer.route("topic")
-    append = transport._append
+    append = transport._sender.append
     changed = iter([True])
 
     def change_in_between(topic: str, bodies: Any, route: int | None, once: Once | None) -> Any:
@@ -176,7 +176,7 @@ def test_send_that_only_some_queues_took_is_completed_by_the_new_route(
         more, others = append(topic, {queue: bodies[queue] for queue in sorted(bodies)[2:]}, route, once)
         return first | more, failures | others
 
-    monkeypatch.setattr(transport, "_append", change_in_between)
+    monkeypatch.setattr(transport._sender, "append", change_in_between)
     sent = [(str(number), b"%d" % number) for number in range(8)]
     results = producer.send_batch("topic", sent)
     assert [result.queue for result in results] == [0, 1, 2, 3, 0, 1, 1, 2]  # 0, 1, 4, 5 by the old route

@@ -48,7 +48,6 @@ from enode_django.equeue.portions import PORTION_BYTES
 from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.redis_batches import (
     RECEIPTS_PER_CALL,
-    chunks,
     commit_arguments,
     milliseconds,
     parse_deaths,
@@ -67,17 +66,15 @@ from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_partly import ByQueue, raise_failure
-from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, TRIM_TIMES
+from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, TRIM_TIMES
+from enode_django.equeue.transports.redis_sending import RedisSender, foreign_entries
 from enode_django.equeue.transports.redis_topics import RedisTopics
 from enode_django.equeue.transports.redis_waiting import read_first, read_waking
 from enode_django.equeue.transports.redis_wakes import Wakes
 from enode_django.exceptions import (
     ConfigurationError,
     EnodeError,
-    ForeignEntries,
     QueueHeld,
-    StaleRoute,
-    TransportUnavailable,
 )
 
 PULLED_AT_FIRST, MOST_PULLED = 4_000, 40_000
@@ -85,8 +82,6 @@ PULLED_AT_FIRST, MOST_PULLED = 4_000, 40_000
 have `PORTION_BYTES` follows from the pulls before."""
 TIMES_PER_CALL = 500
 MENDED_PER_CALL = 1_000
-HOLDS_FOREIGN = -2
-"""The answer of `SEND` for a queue that holds entries of somebody else."""
 LOOK_AGAIN = 1.0
 """Seconds after which a pull that waits without some of its queues looks whether they can be used again."""
 TRIM_SECONDS = 1.0
@@ -136,6 +131,7 @@ class RedisStreamsTransport:
         self._lookups = Lookups(first=PULLED_AT_FIRST, most=MOST_PULLED, most_bytes=PORTION_BYTES)
         self._topics = RedisTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
+        self._sender = RedisSender(self._keys, self._connection, self._topics)
         self._wakes = Wakes()
 
     # -- topics ---------------------------------------------------------------------------------------------------
@@ -186,55 +182,7 @@ class RedisStreamsTransport:
     ) -> Mapping[int, int]:
         check_size(bodies, self.max_send)
         self._topics.check(topic, bodies)
-        first: dict[int, int] = {}
-        failures: dict[int, EnodeError] = {}
-        left = [queue for queue, added in bodies.items() if added]
-        while left:
-            answers, failed = self._append(topic, {queue: bodies[queue] for queue in left}, route, once)
-            first |= answers
-            failures |= failed
-            left = [queue for queue, offset in answers.items() if offset < 0]
-            if left and route is not None:
-                self._settle(topic, left, route, first)
-        raise_failure(failures, _stored(first))
-        return first
-
-    def _settle(self, topic: str, queues: Sequence[int], route: int, first: Mapping[int, int]) -> None:
-        """Let queues that refused a send by a route take it, if it is still right; ``first``: what was stored."""
-        try:
-            is_settled = self._topics.settle(topic, queues, route)
-        except TransportUnavailable as error:
-            return raise_failure(dict.fromkeys(queues, error), _stored(first))
-        if not is_settled:
-            raise StaleRoute(
-                f"topic {topic!r} has other queues than those of route {route}; ask for its route again",
-                stored=_stored(first),
-            )
-
-    def _append(
-        self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None
-    ) -> tuple[dict[int, int], dict[int, EnodeError]]:
-        """Of each queue the offset of its first body, or -1 when it has another route; or why it has stored nothing,
-        as far as is known."""
-        queues: list[int] = []
-        calls: list[ScriptCall] = []
-        producer, sequence = once if once is not None else ("", "")
-        for queue, added in bodies.items():
-            keys = self._keys.of_queue(topic, queue)
-            if producer:
-                keys = (*keys, self._keys.sent(topic, queue, producer))
-            for number, chunk in enumerate(chunks(added)):
-                queues.append(queue)
-                calls.append(ScriptCall(SEND, keys, ("" if route is None else route, sequence, number, *chunk)))
-        # A queue's chunks must not be parted by another sender.
-        parted = len(calls) > len(bodies)
-        results = self._connection.run_each(calls, atomically=parted, confirmed=True)
-        answers, failures = ByQueue.sorted_out(queues, results)
-        foreign = [queue for queue, offsets in answers.items() if HOLDS_FOREIGN in offsets]
-        for queue in foreign:
-            del answers[queue]
-            failures[queue] = self._foreign(topic, foreign)
-        return {queue: offsets[0] for queue, offsets in answers.items()}, failures
+        return self._sender.send(topic, bodies, route, once)
 
     def pull(
         self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float = LONG_POLL
@@ -257,7 +205,7 @@ class RedisStreamsTransport:
         batches = [parse_entries(logs[key.decode()], entries) for key, entries in found]
         pulled = [batch for batch in batches if batch.bodies]
         if batches and not pulled:
-            raise self._foreign(topic, [batch.queue for batch in batches])
+            raise foreign_entries(self._keys, topic, [batch.queue for batch in batches])
         return pulled
 
     def wake(self, thread: int) -> None:
@@ -428,13 +376,6 @@ class RedisStreamsTransport:
             calls = {queue: calls[queue] for queue, number in numbers.items() if number == MENDED_PER_CALL}
         return deleted
 
-    def _foreign(self, topic: str, queues: Sequence[int]) -> ForeignEntries:
-        logs = ", ".join(self._keys.log(topic, queue) for queue in queues)
-        return ForeignEntries(
-            f"the streams {logs} of topic {topic!r} hold entries of somebody else (by XADD); stop whoever writes them, "
-            f"then delete them with manage.py equeue mend {topic}"
-        )
-
     # -- answers --------------------------------------------------------------------------------------------------
 
     def open_inbox(self) -> RedisInbox:
@@ -481,10 +422,6 @@ class RedisStreamsTransport:
 
 def _offset_of(entry: Any) -> int:
     return int(entry[1][1])  # its one field's value
-
-
-def _stored(first: Mapping[int, int]) -> dict[int, int]:
-    return {queue: offset for queue, offset in first.items() if offset >= 0}
 
 
 def _refused(answers: ByQueue) -> set[int]:
