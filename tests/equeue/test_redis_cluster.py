@@ -28,7 +28,8 @@ from tests.equeue.redis_servers import wait_for
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisCluster]:
-    with contextlib.closing(RedisCluster(3)) as cluster:
+    # Nobody dies here: on a machine that is busy, no master must believe that another one has.
+    with contextlib.closing(RedisCluster(3, more={"cluster-node-timeout": "60000"})) as cluster:
         yield cluster
 
 
