@@ -79,7 +79,8 @@ def worlds_of(options: argparse.Namespace) -> list[tuple[str, int]]:
     """The worlds that the run may choose from, as transport and shards."""
     transports = {options.transport}
     if options.transport == BOTH:
-        has_dead_nodes = DeadClusterNode.name in switched_on(options.more, options.less)
+        names = DeadClusterNode.name in options.more or ALL in options.more
+        has_dead_nodes = names and DeadClusterNode.name in switched_on(options.more, options.less)
         transports = {BROKER, REDIS, *([CLUSTER] if has_dead_nodes else [])}
     return [world for world in WORLDS if world[0] in transports and options.shards in (str(world[1]), BOTH)]
 

@@ -95,7 +95,9 @@ class Services:
             with psycopg.connect(server.url, autocommit=True) as connection:
                 connection.execute(f"CREATE DATABASE events{number}".encode())
         if self.setup.transport == CLUSTER:
-            self.cluster = RedisCluster(len(NODES), more={"appendfsync": "always"}, tell=self._way_to_node)
+            # Without the second one, a dead master would close the other ones, too.
+            settings = {"appendfsync": "always", "cluster-require-full-coverage": "no"}
+            self.cluster = RedisCluster(len(NODES), more=settings, tell=self._way_to_node)
             self._stack.callback(self.cluster.close)
         if "redis-failover" in self.setup.faults and self.setup.transport == REDIS:
             self._start_replica()

@@ -59,6 +59,7 @@ EnodeError
 │   └── ArchiveBusy                  retriable: another export adds to it
 ├── QueueError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
+│   │   ├── PartlyUnavailable        one of its servers cannot: it says what the others have done
 │   │   ├── QueueFull                it has no room for the moment (disk, memory, a watermark): nothing was stored
 │   │   ├── StorageFailed            its disk did not keep what was written: the broker ends, and has to be started anew
 │   │   └── ForeignEntries           somebody else has written into a queue: ``manage.py equeue mend`` deletes it
@@ -373,6 +374,15 @@ class QueueError(EnodeError):
 
 class TransportUnavailable(QueueError, ConnectionError):
     retriable = True
+
+
+class PartlyUnavailable(TransportUnavailable):
+    """One of several servers that hold the queues cannot be used. ``answers`` is what the others have done, by queue
+    (see each method of `Transport`): of that, nothing needs to be done again. Calls about other queues may succeed."""
+
+    def __init__(self, message: str, *, answers: Mapping[int, Any] | None = None) -> None:
+        super().__init__(message)
+        self.answers: Mapping[int, Any] = answers or {}
 
 
 class QueueFull(TransportUnavailable):

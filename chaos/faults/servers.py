@@ -73,7 +73,6 @@ class DeadClusterNode(Fault):
     """A master of a Redis Cluster is killed, or stands still; nobody else has its slots. It comes back with its log."""
 
     name = "dead-cluster-node"
-    default = False
     shortest, longest = 1.0, 8.0
 
     @classmethod

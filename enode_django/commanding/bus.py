@@ -131,14 +131,18 @@ class QueueCommandBus:
     def _store(self, producer: Producer, messages: Sequence[tuple[str, bytes]], deadline: float) -> list[SendResult]:
         """Store the messages, in up to `SEND_TRIES` tries, none of which begins after the deadline. Raises
         `TransportUnavailable`."""
-        for delay in islice(delays(), SEND_TRIES - 1):
-            try:
-                return producer.send_batch(self._topic, messages)
-            except TransportUnavailable:
-                if time.monotonic() + delay >= deadline:
-                    raise
-                time.sleep(delay)
-        return producer.send_batch(self._topic, messages)
+
+        def persist(call: Callable[[], None], /) -> None:
+            for delay in islice(delays(), SEND_TRIES - 1):
+                try:
+                    return call()
+                except TransportUnavailable:
+                    if time.monotonic() + delay >= deadline:
+                        raise
+                    time.sleep(delay)
+            call()
+
+        return producer.send_batch(self._topic, messages, persist=persist)
 
     def _ask(
         self, command: Command, known: Metadata, handling: bool, expected_version: int | None, deadline: float

@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from enode_django.equeue.clocks import lease_clock
-from enode_django.equeue.messages import PulledBatch, Start
+from enode_django.equeue.messages import Commit, PulledBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import LONG_POLL, Transport
 from enode_django.equeue.waking import PullingThread
-from enode_django.exceptions import QueueHeld, TransportUnavailable
+from enode_django.exceptions import PartlyUnavailable, QueueHeld, TransportUnavailable
 
 logger = logging.getLogger("enode_django.equeue")
 
 RETRY_ACQUIRE = 0.1
 """Seconds between tries to acquire a queue that another worker is about to release."""
+RETRY_UNAVAILABLE = 1.0
+"""Seconds between tries to acquire a queue whose server cannot be used, while others are ours."""
 NOTHING_TO_PULL = 0.05
 """Seconds that `QueueConsumer.pull` takes when it may pull from none of its queues at the moment."""
 LOOK_AGAIN = 0.2
@@ -180,20 +183,30 @@ class QueueConsumer:
         if not missing or self._clock() < self._next_try:
             return []
         self._next_try = self._clock() + RETRY_ACQUIRE
-        acquired: list[Acquired] = []
-        for queue in sorted(missing):
-            try:
-                one = self._acquire(queue)
-            except TransportUnavailable:
-                if not acquired:
-                    raise
-                break  # the caller must hear of those that are ours already; the rest is for the next call
-            if one is not None:
-                acquired.append(one)
+        acquired, failure = self._acquire_all(missing)
+        if failure is not None:
+            if not self._windows:
+                raise failure
+            self._next_try = self._clock() + RETRY_UNAVAILABLE  # what is ours is pulled meanwhile
         if acquired:
             queues = ", ".join(str(one.window.queue) for one in acquired)
             logger.info("acquired %s/%s for %s", self._topic, queues, self._group)
         return acquired
+
+    def _acquire_all(self, missing: Collection[int]) -> tuple[list[Acquired], TransportUnavailable | None]:
+        """Acquire what can be; and what was wrong with the rest, which is for the next call."""
+        acquired: list[Acquired] = []
+        failure: TransportUnavailable | None = None
+        for queue in sorted(missing):
+            try:
+                one = self._acquire(queue)
+            except PartlyUnavailable as error:
+                failure = error  # other queues lie elsewhere
+            except TransportUnavailable as error:
+                return acquired, error
+            else:
+                acquired += [one] if one is not None else []
+        return acquired, failure
 
     def _acquire(self, queue: int) -> Acquired | None:
         started = self._clock()
@@ -272,12 +285,19 @@ class QueueConsumer:
             return
         started = self._clock()
         epochs = {queue: window.epoch for queue, window in open_windows.items()}
-        lost = self._transport.renew(self._group, self._topic, self._owner, epochs, self._lease)
-        for queue, window in open_windows.items():
-            if queue in lost:
-                self._lose(window)
+        try:
+            lost = self._transport.renew(self._group, self._topic, self._owner, epochs, self._lease)
+        except PartlyUnavailable as some:
+            self._renewed(open_windows, some.answers, started)
+            raise
+        self._renewed(open_windows, {queue: queue not in lost for queue in epochs}, started)
+
+    def _renewed(self, windows: Mapping[int, OffsetWindow], answers: Mapping[int, bool], started: float) -> None:
+        for queue, is_ours in answers.items():
+            if is_ours:
+                windows[queue].deadline = started + self._lease
             else:
-                window.deadline = started + self._lease
+                self._lose(windows[queue])
 
     def commit(self) -> None:
         """Store how far each window has come, and the receipts it keeps. Safe to call from several threads."""
@@ -286,12 +306,27 @@ class QueueConsumer:
             if not moved:
                 return
             commits = {window.queue: window.next_commit(self._keep_receipts) for window in moved}
-            refused = self._transport.commit(self._group, self._topic, commits)
-            for window in moved:
-                if window.queue in refused:
-                    self._lose(window)
-                else:
-                    window.commit_taken(commits[window.queue].offset)
+            windows = {window.queue: window for window in moved}
+            try:
+                refused = self._transport.commit(self._group, self._topic, commits)
+            except PartlyUnavailable as some:
+                self._committed(windows, commits, some.answers)
+                raise
+            self._committed(windows, commits, {queue: queue not in refused for queue in commits})
+
+    def commit_some(self) -> None:
+        """As `commit`; queues whose server cannot be used, while others can, are left to the next call."""
+        with suppress(PartlyUnavailable):
+            self.commit()
+
+    def _committed(
+        self, windows: Mapping[int, OffsetWindow], commits: Mapping[int, Commit], answers: Mapping[int, bool]
+    ) -> None:
+        for queue, is_taken in answers.items():
+            if is_taken:
+                windows[queue].commit_taken(commits[queue].offset)
+            else:
+                self._lose(windows[queue])
 
     def receipts(self, window: OffsetWindow) -> Sequence[bytes]:
         """What the group kept of the queue's messages before this lease, the oldest first."""
@@ -319,25 +354,46 @@ class QueueConsumer:
     def release_drained(self, held: Callable[[OffsetWindow], int] = lambda window: 0) -> None:
         """Commit and give back the drained queues. Called by the pulling thread.
 
-        ``held`` says how many messages of a window nobody is at work on: they are left to the next owner.
+        ``held`` says how many messages of a window nobody is at work on: they are left to the next owner. A queue whose
+        server cannot be used while others can is left to the next call.
         """
         done = [window for window in self._draining if window.closed or window.unfinished <= held(window)]
         if not done:
             return
-        self.commit()
-        epochs = {window.queue: window.epoch for window in done if not window.closed}
-        if epochs:
+        self.commit_some()
+        self._release([window for window in done if not window.closed and window.committed >= window.committable])
+        self._draining = [window for window in self._draining if not window.closed]
+
+    def _release(self, windows: Sequence[OffsetWindow]) -> None:
+        """Give back queues, and close the windows of those that were."""
+        if not windows:
+            return
+        epochs = {window.queue: window.epoch for window in windows}
+        released: Collection[int] = epochs
+        try:
             self._transport.release(self._group, self._topic, self._owner, epochs)
-        for window in done:
-            window.close()
-            self._draining.remove(window)
+        except PartlyUnavailable as some:
+            released = some.answers
+        for window in windows:
+            if window.queue in released:
+                window.close()
 
     def abandon(self) -> None:
-        """Commit what is finished and give every queue back at once; what is unfinished comes again elsewhere."""
-        self.commit()
+        """Commit what is finished and give every queue back at once; what is unfinished comes again elsewhere. Raises
+        `PartlyUnavailable` after that was done where it can be."""
+        failures: list[PartlyUnavailable] = []
+        try:
+            self.commit()
+        except PartlyUnavailable as error:
+            failures.append(error)
         windows = self.open_windows
         for window in windows:
             window.close()
-        self._transport.release(self._group, self._topic, self._owner, {w.queue: w.epoch for w in windows})
+        try:
+            self._transport.release(self._group, self._topic, self._owner, {w.queue: w.epoch for w in windows})
+        except PartlyUnavailable as error:
+            failures.append(error)
         self._windows.clear()
         self._draining.clear()
+        if failures:
+            raise failures[0]

@@ -8,13 +8,21 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import mmh3
 
 from enode_django.equeue.messages import Route, SendResult
 from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
 from enode_django.equeue.transports.base import ROOM_AROUND, Transport, with_reserve
-from enode_django.exceptions import MessageTooLarge, QueueError, StaleRoute, UnknownTopic
+from enode_django.exceptions import (
+    MessageTooLarge,
+    PartlyUnavailable,
+    QueueError,
+    StaleRoute,
+    TransportUnavailable,
+    UnknownTopic,
+)
 
 QUEUE_SEED = 0x51EED
 """Part of the wire's contract: another seed would send a key to another queue, and its order would be lost."""
@@ -23,7 +31,19 @@ Selector = Callable[[str, int], int]
 """(key, how many queues) → which of them, counted from 0. Called by many threads at once."""
 
 ROUTES_ASKED = 5
-"""How often one send asks where to, when the queues of its topic change again and again."""
+"""How often one send asks where to, when the queues of its topic change again and again, and none takes anything."""
+ASK_AGAIN = 1.0
+"""Seconds until a route is asked for again that could not be had."""
+
+
+class Persist(Protocol):
+    """Makes a call, again and again as it sees fit while that raises."""
+
+    def __call__(self, call: Callable[[], None], /) -> None: ...
+
+
+def once(call: Callable[[], None], /) -> None:
+    call()
 
 
 def select_by_hash(key: str, queue_count: int) -> int:
@@ -71,23 +91,27 @@ class Producer:
         `MessageTooLarge` for more than `max_message` bytes."""
         return self.send_batch(topic, ((key, body),))[0]
 
-    def send_batch(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> list[SendResult]:
+    def send_batch(
+        self, topic: str, messages: Sequence[tuple[str, bytes]], *, persist: Persist = once
+    ) -> list[SendResult]:
         """Send (key, body) pairs at once; the results are in the order of ``messages``. Raises what `send` raises.
 
         More than `portions.PORTION_BYTES` are sent one portion after the other: when one fails, those before it are
-        stored. A message that is too large is refused before anything is sent.
+        stored. A message that is too large is refused before anything is sent. ``persist`` may make the call that it
+        gets again when that has failed: what is known to be stored is not sent again.
         """
         sent: list[SendResult] = []
         for some in self._portions(messages, self.max_message):
-            first, places = self._send(topic, some)
-            sent += [SendResult(topic, queue, first[queue] + place) for queue, place in places]
+            sending = Sending(self, self._transport, topic, some)
+            persist(sending.run)
+            sent += sending.results()
         return sent
 
-    def send_all(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> None:
+    def send_all(self, topic: str, messages: Sequence[tuple[str, bytes]], *, persist: Persist = once) -> None:
         """As `send_batch`, for who does not ask where the messages lie, and may have put something around a message:
         each may be as large as the transport's ``max_send``."""
         for some in self._portions(messages, self._transport.max_send):
-            self._send(topic, some)
+            persist(Sending(self, self._transport, topic, some).run)
 
     @property
     def max_message(self) -> int:
@@ -106,38 +130,7 @@ class Producer:
             return (messages,) if messages else ()
         return portions(messages, _size, most_bytes=most)
 
-    def _send(
-        self, topic: str, messages: Sequence[tuple[str, bytes]]
-    ) -> tuple[Mapping[int, int], list[tuple[int, int]]]:
-        for asked in range(ROUTES_ASKED):
-            route = self.route(topic)
-            bodies, places = self._by_queue(route.queues, messages)
-            try:
-                return self._transport.send(topic, bodies, route=route.version), places
-            except StaleRoute as stale:
-                self._routes.pop(topic, None)
-                if asked == ROUTES_ASKED - 1:
-                    raise
-                if stale.stored:
-                    return self._rest_sent(topic, messages, places, stale.stored)
-        raise AssertionError("the last one has returned or raised")
-
-    def _rest_sent(
-        self,
-        topic: str,
-        messages: Sequence[tuple[str, bytes]],
-        places: Sequence[tuple[int, int]],
-        stored: Mapping[int, int],
-    ) -> tuple[Mapping[int, int], list[tuple[int, int]]]:
-        """Send again what only some queues had taken when the route changed, without what those have."""
-        left = [index for index, (queue, _) in enumerate(places) if queue not in stored]
-        sent = [(queue, stored.get(queue, 0) + place) for queue, place in places]
-        first, rest = self._send(topic, [messages[index] for index in left])
-        for index, (queue, place) in zip(left, rest, strict=True):
-            sent[index] = (queue, first[queue] + place)
-        return dict.fromkeys((queue for queue, _ in sent), 0), sent
-
-    def _by_queue(
+    def bodies_of(
         self, queues: Sequence[int], messages: Sequence[tuple[str, bytes]]
     ) -> tuple[dict[int, list[bytes]], list[tuple[int, int]]]:
         """The bodies of each queue, and for each message its queue and its place among them."""
@@ -168,9 +161,19 @@ class Producer:
         now = self._clock()
         if known is not None and now < known[1]:
             return known[0]
-        route = self._ask(topic)
-        self._routes[topic] = (route, now + self._refresh_after)
+        try:
+            route, ask_after = self._ask(topic), self._refresh_after
+        except TransportUnavailable:
+            if known is None:
+                raise
+            # Its queues may be reached though the topic cannot: they know whether the route is still right.
+            route, ask_after = known[0], ASK_AGAIN
+        self._routes[topic] = (route, self._clock() + ask_after)
         return route
+
+    def forget_route(self, topic: str) -> None:
+        """Ask for it before the next send."""
+        self._routes.pop(topic, None)
 
     def _ask(self, topic: str) -> Route:
         """Announces this process, too: here it costs no send anything."""
@@ -184,3 +187,64 @@ class Producer:
         with suppress(QueueError):  # only people look at it: a broker that is older than this knows no such request
             self._transport.announce(topic, f"{socket.gethostname()}-{os.getpid()}")
         return route
+
+
+class Sending:
+    """Messages on their way to one topic, by one thread. `run` may be called again after an error."""
+
+    def __init__(
+        self, producer: Producer, transport: Transport, topic: str, messages: Sequence[tuple[str, bytes]]
+    ) -> None:
+        self._producer = producer
+        self._transport = transport
+        self._topic = topic
+        self._messages = messages
+        self._left: Sequence[int] = range(len(messages))
+        self._stored: list[tuple[Sequence[int], Sequence[tuple[int, int]], Mapping[int, int]]] = []
+
+    def run(self) -> None:
+        """Send what is not known to be stored. Raises what the transport raises."""
+        asked = 0
+        while True:
+            left = len(self._left)
+            try:
+                return self._send()
+            except StaleRoute:
+                asked = asked + 1 if len(self._left) == left else 0
+                if asked == ROUTES_ASKED:
+                    raise
+
+    def _send(self) -> None:
+        route = self._producer.route(self._topic)
+        messages = self._messages
+        if len(self._left) < len(messages):
+            messages = [messages[index] for index in self._left]
+        bodies, places = self._producer.bodies_of(route.queues, messages)
+        try:
+            first = self._transport.send(self._topic, bodies, route=route.version)
+        except StaleRoute as stale:
+            self._producer.forget_route(self._topic)
+            self._note(places, stale.stored)
+            raise
+        except PartlyUnavailable as some:
+            self._note(places, some.answers)
+            raise
+        self._stored.append((self._left, places, first))
+        self._left = ()
+
+    def _note(self, places: Sequence[tuple[int, int]], first: Mapping[int, int]) -> None:
+        """Take note of the queues that have stored their messages, though others have not."""
+        self._stored.append((self._left, places, first))
+        self._left = [index for index, (queue, _) in zip(self._left, places, strict=True) if queue not in first]
+
+    def results(self) -> list[SendResult]:
+        """Where the messages lie, in their order, when all of them are stored."""
+        if len(self._stored) == 1:
+            ((_, places, first),) = self._stored
+            return [SendResult(self._topic, queue, first[queue] + place) for queue, place in places]
+        found: dict[int, SendResult] = {}
+        for left, places, first in self._stored:
+            for index, (queue, place) in zip(left, places, strict=True):
+                if queue in first:
+                    found[index] = SendResult(self._topic, queue, first[queue] + place)
+        return [found[index] for index in range(len(self._messages))]

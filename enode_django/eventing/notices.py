@@ -4,9 +4,11 @@ parked."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from enode_django.concurrency.backoff import Persist
+from enode_django.equeue.replying import deliver
 from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import MalformedMessage
 from enode_django.serialization.plain import pack, unpack
@@ -54,6 +56,6 @@ def notices_through(transport: Transport, persist: Persist) -> SendNotices:
     def send(notices: Sequence[tuple[str, Notice]]) -> None:
         replies = [(address, encode_notice(notice)) for address, notice in notices if address]
         if replies:
-            persist(lambda: transport.reply(replies))
+            persist(partial(deliver, transport, replies))
 
     return send

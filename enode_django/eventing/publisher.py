@@ -15,6 +15,7 @@ from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.portions import PORTION_BYTES, portions
 from enode_django.equeue.producer import Producer
+from enode_django.equeue.replying import deliver
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.messages import encode_published
 from enode_django.exceptions import EnodeError, QueueFull
@@ -124,7 +125,7 @@ class EventPublisher:
                 logger.error("a stream of %r is too large for the queue; subscribers get it when they sweep", id)
             streams = [(id, body) for id, body in streams if len(body) <= largest]
         if streams:
-            self._persist_unless_full(lambda: self._producer.send_all(self._event_topic, streams))
+            self._producer.send_all(self._event_topic, streams, persist=self._persist_unless_full)
 
     def _persist_unless_full(self, send: Callable[[], None], /) -> None:
         """As ``persist``, but once the queue has been full for `FULL_SECONDS`, what it refuses is left to the sweeps.
@@ -158,7 +159,7 @@ class EventPublisher:
     def _answer(self, answers: Iterable[tuple[str, bytes]]) -> None:
         replies = ((answer_address(reply_to), body) for reply_to, body in answers)
         for some in portions(replies, _size_of_reply):
-            self._persist(partial(self._transport.reply, some))
+            self._persist(partial(deliver, self._transport, list(some)))
 
     @staticmethod
     def _move_windows(finished: Sequence[Finished]) -> None:

@@ -127,7 +127,7 @@ class Pipeline:
             remembered,
             event_topic=conf.EVENT_TOPIC,
             persist=until_it_works,
-            commit=lambda: until_it_works(self.consumer.commit),
+            commit=lambda: until_it_works(self.consumer.commit_some),
         )
         self._keepers = queue_keepers(
             conf, [self.consumer], trim_more=trimming(self.consumer, transport, conf.EVENT_TOPIC)

@@ -23,8 +23,11 @@ def test_dead_nodes_bring_a_cluster_along() -> None:
     assert worlds_of(parse(["--transport", CLUSTER, "--shards", "2"])) == [(CLUSTER, 2)]
 
 
-def test_dead_nodes_are_planned_only_when_they_are_switched_on() -> None:
-    quiet = next(rounds_of(parse(["--seed", "3", "--transport", CLUSTER])))
+def test_masters_of_a_cluster_die_unless_that_is_switched_off() -> None:
+    assert "dead-cluster-node" in {
+        fault.kind for fault in next(rounds_of(parse(["--seed", "3", "--transport", CLUSTER]))).plan()
+    }
+    quiet = next(rounds_of(parse(["--seed", "3", "--transport", CLUSTER, "--without", "dead-cluster-node"])))
     assert "dead-cluster-node" not in {fault.kind for fault in quiet.plan()}
     options = parse(["--seed", "3", "--transport", CLUSTER, "--without", "all", "--with", "dead-cluster-node"])
     deadly = next(rounds_of(options))
@@ -42,5 +45,5 @@ def test_a_fault_that_no_world_can_have_is_refused(arguments: list[str], capsys:
 
 def test_every_kind_has_a_world() -> None:
     off = [name for name, kind in KINDS.items() if not kind.default]
-    assert {"dead-cluster-node", "malformed-batch", "add-queues"} <= {*off}
+    assert {"malformed-batch", "add-queues"} <= {*off}
     parse([word for name in off for word in ("--with", name)])

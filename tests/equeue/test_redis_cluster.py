@@ -22,12 +22,14 @@ from enode_django.snapshots.redis_states import RedisStates
 from enode_django.snapshots.store import Snapshot
 from enode_django.testing.transport_contract import TransportContract
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, eventually, messages
+from tests.equeue.outdated_node import OutdatedNode
 from tests.equeue.redis_servers import wait_for
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisCluster]:
-    with contextlib.closing(RedisCluster(3)) as cluster:
+    # Nobody dies here: on a machine that is busy, no master must believe that another one has.
+    with contextlib.closing(RedisCluster(3, more={"cluster-node-timeout": "60000"})) as cluster:
         yield cluster
 
 
@@ -67,6 +69,31 @@ def test_slot_that_was_moved_is_found(cluster: RedisCluster, transport: RedisStr
         ask(server, "CLUSTER SETSLOT", slot, "NODE", ask(new, "CLUSTER MYID"))
     assert transport.send(topic, {1: [b"a", b"b"]}) == {1: 0}
     assert transport.pull(topic, {0: 1, 1: 0}, limit=5, wait=DEADLINE)[0].bodies == [b"a", b"b"]
+
+
+def test_a_node_that_knows_only_who_had_the_slots_before_keeps_nobody_from_them(cluster: RedisCluster) -> None:
+    topic = f"topic-{uuid.uuid4().hex}"
+    with OutdatedNode(cluster.servers[0].port) as cut_off:
+        login, _, nodes = cluster.url.rpartition("@")
+        with contextlib.closing(RedisStreamsTransport(f"{login}@{cut_off.address},{nodes}")) as transport:
+            assert transport.create_topic(topic, 12) == 12
+            assert transport.send(topic, {queue: [b"x"] for queue in range(12)}) == dict.fromkeys(range(12), 0)
+            assert cut_off.asked == 1, "then another one is asked"
+
+
+def test_what_refuses_is_believed_though_no_other_node_can_be_asked(cluster: RedisCluster) -> None:
+    """Each map is outdated that can be had before the first refusal."""
+    topic = f"topic-{uuid.uuid4().hex}"
+    login, _, _ = cluster.url.rpartition("@")
+    with (
+        OutdatedNode(cluster.servers[0].port) as one,
+        OutdatedNode(cluster.servers[0].port) as other,
+        contextlib.closing(RedisStreamsTransport(f"{login}@{one.address},{other.address}")) as transport,
+    ):
+        assert transport.create_topic(topic, 12) == 12
+        for _ in range(3):
+            transport.send(topic, {queue: [b"x"] for queue in range(12)})
+        assert transport.end_offsets(topic) == dict.fromkeys(range(12), 3)
 
 
 def test_waiting_pull_is_answered_from_every_server(cluster: RedisCluster, transport: RedisStreamsTransport) -> None:

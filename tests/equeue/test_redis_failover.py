@@ -107,6 +107,19 @@ def test_killed_master_is_replaced_under_load(servers: Servers, transport: Redis
     assert {body for _, body in stored} <= {body for _, body in load.acknowledged} | load.unknown
 
 
+def test_master_that_stands_still_is_replaced(servers: Servers, transport: RedisStreamsTransport, queue: int) -> None:
+    transport.send("topic", {queue: [b"before"]})
+    wait_for(lambda: _has_all(servers), "the replica has it all")
+    master = servers.master
+    master.pause()
+    try:
+        once = Once(uuid.uuid4().hex, 1)  # an answer that is late must not make it two
+        assert persist(lambda: transport.send("topic", {queue: [b"after"]}, once=once)) == {queue: 1}
+        assert persist(lambda: messages(transport, "topic", queue)) == [(0, b"before"), (1, b"after")]
+    finally:
+        master.resume()
+
+
 def test_what_is_sent_after_a_failover_reaches_consumers_from_before(
     servers: Servers, transport: RedisStreamsTransport, queue: int
 ) -> None:

@@ -166,16 +166,17 @@ def test_send_that_only_some_queues_took_is_completed_by_the_new_route(
 ) -> None:
     producer = Producer(transport, selector=lambda key, queues: int(key) % queues)
     producer.route("topic")
-    append = transport._append
+    append = transport._sender.append
     changed = iter([True])
 
-    def change_in_between(topic: str, bodies: Any, route: int | None, once: Once | None) -> dict[int, int]:
-        first = append(topic, {queue: bodies[queue] for queue in sorted(bodies)[:2]}, route, once)
+    def change_in_between(topic: str, bodies: Any, route: int | None, once: Once | None) -> Any:
+        first, failures = append(topic, {queue: bodies[queue] for queue in sorted(bodies)[:2]}, route, once)
         if next(changed, False):
             transport.add_queues("topic", QUEUES + 1, unordered=True)
-        return first | append(topic, {queue: bodies[queue] for queue in sorted(bodies)[2:]}, route, once)
+        more, others = append(topic, {queue: bodies[queue] for queue in sorted(bodies)[2:]}, route, once)
+        return first | more, failures | others
 
-    monkeypatch.setattr(transport, "_append", change_in_between)
+    monkeypatch.setattr(transport._sender, "append", change_in_between)
     sent = [(str(number), b"%d" % number) for number in range(8)]
     results = producer.send_batch("topic", sent)
     assert [result.queue for result in results] == [0, 1, 2, 3, 0, 1, 1, 2]  # 0, 1, 4, 5 by the old route
@@ -189,10 +190,10 @@ def test_send_that_broke_off_between_two_chunks_is_completed(
 ) -> None:
     once = Once(uuid.uuid4().hex, 7)
     bodies = [b"%d" % number for number in range(1_201)]
-    run_all = transport._connection.run_all
-    transport._connection.run_all = lambda calls, **_: [*run_all(calls[:2]), 0]  # type: ignore[method-assign]
+    run_each = transport._connection.run_each
+    transport._connection.run_each = lambda calls, **_: [*run_each(calls[:2]), 0]  # type: ignore[method-assign]
     transport.send("topic", {0: bodies}, once=once)
-    transport._connection.run_all = run_all  # type: ignore[method-assign]
+    transport._connection.run_each = run_each  # type: ignore[method-assign]
     assert transport.end_offsets("topic")[0] == 1_000
     assert transport.send("topic", {0: bodies}, once=once) == {0: 0}
     assert [body for _, body in messages(transport, "topic", 0)] == bodies

@@ -97,6 +97,12 @@ class Transport(Protocol):
     """All methods block, may be called from any thread, and raise `TransportUnavailable` (retriable) when the queue
     cannot be reached. It is then unknown whether a send was stored: sending again may store it twice.
 
+    A driver whose queues lie on several servers makes a call at all of them that can be used, and then raises
+    `PartlyUnavailable` if one cannot. Its ``answers`` say by queue what was done: of `send` the offset of the first
+    body, of `renew` and `commit` True if the queue was not lost. Those of `release` are the queues that were given
+    back, those of `reply` the places of the replies that were delivered. A pull leaves out the queues of a server that
+    cannot be used, unless it is that of all queues.
+
     Every method that names a topic raises `UnknownTopic` if there is none, and `QueueError` for a queue number that
     the topic does not have."""
 

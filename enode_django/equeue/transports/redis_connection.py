@@ -2,58 +2,39 @@
 
 from __future__ import annotations
 
-import re
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthenticationWrongNumberOfArgsError,
-    AuthorizationError,
     ClusterDownError,
     ConnectionError,
     MovedError,
-    NoPermissionError,
     NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
     RedisError,
     ResponseError,
     TimeoutError,
-    TryAgainError,
 )
 
+from enode_django.equeue.transports.redis_errors import Unconfirmed, is_replicas, own_error
 from enode_django.equeue.transports.redis_location import (
     ClusterLocation,
     SentinelLocation,
     parse_location,
 )
+from enode_django.equeue.transports.redis_node import Node, Timeouts
 from enode_django.equeue.transports.redis_scripts import Script
-from enode_django.equeue.transports.redis_servers import (
-    ClusterServers,
-    Node,
-    SentinelServers,
-    Servers,
-    SingleServer,
-    Timeouts,
-)
-from enode_django.exceptions import ConfigurationError, EnodeError, QueueError, QueueFull, TransportUnavailable
+from enode_django.equeue.transports.redis_servers import ClusterServers, SentinelServers, Servers, SingleServer
+from enode_django.exceptions import EnodeError
 
 LONGEST_BLOCK = 5.0
 """Seconds that one blocking command may block; longer waits are made of several, so that a dead server is noticed."""
 
 _TRIES = 5
 """How often a call is made that was not done, because a script or a key was not where it was thought to be."""
-_REFUSED = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError, NoPermissionError)
-_PASSING = (AskError, ClusterDownError, ConnectionError, OutOfMemoryError, ReadOnlyError, TimeoutError, TryAgainError)
-_PASSING_CODES = frozenset(
-    {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "UNBLOCKED"}
-)
-_SCRIPT_ERROR = re.compile(r"@user_script: ?\d+: -([A-Z]+) ")
 
 Command = Sequence[str | int | float | bytes]
 """A command whose second word is the key that it is about."""
@@ -82,6 +63,9 @@ class RedisConnection:
     caller, who knows whether that is safe, tries again. Connections that the server closed meanwhile (a restart, its
     idle timeout) are found and replaced before they are used. Only what a server has refused to do is sent again:
     scripts that it does not know, keys that another node of its cluster has.
+
+    That one node of a cluster fails concerns the calls about its keys only: all others are made before anything is
+    raised.
     """
 
     def __init__(
@@ -106,35 +90,41 @@ class RedisConnection:
 
     def execute_all(self, commands: Sequence[Command]) -> list[Any]:
         """One round trip to each server; the first error is raised."""
+        return _raised(self.execute_each(commands))
+
+    def execute_each(self, commands: Sequence[Command]) -> list[Any]:
+        """As `execute_all`, but errors are among the results, as exceptions of this package."""
         with self.border():
-            return _raised(self._everywhere([str(command[1]) for command in commands], commands))
+            return self._own_errors(self._everywhere([str(command[1]) for command in commands], commands))
 
     def run(self, call: ScriptCall, *, confirmed: bool = False) -> Any:
         return self.run_all([call], confirmed=confirmed)[0]
 
     def run_all(self, calls: Sequence[ScriptCall], *, atomically: bool = False, confirmed: bool = False) -> list[Any]:
-        """One round trip to each server, and another one for what was not done there.
+        """One round trip to each server, and another one for what was not done there; the first error is raised.
 
         ``atomically``: calls beside each other that have the same keys are done at once. ``confirmed``: raises
         `TransportUnavailable` when too few replicas have what was written.
         """
+        return _raised(self.run_each(calls, atomically=atomically, confirmed=confirmed))
+
+    def run_each(self, calls: Sequence[ScriptCall], *, atomically: bool = False, confirmed: bool = False) -> list[Any]:
+        """As `run_all`, but errors are among the results, as exceptions of this package: `QueueFull` where a server has
+        no room and has done nothing."""
         confirmation = self._confirmation if confirmed else None
         with self.border():
             keys = [call.keys[0] for call in calls]
-            results = self._everywhere(keys, calls, atomically=atomically, confirmation=confirmation)
-            if results and all(map(_has_no_room, results)):
-                raise QueueFull(f"redis at {self.name} has no room now, and stored nothing; try again later")
-            return _raised(results)
+            return self._own_errors(self._everywhere(keys, calls, atomically=atomically, confirmation=confirmation))
 
     def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
         if not self.is_cluster:
             return list(self.execute("MGET", *keys))
         return self.execute_all([("GET", key) for key in keys])  # their slots differ
 
-    def read_all(self, reads: Mapping[str, Command]) -> list[Any]:
-        """What XREADs that do not block find, each by its key."""
+    def read_each(self, reads: Mapping[str, Command]) -> list[Any]:
+        """What XREADs that do not block find, each by its key; errors are among it, as exceptions of this package."""
         with self.border():
-            return _raised(self._everywhere(list(reads), list(reads.values())))
+            return self._own_errors(self._everywhere(list(reads), list(reads.values())))
 
     def read_blocking(self, before: Command | None, command: Command, *, key: str) -> Any:
         """Run an XREAD that blocks up to `LONGEST_BLOCK` seconds; ``before`` goes ahead of it in the same trip."""
@@ -146,18 +136,22 @@ class RedisConnection:
             for _ in range(_TRIES):
                 node = self._servers.node(key)
                 try:
-                    with self.using(node):
+                    with self.using(node, blocks=True):
                         return call(node)
                 except MovedError as error:
                     self._servers.moved(node, error)
             raise ConnectionError(f"no node of the cluster has {key!r} now")
 
-    def nodes(self, keys: Sequence[str]) -> dict[Node, list[int]]:
-        """Which server has which of the keys, by their places; raises redis-py's errors."""
+    def nodes(self, keys: Sequence[str]) -> tuple[dict[Node, list[int]], dict[int, RedisError]]:
+        """Which server has which of the keys, by their places; and the places of those that cannot be had now."""
         nodes: dict[Node, list[int]] = {}
+        failures: dict[int, RedisError] = {}
         for place, key in enumerate(keys):
-            nodes.setdefault(self._servers.node(key), []).append(place)
-        return nodes
+            try:
+                nodes.setdefault(self._servers.node(key), []).append(place)
+            except RedisError as error:
+                failures[place] = error
+        return nodes, failures
 
     def moved(self, node: Node, error: MovedError) -> None:
         """To be called when a command was sent there and refused."""
@@ -179,18 +173,30 @@ class RedisConnection:
         left: Sequence[int] = range(len(todo))
         for _ in range(_TRIES):
             undone: list[int] = []
-            for node, places in self.nodes([keys[place] for place in left]).items():
+            nodes, failures = self.nodes([keys[place] for place in left])
+            for place, error in failures.items():
+                results[left[place]] = error
+            for node, places in nodes.items():
                 of_node = [left[place] for place in places]
                 given = [todo[place] for place in of_node]
-                with self.using(node):
-                    answers = _send(node, given, atomically, confirmation)
-                    undone += self._undone(node, of_node, given, answers)
+                answers = self._answers(node, given, atomically, confirmation)
+                undone += self._undone(node, of_node, given, answers)
                 for place, answer in zip(of_node, answers, strict=True):
                     results[place] = answer
             if not undone:
                 break
             left = sorted(undone)
         return results
+
+    def _answers(
+        self, node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confirmation | None
+    ) -> Sequence[Any]:
+        """What one server answers, or for each call the error that keeps it from that."""
+        try:
+            with self.using(node):
+                return _send(node, todo, atomically, confirmation)
+        except RedisError as error:
+            return [error] * len(todo)
 
     def _undone(self, node: Node, places: Sequence[int], todo: Sequence[Any], answers: Sequence[Any]) -> list[int]:
         """The places of what the server refused and another try may do, after it was seen to what is missing."""
@@ -205,20 +211,25 @@ class RedisConnection:
             elif isinstance(answer, MovedError):
                 self._servers.moved(node, answer)
                 undone.append(place)
-            elif isinstance(answer, ClusterDownError) or _is_replicas(answer):
-                self._servers.failed(node, is_replica=_is_replicas(answer))
-        for script in unknown:
-            node.quick.execute_command("SCRIPT LOAD", script.text)
+            elif isinstance(answer, ClusterDownError) or is_replicas(answer):
+                self._servers.failed(node, is_replica=is_replicas(answer))
+        with suppress(RedisError), self.using(node):  # without its script the call fails at the next try
+            for script in unknown:
+                node.quick.execute_command("SCRIPT LOAD", script.text)
         return undone
 
     @contextmanager
-    def using(self, node: Node) -> Generator[None]:
+    def using(self, node: Node, *, blocks: bool = False) -> Generator[None]:
+        """Take note when a server fails. ``blocks``: that a call takes long does not mean that it does."""
+        began = time.monotonic()
         try:
             yield
         except MovedError:
             raise
         except RedisError as error:
-            self._servers.failed(node, is_replica=_is_replicas(error))
+            is_lost = isinstance(error, TimeoutError) or (isinstance(error, ConnectionError) and not blocks)
+            waited = time.monotonic() - began if is_lost and not isinstance(error, Unconfirmed) else 0.0
+            self._servers.failed(node, is_replica=is_replicas(error), waited=waited)
             raise
 
     @contextmanager
@@ -226,18 +237,13 @@ class RedisConnection:
         try:
             yield
         except RedisError as error:
-            raise self._translated(error) from error
+            raise self._own_error(error) from error
 
-    def _translated(self, error: RedisError) -> EnodeError:
-        if isinstance(error, _REFUSED):
-            return ConfigurationError(
-                f"redis at {self.name} refuses this user or password ({error}); correct the location"
-            )
-        if isinstance(error, _PASSING) or _code(error) in _PASSING_CODES:
-            return TransportUnavailable(f"redis at {self.name} cannot be used now ({error}); try again later")
-        if isinstance(error, ResponseError):
-            return QueueError(f"redis at {self.name} refuses a command ({error}); Redis 6.2 or later is needed")
-        return QueueError(f"redis at {self.name}: {error}")
+    def _own_errors(self, results: Sequence[Any]) -> list[Any]:
+        return [self._own_error(result) if isinstance(result, RedisError) else result for result in results]
+
+    def _own_error(self, error: RedisError) -> EnodeError:
+        return own_error(error, self.name, is_cluster=self.is_cluster)
 
 
 def _raised(results: list[Any]) -> list[Any]:
@@ -297,7 +303,7 @@ def _check_replicas(answer: Any, confirmation: Confirmation) -> None:
     if isinstance(answer, Exception):
         raise answer
     if int(answer) < confirmation.replicas:
-        raise ConnectionError(
+        raise Unconfirmed(
             f"{int(answer)} of {confirmation.replicas} replicas have confirmed within {confirmation.milliseconds} ms; "
             "it is unknown whether this outlives the server"
         )
@@ -310,19 +316,3 @@ def _read_blocking(client: Any, before: Command | None, command: Command) -> Any
     pipeline.execute_command(*before)
     pipeline.execute_command(*command)
     return pipeline.execute()[1]
-
-
-def _has_no_room(answer: Any) -> bool:
-    return isinstance(answer, OutOfMemoryError) or (isinstance(answer, RedisError) and _code(answer) == "OOM")
-
-
-def _is_replicas(answer: Any) -> bool:
-    """Whether it is the error of a server that is no master (any more)."""
-    return isinstance(answer, RedisError) and (isinstance(answer, ReadOnlyError) or _code(answer) == "READONLY")
-
-
-def _code(error: RedisError) -> str:
-    """The server's error code, also of an error within a script (where servers before 7 put it behind a place)."""
-    text = str(error)
-    within_script = _SCRIPT_ERROR.search(text)
-    return within_script[1] if within_script else text.partition(" ")[0]

@@ -57,15 +57,16 @@ def replies_as_calls(keys: Keys, replies: Sequence[tuple[str, bytes]]) -> list[S
     ]
 
 
-def blocks(wait: float) -> Iterator[tuple[()] | tuple[str, int]]:
-    """The arguments that make one XREAD after another block until ``wait`` seconds are over."""
+def blocks(wait: float, longest: float = LONGEST_BLOCK) -> Iterator[tuple[()] | tuple[str, int]]:
+    """The arguments that make one XREAD after another block, up to ``longest`` seconds each, until ``wait`` seconds are
+    over."""
     if wait <= 0:
         yield ()
         return
     deadline = time.monotonic() + wait
     left = wait
     while left > 0:
-        yield "BLOCK", max(1, round(min(left, LONGEST_BLOCK) * 1000))
+        yield "BLOCK", max(1, round(min(left, longest) * 1000))
         left = deadline - time.monotonic()
 
 

@@ -7,50 +7,30 @@ connection breaks, and a message would be stored twice.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import redis
-from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool, SSLConnection
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError, MovedError, RedisError
-from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
+from enode_django.equeue.transports.redis_absence import AbsentNodes
 from enode_django.equeue.transports.redis_location import (
     Address,
     ClusterLocation,
     SentinelLocation,
     SingleLocation,
 )
+from enode_django.equeue.transports.redis_node import Node, Timeouts, both_options, fixed_options, make_pool
+from enode_django.equeue.transports.redis_slots import SlotMap
 from enode_django.exceptions import ConfigurationError
 
-
-class Timeouts(NamedTuple):
-    """Seconds for connecting, for an answer, and for one that may have to be waited for."""
-
-    connect: float
-    quick: float
-    blocking: float
-
-
-class Node:
-    """One server. Two pools, so that what blocks never keeps what sends waiting."""
-
-    def __init__(self, name: str, quick: ConnectionPool, blocking: ConnectionPool) -> None:
-        self.name = name
-        # Any, because redis-py leaves execute_command untyped.
-        self.quick: Any = redis.Redis(connection_pool=quick)
-        self.blocking: Any = redis.Redis(connection_pool=blocking)
-        for client in (self.quick, self.blocking):
-            # redis-py would turn every entry into a dictionary; what comes from the wire is all we need.
-            for command in ("XREAD", "XRANGE"):
-                client.set_response_callback(command, lambda response, **_: response)
-
-    def disconnect(self) -> None:
-        for client in (self.quick, self.blocking):
-            client.connection_pool.disconnect()
+WAITED_IN_VAIN = 0.1
+"""Seconds after which an error means that a node does not answer. Whoever is refused at once has lost nothing."""
+ASK_AGAIN = 0.5
+"""Seconds between two looks whether another node has the slots of one that does not answer."""
 
 
 class Servers(Protocol):
@@ -59,10 +39,12 @@ class Servers(Protocol):
     name: str
 
     def node(self, key: str) -> Node:
-        """Where a key is, as far as is known. A cluster may be asked for it, which raises redis-py's errors."""
+        """Where a key is, as far as is known. A cluster may be asked for it, which raises redis-py's errors. Raises
+        `ConnectionError` for a node that is known not to answer."""
 
-    def failed(self, node: Node, *, is_replica: bool) -> None:
-        """A node could not be used; with ``is_replica`` because it is no master any more."""
+    def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
+        """A node could not be used; with ``is_replica`` because it is no master any more. ``waited``: seconds until
+        its connection has failed."""
 
     def moved(self, node: Node, error: MovedError) -> None:
         """A node says that another one has the key."""
@@ -74,12 +56,12 @@ class SingleServer:
     def __init__(self, location: SingleLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:
         self.name = location.name
         options = {**client, **location.options}
-        self._node = Node(self.name, *(_pool(self.name, known) for known in _both(options, timeouts)))
+        self._node = Node(self.name, *(make_pool(self.name, known) for known in both_options(options, timeouts)))
 
     def node(self, key: str) -> Node:
         return self._node
 
-    def failed(self, node: Node, *, is_replica: bool) -> None:
+    def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
         pass
 
     def moved(self, node: Node, error: MovedError) -> None:
@@ -98,10 +80,10 @@ class SentinelServers:
         own = {name: value for name, value in options.items() if name.startswith("ssl")}
         if options.pop("connection_class", None) is SSLConnection:
             options["ssl"] = own["ssl"] = True
-        own |= {**_fixed(options, timeouts.connect, timeouts.quick), **location.own}
+        own |= {**fixed_options(options, timeouts.connect, timeouts.quick), **location.own}
         try:
             self._sentinel = Sentinel(location.sentinels, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
-            pools = [self._pool(location.service, known) for known in _both(options, timeouts)]
+            pools = [self._pool(location.service, known) for known in both_options(options, timeouts)]
         except (TypeError, ValueError, RedisError) as error:
             raise ConfigurationError(f"redis-py cannot use the options given for {self.name}: {error}") from None
         self._node = Node(self.name, *pools)
@@ -114,7 +96,7 @@ class SentinelServers:
     def node(self, key: str) -> Node:
         return self._node
 
-    def failed(self, node: Node, *, is_replica: bool) -> None:
+    def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
         if is_replica:  # redis-py does not see it within a script's error, and would stay with that server
             node.disconnect()
 
@@ -127,37 +109,50 @@ class SentinelServers:
 
 
 class ClusterServers:
-    """``CLUSTER SLOTS`` is asked for before the first use, and again after a node has failed or was moved from."""
+    """``CLUSTER SLOTS`` is asked for before the first use, and again after a node has failed or was moved from.
+
+    A node that let somebody wait in vain is not asked again until it answers: it must not hold up the others.
+    """
 
     def __init__(self, location: ClusterLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:
         self.name = location.name
         self._timeouts = timeouts
         self._options = {**client, **location.options}
-        self._lock = threading.Lock()
+        self._asking = threading.Lock()
         self._nodes: dict[Address, Node] = {}
-        self._slots: dict[int, Address] = {}
+        self._map = SlotMap(location.nodes)
         self._is_old = True
-        self._known = [*location.nodes]
+        self._asked_at = 0.0
+        self._absent = AbsentNodes()
         self._node_at(location.nodes[0])  # so that unusable options are told now
 
     def node(self, key: str) -> Node:
         if self._is_old:
             self._ask()
-        address = self._slots.get(key_slot(key.encode()))
+        address = self._map.owner(key_slot(key.encode()))
         if address is None:
             self._is_old = True
             raise ConnectionError(f"no node of the cluster serves the slot of {key!r} now")
-        return self._node_at(address)
+        node = self._node_at(address)
+        if node in self._absent:
+            self._is_old |= time.monotonic() >= self._asked_at + ASK_AGAIN  # a replica may have its place by now
+            raise ConnectionError(f"{node.name} does not answer")
+        return node
 
-    def failed(self, node: Node, *, is_replica: bool) -> None:
+    def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
         self._is_old = True
+        host, _, port = node.name.rpartition(":")
+        self._map.cannot_be_used((host, int(port)))
+        if waited >= WAITED_IN_VAIN:
+            self._absent.add(node, f"for {waited:.1f} s")
 
     def moved(self, node: Node, error: MovedError) -> None:
         host = error.host or node.name.rpartition(":")[0]
-        self._slots[int(error.slot_id)] = (str(host), int(error.port))
+        self._map.moved(int(error.slot_id), (str(host), int(error.port)))
         self._is_old = True
 
     def close(self) -> None:
+        self._absent.close()
         for node in list(self._nodes.values()):
             node.disconnect()
 
@@ -167,73 +162,38 @@ class ClusterServers:
             host, port = address
             name = f"{host}:{port}"
             options = {**self._options, "host": host, "port": port}
-            pools = [_pool(name, known) for known in _both(options, self._timeouts)]
+            pools = [make_pool(name, known) for known in both_options(options, self._timeouts)]
             node = self._nodes.setdefault(address, Node(name, *pools))
         return node
 
     def _ask(self) -> None:
-        """Ask one node after another which slots each has; raises the last one's error."""
-        with self._lock:
-            if not self._is_old:
+        """Ask one node after another which slots each has; raises the last one's error. While another thread does so,
+        the old map is good enough."""
+        if not self._asking.acquire(blocking=not self._map.is_known):
+            return
+        try:
+            if self._is_old:
+                self._ask_some_node()
+                self._is_old = False
+                self._asked_at = time.monotonic()
+        finally:
+            self._asking.release()
+
+    def _ask_some_node(self) -> None:
+        failure: RedisError = ConnectionError("no node of the cluster answers")
+        for address in self._map.to_ask:
+            node = self._node_at(address)
+            if node in self._absent:
+                continue
+            self._map.was_asked(address)
+            began = time.monotonic()
+            try:
+                answer = node.quick.execute_command("CLUSTER SLOTS")
+            except RedisError as error:
+                failure = error
+                if (waited := time.monotonic() - began) >= WAITED_IN_VAIN:
+                    self._absent.add(node, f"for {waited:.1f} s")
+            else:
+                self._map.learn(address, answer)
                 return
-            failure: RedisError = ConnectionError("no node is known")
-            for address in list(self._known):
-                try:
-                    answer = self._node_at(address).quick.execute_command("CLUSTER SLOTS")
-                except RedisError as error:
-                    failure = error
-                    # The others first, the next time: whoever is dead may take a whole timeout.
-                    self._known.remove(address)
-                    self._known.append(address)
-                    continue
-                self._learn(address, answer)
-                return
-            raise failure
-
-    def _learn(self, asked: Address, answer: Any) -> None:
-        slots: dict[int, Address] = {}
-        known: list[Address] = [asked]
-        for start, end, *servers in answer:  # the master is the first of them
-            addresses = [(host or asked[0], port) for host, port in map(_address, servers)]
-            known += (address for address in addresses if address not in known)
-            slots.update(dict.fromkeys(range(start, end + 1), addresses[0]))
-        # Those of the location stay: all others may have gone when these are there again.
-        self._known = known + [address for address in self._known if address not in known]
-        self._slots = slots
-        self._is_old = False
-
-
-def _address(server: Any) -> Address:
-    host, port = server[0], server[1]
-    return host.decode() if isinstance(host, bytes) else str(host or ""), int(port)
-
-
-def _both(options: Mapping[str, Any], timeouts: Timeouts) -> list[dict[str, Any]]:
-    """For the quick pool and the blocking one."""
-    return [
-        {**options, **_fixed(options, timeouts.connect, timeout)} for timeout in (timeouts.quick, timeouts.blocking)
-    ]
-
-
-def _fixed(options: Mapping[str, Any], connect_timeout: float, timeout: float) -> dict[str, Any]:
-    fixed: dict[str, Any] = {
-        "max_connections": 10_000,
-        "socket_timeout": timeout,
-        "socket_connect_timeout": connect_timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "health_check_interval": 30,
-        "protocol": 2,
-        "decode_responses": False,
-    }
-    if "path" not in options:
-        fixed["socket_keepalive"] = True
-    return fixed
-
-
-def _pool(name: str, options: Mapping[str, Any]) -> ConnectionPool:
-    try:
-        pool = ConnectionPool(**options)
-        pool.connection_class(**pool.connection_kwargs)  # takes all options, and does not connect yet
-    except (TypeError, ValueError, RedisError) as error:
-        raise ConfigurationError(f"redis-py cannot use the options given for {name}: {error}") from None
-    return pool
+        raise failure

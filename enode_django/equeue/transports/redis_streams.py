@@ -28,8 +28,9 @@ from __future__ import annotations
 import copy
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 from typing import Any
 
 from enode_django.equeue.assignment import Allocate, divide
@@ -47,7 +48,6 @@ from enode_django.equeue.messages import (
 from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.redis_batches import (
     RECEIPTS_PER_CALL,
-    chunks,
     commit_arguments,
     milliseconds,
     parse_deaths,
@@ -55,23 +55,35 @@ from enode_django.equeue.transports.redis_batches import (
     steps,
 )
 from enode_django.equeue.transports.redis_claim_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, SET_OFFSET, TIMELINE
-from enode_django.equeue.transports.redis_connection import Command, Confirmation, RedisConnection, ScriptCall
+from enode_django.equeue.transports.redis_connection import (
+    LONGEST_BLOCK,
+    Command,
+    Confirmation,
+    RedisConnection,
+    ScriptCall,
+)
 from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.transports.redis_partly import ByQueue, raise_failure
 from enode_django.equeue.transports.redis_pulling import PullCounts
-from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, SEND_WITH_RESERVE, TRIM_TIMES
+from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND_WITH_RESERVE, TRIM_TIMES
+from enode_django.equeue.transports.redis_sending import RedisSender, foreign_entries
 from enode_django.equeue.transports.redis_topics import RedisTopics
 from enode_django.equeue.transports.redis_waiting import read_first, read_waking
 from enode_django.equeue.transports.redis_wakes import Wakes
-from enode_django.exceptions import ConfigurationError, ForeignEntries, QueueHeld, StaleRoute
+from enode_django.exceptions import (
+    ConfigurationError,
+    EnodeError,
+    QueueHeld,
+)
 
 TIMES_PER_CALL = 500
 MENDED_PER_CALL = 1_000
-HOLDS_FOREIGN = -2
-"""The answer of `SEND` for a queue that holds entries of somebody else."""
 LAST_PLACE = (1 << 64) - 1
 """Behind it in an entry's id comes the next message: what others have put between two messages is not read."""
+LOOK_AGAIN = 1.0
+"""Seconds after which a pull that waits without some of its queues looks whether they can be used again."""
 TRIM_SECONDS = 1.0
 """For one cut, except for the step that it takes in any case."""
 
@@ -120,8 +132,8 @@ class RedisStreamsTransport:
         self._counts = PullCounts(self._keys, self._connection)
         self._topics = RedisTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
+        self._sender = RedisSender(self._keys, self._connection, self._topics)
         self._wakes = Wakes()
-        self._send_script = SEND
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -171,50 +183,14 @@ class RedisStreamsTransport:
     ) -> Mapping[int, int]:
         check_size(bodies, self.max_send)
         self._topics.check(topic, bodies)
-        first: dict[int, int] = {}
-        left = [queue for queue, added in bodies.items() if added]
-        while left:
-            first |= self._append(topic, {queue: bodies[queue] for queue in left}, route, once)
-            left = [queue for queue in left if first[queue] < 0]
-            if left and route is not None and not self._topics.settle(topic, left, route):
-                raise StaleRoute(
-                    f"topic {topic!r} has other queues than those of route {route}; ask for its route again",
-                    stored={queue: offset for queue, offset in first.items() if offset >= 0},
-                )
-        return first
+        return self._sender.send(topic, bodies, route, once)
 
     def with_reserve(self) -> RedisStreamsTransport:
         """Its sends are stored above the server's ``maxmemory``, too, unless a queue gets so much at once that it takes
         several steps: a full Redis refuses transactions."""
         other = copy.copy(self)
-        other._send_script = SEND_WITH_RESERVE
+        other._sender = RedisSender(self._keys, self._connection, self._topics, SEND_WITH_RESERVE)
         return other
-
-    def _append(
-        self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None
-    ) -> dict[int, int]:
-        """Of each queue the offset of its first body, or -1 when the queue has another route."""
-        queues: list[int] = []
-        calls: list[ScriptCall] = []
-        producer, sequence = once if once is not None else ("", "")
-        for queue, added in bodies.items():
-            keys = self._keys.of_queue(topic, queue)
-            if producer:
-                keys = (*keys, self._keys.sent(topic, queue, producer))
-            for number, chunk in enumerate(chunks(added)):
-                queues.append(queue)
-                calls.append(
-                    ScriptCall(self._send_script, keys, ("" if route is None else route, sequence, number, *chunk))
-                )
-        # A queue's chunks must not be parted by another sender.
-        parted = len(calls) > len(bodies)
-        first: dict[int, int] = {}
-        answers = self._connection.run_all(calls, atomically=parted, confirmed=True)
-        for queue, offset in zip(queues, answers, strict=True):
-            if offset == HOLDS_FOREIGN:
-                raise self._foreign(topic, [queue])
-            first.setdefault(queue, offset)
-        return first
 
     def pull(
         self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float = LONG_POLL
@@ -236,7 +212,7 @@ class RedisStreamsTransport:
         batches = [parse_entries(logs[key.decode()], entries) for key, entries in found]
         pulled = [batch for batch in batches if batch.bodies]
         if batches and not pulled:
-            raise self._foreign(topic, [batch.queue for batch in batches])
+            raise foreign_entries(self._keys, topic, [batch.queue for batch in batches])
         return pulled
 
     def wake(self, thread: int) -> None:
@@ -248,7 +224,7 @@ class RedisStreamsTransport:
             return ()
         places = zip(logs, after, counts, strict=True)
         reads = {log: ("XREAD", "COUNT", count, "STREAMS", log, start) for log, start, count in places}
-        return [stream for response in self._connection.read_all(reads) if response for stream in response]
+        return _streams(self._connection.read_each(reads))
 
     def _read_together(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
         def command(*block: str | int) -> Command:
@@ -264,14 +240,19 @@ class RedisStreamsTransport:
         return ()
 
     def _read_each(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
-        """First without waiting, as that takes one trip to each server."""
+        """First without waiting, as that takes one trip to each server. Servers that cannot be used are left out, and
+        looked for again soon."""
         places = list(zip(logs, after, strict=True))
         reads = {log: ("XREAD", "COUNT", limit, "STREAMS", log, start) for log, start in places}
-        found = [stream for response in self._connection.read_all(reads) if response for stream in response]
+        results = self._connection.read_each(reads)
+        found = _streams(results)
+        failures = [result for result in results if isinstance(result, EnodeError)]
+        if len(failures) == len(results) or not all(failure.retriable for failure in failures):
+            raise min(failures, key=attrgetter("retriable"))
         if found or wait <= 0:
             return found
         with self._wakes.waiting() as wakeup:
-            for block in blocks(wait):
+            for block in blocks(wait, LOOK_AGAIN if failures else LONGEST_BLOCK):
                 waits = {log: ("XREAD", "COUNT", limit, *block, "STREAMS", log, start) for log, start in places}
                 found = read_first(self._connection, waits, wakeup)
                 if found or wakeup.is_woken:
@@ -284,14 +265,21 @@ class RedisStreamsTransport:
         return {queue: int(answer or 0) for queue, answer in zip(queues, answers, strict=True)}
 
     def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
-        bounds = self._topics.bounds(topic, self.queue_count(topic))
+        offsets, failures = self._offsets_at(topic, time)
+        raise_failure(failures, {})
+        return offsets
+
+    def _offsets_at(self, topic: str, time: float) -> tuple[dict[int, int], dict[int, EnodeError]]:
+        bounds, failures = self._topics.bounds_each(topic, self.queue_count(topic))
         # Messages that came within a step of the one before have no time of their own.
         since = max(0, int(time * 1000) - CLOCK_STEP + 1)
         commands = [("XRANGE", self._keys.times(topic, queue), since, "+", "COUNT", 1) for queue in bounds]
-        found = zip(bounds.items(), self._connection.execute_all(commands), strict=True)
-        return {
-            queue: max(first, _offset_of(entries[0])) if entries else end for (queue, (first, end)), entries in found
-        }
+        found = ByQueue.sorted_out(bounds, self._connection.execute_each(commands))
+        offsets: dict[int, int] = {}
+        for queue, (entries,) in found.answers.items():
+            ((first, end),) = bounds[queue]
+            offsets[queue] = max(first, _offset_of(entries[0])) if entries else end
+        return offsets, failures | found.failures
 
     def timelines(self, topic: str) -> Mapping[int, str]:
         """A start of a server, or a replica that took over, begins a timeline."""
@@ -329,11 +317,12 @@ class RedisStreamsTransport:
         return Lease(epoch, committed, end, previous.decode() or None, parse_deaths(deaths))
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
-        calls = self._claims(RENEW, topic, group, {q: (owner, e, milliseconds(lease)) for q, e in epochs.items()})
-        return {queue for queue, renewed in zip(epochs, calls, strict=True) if not renewed}
+        calls = {queue: (owner, epoch, milliseconds(lease)) for queue, epoch in epochs.items()}
+        return _refused(self._claims(RENEW, topic, group, calls))
 
     def release(self, group: str, topic: str, owner: str, epochs: Mapping[int, int]) -> None:
-        self._claims(RELEASE, topic, group, {queue: (owner, epoch) for queue, epoch in epochs.items()})
+        released = self._claims(RELEASE, topic, group, {queue: (owner, epoch) for queue, epoch in epochs.items()})
+        raise_failure(released.failures, released.answers)
 
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
         self._topics.check(topic, commits)
@@ -344,8 +333,7 @@ class RedisStreamsTransport:
             for step in steps(commit):
                 queues.append(queue)
                 calls.append(ScriptCall(COMMIT, keys, commit_arguments(step)))
-        answers = self._connection.run_all(calls, confirmed=True)
-        return {queue for queue, taken in zip(queues, answers, strict=True) if not taken}
+        return _refused(ByQueue.sorted_out(queues, self._connection.run_each(calls, confirmed=True)))
 
     def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
         self._topics.check(topic, (queue,))
@@ -376,20 +364,26 @@ class RedisStreamsTransport:
     def trim(self, topic: str) -> None:
         queues = range(self.queue_count(topic))
         groups = self._topics.counting(topic)
-        aged = None if self._max_age is None else self.offsets_at(topic, time.time() - self._max_age)
+        failures: dict[int, EnodeError] = {}
+        aged: dict[int, int] | None = None
+        if self._max_age is not None:
+            aged, failures = self._offsets_at(topic, time.time() - self._max_age)
         if groups:
-            lowest = map(min, zip(*self._topics.committed(topic, len(queues), groups), strict=True))
-            consumed = dict(enumerate(lowest))
-            short = self._topics.short_of_memory(topic, queues) if aged else set()
-            kept = {q: at for q, at in (aged or {}).items() if q not in short}
-            self._cut_before(topic, {q: min(at, kept.get(q, at)) for q, at in consumed.items()})
+            consumed, failed = self._topics.consumed(topic, len(queues), groups)
+            failures |= failed
+            if aged is not None:
+                short = self._topics.short_of_memory(topic, list(aged))
+                consumed = {queue: at for queue, at in consumed.items() if queue in aged}
+                consumed = {queue: at if queue in short else min(at, aged[queue]) for queue, at in consumed.items()}
+            failures |= self._cut_before(topic, consumed)
         if not groups or self._delete_unconsumed:
-            self._cut_before(topic, aged or {})
+            failures |= self._cut_before(topic, aged or {})
             if self._max_length is not None:
-                self._cut(topic, {queue: ("MAXLEN", str(self._max_length)) for queue in queues})
+                failures |= self._cut(topic, {queue: ("MAXLEN", str(self._max_length)) for queue in queues})
+        raise_failure(failures, {})
 
-    def _cut_before(self, topic: str, offsets: Mapping[int, int]) -> None:
-        self._cut(topic, {queue: ("MINID", f"{offset + 1}-0") for queue, offset in offsets.items()})
+    def _cut_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, EnodeError]:
+        return self._cut(topic, {queue: ("MINID", f"{offset + 1}-0") for queue, offset in offsets.items()})
 
     def mend(self, topic: str) -> Mapping[int, int]:
         """Delete what others have written above the ends of the queues; returns how much, for each queue."""
@@ -404,13 +398,6 @@ class RedisStreamsTransport:
             calls = {queue: calls[queue] for queue, number in numbers.items() if number == MENDED_PER_CALL}
         return deleted
 
-    def _foreign(self, topic: str, queues: Sequence[int]) -> ForeignEntries:
-        logs = ", ".join(self._keys.log(topic, queue) for queue in queues)
-        return ForeignEntries(
-            f"the streams {logs} of topic {topic!r} hold entries of somebody else (by XADD); stop whoever writes them, "
-            f"then delete them with manage.py equeue mend {topic}"
-        )
-
     # -- answers --------------------------------------------------------------------------------------------------
 
     def open_inbox(self) -> RedisInbox:
@@ -418,32 +405,54 @@ class RedisStreamsTransport:
         return RedisInbox(address, self._keys.inbox(address), self._connection)
 
     def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
-        self._connection.run_all(replies_as_calls(self._keys, replies))
+        calls = replies_as_calls(self._keys, replies)
+        results = zip(calls, self._connection.run_each(calls), strict=True)
+        errors = {call.keys[0]: result for call, result in results if isinstance(result, EnodeError)}
+        keys = [self._keys.inbox(address) for address, _ in replies]
+        failures = {place: errors[key] for place, key in enumerate(keys) if key in errors}
+        raise_failure(failures, {place: True for place in range(len(replies)) if place not in failures})
 
     def close(self) -> None:
         self._connection.close()
 
-    def _claims(self, script: Any, topic: str, group: str, arguments: Mapping[int, Sequence[Any]]) -> list[Any]:
+    def _claims(self, script: Any, topic: str, group: str, arguments: Mapping[int, Sequence[Any]]) -> ByQueue:
         self._topics.check(topic, arguments)
         calls = [ScriptCall(script, (self._keys.claim(topic, q, group),), given) for q, given in arguments.items()]
-        return self._connection.run_all(calls)
+        return ByQueue.sorted_out(arguments, self._connection.run_each(calls))
 
-    def _cut(self, topic: str, limits: Mapping[int, tuple[str, str]]) -> None:
+    def _cut(self, topic: str, limits: Mapping[int, tuple[str, str]]) -> dict[int, EnodeError]:
         """Cut whole nodes of the streams, in steps that the server does not feel; then the times of what is gone. What
-        takes too long is left to the next call: whoever trims may have leases to renew."""
+        takes too long is left to the next call: whoever trims may have leases to renew. Returns what has failed."""
         logs = {q: ("XTRIM", self._keys.log(topic, q), kind, "~", at) for q, (kind, at) in limits.items()}
+        failures: dict[int, EnodeError] = {}
         until = time.monotonic() + TRIM_SECONDS
         while logs:
-            deleted = self._connection.execute_all(list(logs.values()))
-            logs = {q: command for (q, command), n in zip(logs.items(), deleted, strict=True) if n}
+            cut = ByQueue.sorted_out(logs, self._connection.execute_each(list(logs.values())))
+            failures |= cut.failures
+            logs = {queue: logs[queue] for queue, (deleted,) in cut.answers.items() if deleted}
             if time.monotonic() >= until:
-                return
-        calls = [ScriptCall(TRIM_TIMES, self._keys.of_queue(topic, queue), (TIMES_PER_CALL,)) for queue in limits]
-        while calls:
-            calls = [call for call, n in zip(calls, self._connection.run_all(calls), strict=True) if n]
+                return failures
+        calls = {q: ScriptCall(TRIM_TIMES, self._keys.of_queue(topic, q), (TIMES_PER_CALL,)) for q in limits}
+        while calls := {queue: call for queue, call in calls.items() if queue not in failures}:
+            cut = ByQueue.sorted_out(calls, self._connection.run_each(list(calls.values())))
+            failures |= cut.failures
+            calls = {queue: calls[queue] for queue, (deleted,) in cut.answers.items() if deleted}
             if time.monotonic() >= until:
-                return
+                break
+        return failures
 
 
 def _offset_of(entry: Any) -> int:
     return int(entry[1][1])  # its one field's value
+
+
+def _streams(responses: Iterable[Any]) -> list[Any]:
+    """Return what several XREADs have found; errors among the responses are left out."""
+    return [stream for one in responses if one and not isinstance(one, EnodeError) for stream in one]
+
+
+def _refused(answers: ByQueue) -> set[int]:
+    """Return the queues that have refused one of their calls."""
+    taken = {queue: all(answered) for queue, answered in answers.answers.items()}
+    raise_failure(answers.failures, taken)
+    return {queue for queue, is_taken in taken.items() if not is_taken}

@@ -20,6 +20,7 @@ from enode_django.equeue.transports.base import check_new_topic, check_queues
 from enode_django.equeue.transports.redis_batches import milliseconds, parse_queues
 from enode_django.equeue.transports.redis_connection import RedisConnection, ScriptCall
 from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.transports.redis_partly import ByQueue, raise_failure
 from enode_django.equeue.transports.redis_scripts import BOUNDS, MEMORY_USED
 from enode_django.equeue.transports.redis_topic_scripts import (
     ANNOUNCE,
@@ -34,7 +35,7 @@ from enode_django.equeue.transports.redis_topic_scripts import (
     SETTLED,
     TELL,
 )
-from enode_django.exceptions import QueueError, TransportUnavailable, UnknownTopic
+from enode_django.exceptions import EnodeError, QueueError, TransportUnavailable, UnknownTopic
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -99,10 +100,15 @@ class RedisTopics:
         return {name.decode(): max(0.0, (now - float(at)) / 1000) for name, at in sorted(heard.items())}
 
     def bounds(self, topic: str, count: int) -> Bounds:
+        bounds, failures = self.bounds_each(topic, count)
+        raise_failure(failures, {})
+        return {queue: (first, end) for queue, ((first, end),) in bounds.items()}
+
+    def bounds_each(self, topic: str, count: int) -> ByQueue:
         calls = [
             ScriptCall(BOUNDS, (self._keys.log(topic, queue), self._keys.queue(topic, queue))) for queue in range(count)
         ]
-        return {queue: (first, end) for queue, (first, end) in enumerate(self._connection.run_all(calls))}
+        return ByQueue.sorted_out(range(count), self._connection.run_each(calls))
 
     def states(self, topic: str) -> Mapping[int, QueueState]:
         known = self.read(topic)
@@ -110,11 +116,21 @@ class RedisTopics:
 
     def committed(self, topic: str, count: int, groups: Sequence[str]) -> list[list[int]]:
         """Of each group the committed offset of each queue."""
+        found = self._committed(topic, count, groups)
+        raise_failure(found.failures, {})
+        return [[int(found.answers[queue][place] or 0) for queue in range(count)] for place in range(len(groups))]
+
+    def consumed(self, topic: str, count: int, groups: Sequence[str]) -> tuple[dict[int, int], dict[int, EnodeError]]:
+        """Per queue the lowest offset that one of the groups has committed; and why that is not known of others."""
+        answers, failures = self._committed(topic, count, groups)
+        return {queue: min(int(offset or 0) for offset in offsets) for queue, offsets in answers.items()}, failures
+
+    def _committed(self, topic: str, count: int, groups: Sequence[str]) -> ByQueue:
+        queues = [queue for _ in groups for queue in range(count)]
         commands = [
             ("HGET", self._keys.claim(topic, queue, group), "offset") for group in groups for queue in range(count)
         ]
-        offsets = [int(answer or 0) for answer in self._connection.execute_all(commands)] if commands else []
-        return [offsets[start : start + count] for start in range(0, len(offsets), count)]
+        return ByQueue.sorted_out(queues, self._connection.execute_each(commands) if commands else [])
 
     def counting(self, topic: str) -> list[str]:
         """The groups that trimming waits for."""
@@ -122,10 +138,10 @@ class RedisTopics:
         return [group.decode() for group, state in found.items() if state == b"counts"]
 
     def short_of_memory(self, topic: str, queues: Sequence[int]) -> Collection[int]:
-        """The queues that lie on servers whose memory is nearly full."""
+        """The queues that lie on servers whose memory is nearly full, as far as the servers answer."""
         calls = [ScriptCall(MEMORY_USED, (self._keys.log(topic, queue),)) for queue in queues]
-        percents = zip(queues, self._connection.run_all(calls), strict=True)
-        short = [queue for queue, percent in percents if percent >= NEARLY_FULL]
+        found = ByQueue.sorted_out(queues, self._connection.run_each(calls))
+        short = [queue for queue, (percent,) in found.answers.items() if percent >= NEARLY_FULL]
         if short:
             logger.warning(
                 "redis at %s is nearly full; what all groups have consumed of queues %s of topic %s is deleted now, "

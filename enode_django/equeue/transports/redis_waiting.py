@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import selectors
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from redis.exceptions import ConnectionError, MovedError, TimeoutError
+from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
 
 from enode_django.equeue.transports.redis_connection import Command, RedisConnection
-from enode_django.equeue.transports.redis_servers import Node
+from enode_django.equeue.transports.redis_node import Node
 from enode_django.equeue.transports.redis_wakes import Wakeup
 
 GIVING_UP = 0.05
@@ -28,13 +29,13 @@ def read_waking(connection: RedisConnection, command: Command, *, key: str, wake
 
 
 def _read_waking(node: Node, *, command: Command, wakeup: Wakeup) -> Any:
-    pool = node.blocking.connection_pool
+    pool = node.quick.connection_pool  # what is to be waited for is waited for here
     connection = pool.get_connection()
     try:
         connection.send_command(*command)
-        one = _Waiting(node, connection, 0, connection._sock)
+        one = _Waiting(node, connection, 0, _socket_of(connection))
         if _wait_for_one([one], wakeup):
-            return connection.read_response(disable_decoding=True)
+            return one.answer()
         connection.disconnect()  # which ends the command, too
         return None
     except BaseException:
@@ -50,26 +51,46 @@ class _Waiting(NamedTuple):
     client: int
     socket: Any
 
-    def has_answer(self, wait: float) -> bool:
-        if self.connection._sock is not self.socket:  # redis-py would connect anew, where nothing is to come
-            raise ConnectionError("the connection was closed")
+    def has_answer(self, wait: float = 0) -> bool:
+        """Raises redis-py's errors."""
+        self._check()
         return bool(self.connection.can_read(wait))
+
+    def has_answer_or_error(self) -> bool:
+        try:
+            return self.has_answer()
+        except RedisError:
+            return True
+
+    def answer(self) -> Any:
+        self._check()
+        return self.connection.read_response(disable_decoding=True)
+
+    def _check(self) -> None:
+        if _socket_of(self.connection) is not self.socket:  # redis-py would connect anew, where nothing is to come
+            raise ConnectionError("the connection was closed")
+
+
+def _socket_of(connection: Any) -> Any:
+    # A private name of redis-py, and the only one that is used: nothing public lets a thread wait for one of several
+    # connections (`can_read` waits for one), or for a connection and a pipe.
+    return connection._sock
 
 
 def read_first(connection: RedisConnection, reads: Mapping[str, Command], wakeup: Wakeup) -> list[Any]:
     """Run blocking XREADs, each by its key; returns what the first has found, and the others with it.
 
-    Blocks as long as they do, or until ``wakeup`` is woken.
+    Blocks as long as they do, or until ``wakeup`` is woken. Servers that cannot be used are left out; if all of them
+    are, it raises what is wrong with one.
     """
     waiting: list[_Waiting] = []
     with connection.border():
         try:
-            commands = list(reads.values())
-            for node, places in connection.nodes(list(reads)).items():
-                with connection.using(node):
-                    for place in places:
-                        waiting.append(_begin(node, commands[place]))
-            _wait_for_one(waiting, wakeup)
+            failure = _begin_each(connection, reads, waiting)
+            if failure is not None and not waiting:
+                raise failure
+            with suppress(TimeoutError):  # who does not answer is found below
+                _wait_for_one(waiting, wakeup)
             return _answers(connection, waiting)
         except BaseException:
             for one in waiting:
@@ -77,15 +98,32 @@ def read_first(connection: RedisConnection, reads: Mapping[str, Command], wakeup
             raise
         finally:
             for one in waiting:
-                one.node.blocking.connection_pool.release(one.connection)
+                one.node.quick.connection_pool.release(one.connection)
+
+
+def _begin_each(
+    connection: RedisConnection, reads: Mapping[str, Command], waiting: list[_Waiting]
+) -> RedisError | None:
+    """Add those that have begun to ``waiting``, and return what keeps one that has not."""
+    commands = list(reads.values())
+    nodes, failures = connection.nodes(list(reads))
+    failure = next(iter(failures.values()), None)
+    for node, places in nodes.items():
+        try:
+            with connection.using(node):
+                for place in places:
+                    waiting.append(_begin(node, commands[place]))
+        except RedisError as error:
+            failure = error
+    return failure
 
 
 def _begin(node: Node, command: Command) -> _Waiting:
-    pool = node.blocking.connection_pool
+    pool = node.quick.connection_pool  # what is to be waited for is waited for here
     connection = pool.get_connection()
     try:
         connection.send_packed_command(connection.pack_commands([("CLIENT", "ID"), command]))
-        return _Waiting(node, connection, connection.read_response(), connection._sock)
+        return _Waiting(node, connection, connection.read_response(), _socket_of(connection))
     except BaseException:
         connection.disconnect()
         pool.release(connection)
@@ -94,27 +132,41 @@ def _begin(node: Node, command: Command) -> _Waiting:
 
 def _wait_for_one(waiting: Collection[_Waiting], wakeup: Wakeup) -> bool:
     """Return False if nothing has come before ``wakeup`` was woken. Raises redis-py's `TimeoutError`."""
-    if any(one.has_answer(0) for one in waiting):  # it may have been received with what came before it
+    if any(one.has_answer_or_error() for one in waiting):  # it may have been received with what came before it
         return True
     with selectors.PollSelector() as selector:  # which, other than epoll, always hears that another thread closes
         for one in waiting:
             selector.register(one.socket, selectors.EVENT_READ)
         selector.register(wakeup, selectors.EVENT_READ)
-        if not selector.select(max(one.connection.socket_timeout for one in waiting)):
+        if not selector.select(max(one.node.longest_wait for one in waiting)):
             raise TimeoutError("no answer in time")
-    return not wakeup.is_woken or any(one.has_answer(0) for one in waiting)
+    return not wakeup.is_woken or any(one.has_answer_or_error() for one in waiting)
 
 
 def _answers(connection: RedisConnection, waiting: Collection[_Waiting]) -> list[Any]:
+    """Raises what is wrong with one of the servers if none of them has answered."""
     found: list[Any] = []
+    failed: dict[Node, RedisError] = {}
     for one in waiting:
-        with connection.using(one.node):
-            while not one.has_answer(0):
-                one.node.quick.execute_command("CLIENT UNBLOCK", one.client)
-                if one.has_answer(GIVING_UP):
-                    break
-            try:
-                found += one.connection.read_response(disable_decoding=True) or ()
-            except MovedError as error:
-                connection.moved(one.node, error)
+        try:
+            if one.node in failed:
+                raise failed[one.node]
+            with connection.using(one.node):
+                found += _give_up(one) or ()
+        except MovedError as error:
+            connection.moved(one.node, error)
+        except RedisError as error:
+            failed[one.node] = error
+            one.connection.disconnect()
+    if failed and all(one.node in failed for one in waiting):
+        raise next(iter(failed.values()))
     return found
+
+
+def _give_up(one: _Waiting) -> Any:
+    """Return what it has found by now."""
+    while not one.has_answer():
+        one.node.quick.execute_command("CLIENT UNBLOCK", one.client)
+        if one.has_answer(GIVING_UP):
+            break
+    return one.answer()

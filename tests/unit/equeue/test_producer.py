@@ -3,14 +3,15 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from enode_django.equeue.messages import Route
-from enode_django.equeue.producer import Producer, select_by_hash
+from enode_django.equeue.messages import Once, Route
+from enode_django.equeue.producer import Persist, Producer, select_by_hash
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.exceptions import QueueError, StaleRoute, UnknownTopic
+from enode_django.exceptions import PartlyUnavailable, QueueError, StaleRoute, TransportUnavailable, UnknownTopic
 
 
 @pytest.fixture
@@ -161,3 +162,85 @@ def test_many_threads_may_send_at_once(transport: MemoryTransport) -> None:
 
 def test_a_key_that_is_not_utf8_has_a_queue_too(transport: MemoryTransport) -> None:
     assert Producer(transport, queues=4).send("orders", "\udc80", b"x").queue in range(4)
+
+
+class Servers(MemoryTransport):
+    """Queues lie on several servers. Those of ``lost`` cannot be used, nor the topics, if ``has_topics`` is False."""
+
+    lost: frozenset[int] = frozenset()
+    has_topics = True
+
+    def route(self, topic: str) -> Route:
+        if not self.has_topics:
+            raise PartlyUnavailable("the server of the topic is away")
+        return super().route(topic)
+
+    def send(
+        self, topic: str, bodies: Mapping[int, Sequence[bytes]], *, route: int | None = None, once: Once | None = None
+    ) -> Mapping[int, int]:
+        usable = {queue: added for queue, added in bodies.items() if queue not in self.lost}
+        stored = super().send(topic, usable, route=route, once=once)
+        if len(usable) < len(bodies):
+            raise PartlyUnavailable("a server is away", answers=stored)
+        return stored
+
+
+def three_tries(transport: Servers) -> Persist:
+    """The third one finds all servers."""
+
+    def persist(call: Callable[[], None], /) -> None:
+        for _ in range(2):
+            with pytest.raises(PartlyUnavailable):
+                call()
+        transport.lost = frozenset()
+        call()
+
+    return persist
+
+
+@pytest.mark.parametrize("asks_where", [True, False])
+def test_only_what_is_not_stored_is_sent_again(asks_where: bool) -> None:
+    transport = Servers()
+    producer = Producer(transport, queues=3, selector=lambda key, count: int(key))
+    messages = [(str(number % 3), b"%d" % number) for number in range(9)]
+    transport.lost = frozenset({1})
+    if asks_where:
+        results = producer.send_batch("orders", messages, persist=three_tries(transport))
+        assert results == [("orders", number % 3, number // 3) for number in range(9)]
+    else:
+        producer.send_all("orders", messages, persist=three_tries(transport))
+    assert bodies(transport, "orders", 0) == [b"0", b"3", b"6"]
+    assert bodies(transport, "orders", 1) == [b"1", b"4", b"7"]
+    assert bodies(transport, "orders", 2) == [b"2", b"5", b"8"]
+
+
+def test_what_is_left_goes_where_the_route_leads_by_then() -> None:
+    transport = Servers()
+    producer = Producer(transport, queues=2, selector=lambda key, count: int(key) % count)
+    transport.lost = frozenset({1})
+
+    def persist(call: Callable[[], None], /) -> None:
+        with pytest.raises(PartlyUnavailable):
+            call()
+        transport.add_queues("orders", 4, unordered=True)
+        transport.lost = frozenset()
+        call()
+
+    results = producer.send_batch("orders", [(str(number), b"%d" % number) for number in range(4)], persist=persist)
+    assert [result.queue for result in results] == [0, 1, 0, 3]
+    assert [bodies(transport, "orders", queue) for queue in range(4)] == [[b"0", b"2"], [b"1"], [], [b"3"]]
+
+
+def test_a_route_stays_in_use_while_it_cannot_be_asked_for() -> None:
+    transport, now = Servers(), 0.0
+    producer = Producer(transport, queues=1, refresh_after=30.0, clock=lambda: now)
+    producer.send("orders", "key", b"a")
+    transport.has_topics = False
+    now = 31.0
+    assert producer.send("orders", "key", b"b").offset == 1
+    transport.add_queues("orders", 2, unordered=True)
+    with pytest.raises(TransportUnavailable):
+        producer.send("orders", "key", b"c")
+    transport.has_topics = True
+    assert producer.send("orders", "key", b"c").topic == "orders"
+    assert producer.queue_count("orders") == 2

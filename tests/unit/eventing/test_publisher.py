@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import pytest
 
@@ -16,7 +17,9 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.messages import decode_published
 from enode_django.eventing.publisher import FULL_SECONDS, EventPublisher
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import QueueFull
+from enode_django.exceptions import PartlyUnavailable, QueueFull
+
+Value = TypeVar("Value")
 
 
 class Watched(MemoryTransport):
@@ -53,6 +56,45 @@ def test_answer_counts_as_waiting_until_it_was_sent() -> None:
     assert transport.waiting_while_replying == 1
     assert publisher.waiting == 0
     assert len(inbox.receive(0)) == 1
+
+
+class HalfAway(MemoryTransport):
+    """At first it delivers the first reply of several only."""
+
+    is_away = True
+
+    def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
+        super().reply(replies[:1] if self.is_away else replies)
+        if self.is_away:
+            raise PartlyUnavailable("a server is away", answers={0: True})
+
+
+def test_an_answer_that_was_delivered_is_not_sent_again() -> None:
+    transport = HalfAway()
+
+    def twice(call: Callable[[], Value], /) -> Value:
+        if not transport.is_away:
+            return call()
+        with pytest.raises(PartlyUnavailable):
+            call()
+        transport.is_away = False
+        return call()
+
+    publisher = EventPublisher(
+        transport,
+        Producer(transport, queues=1),
+        RememberedAnswers(0, lambda window: ()),
+        event_topic="events",
+        persist=twice,
+        commit=lambda: None,
+    )
+    inboxes = [transport.open_inbox() for _ in range(3)]
+    results = [
+        CommandResult(status=CommandStatus.NOTHING_CHANGED, command_id="c", aggregate_root_id="x") for _ in inboxes
+    ]
+    envelopes = [Envelope("c", "x", "T", None, reply_to=inbox.address, window=None, offset=0) for inbox in inboxes]
+    publisher.publish([Finished(*one) for one in zip(envelopes, [None] * 3, results, strict=True)])
+    assert [len(inbox.receive(0)) for inbox in inboxes] == [1, 1, 1]
 
 
 def test_stream_stored_with_larger_limits_is_left_to_the_sweep(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,73 @@
+"""What redis-py raises, as exceptions of this package."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    AuthorizationError,
+    ClusterDownError,
+    ConnectionError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+    TryAgainError,
+)
+
+from enode_django.exceptions import (
+    ConfigurationError,
+    EnodeError,
+    PartlyUnavailable,
+    QueueError,
+    QueueFull,
+    TransportUnavailable,
+)
+
+_REFUSED = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError, NoPermissionError)
+_PASSING = (AskError, ClusterDownError, ConnectionError, OutOfMemoryError, ReadOnlyError, TimeoutError, TryAgainError)
+_PASSING_CODES = frozenset(
+    {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "UNBLOCKED"}
+)
+_SCRIPT_ERROR = re.compile(r"@user_script: ?\d+: -([A-Z]+) ")
+
+
+class Unconfirmed(ConnectionError):
+    """A server has answered, and too few of its replicas have confirmed."""
+
+
+def own_error(error: RedisError, name: str, *, is_cluster: bool) -> EnodeError:
+    """Return the exception to raise for an error of the servers ``name``. Of a cluster, others may be fine."""
+    own = _own_error(error, name, PartlyUnavailable if is_cluster else TransportUnavailable)
+    own.__cause__ = error
+    return own
+
+
+def _own_error(error: RedisError, name: str, unavailable: type[TransportUnavailable]) -> EnodeError:
+    if isinstance(error, _REFUSED):
+        return ConfigurationError(f"redis at {name} refuses this user or password ({error}); correct the location")
+    if isinstance(error, OutOfMemoryError) or _code(error) == "OOM":
+        return QueueFull(f"redis at {name} has no room now, and stored nothing ({error}); try again later")
+    if isinstance(error, _PASSING) or _code(error) in _PASSING_CODES:
+        return unavailable(f"redis at {name} cannot be used now ({error}); try again later")
+    if isinstance(error, ResponseError):
+        return QueueError(f"redis at {name} refuses a command ({error}); Redis 6.2 or later is needed")
+    return QueueError(f"redis at {name}: {error}")
+
+
+def is_replicas(answer: Any) -> bool:
+    """Return True for the error of a server that is no master (any more)."""
+    return isinstance(answer, RedisError) and (isinstance(answer, ReadOnlyError) or _code(answer) == "READONLY")
+
+
+def _code(error: RedisError) -> str:
+    """The server's error code, also of an error within a script (where servers before 7 put it behind a place)."""
+    text = str(error)
+    within_script = _SCRIPT_ERROR.search(text)
+    return within_script[1] if within_script else text.partition(" ")[0]
