@@ -246,14 +246,14 @@ class BrokerState:
             self._store.finish_checkpoint(pending)
 
     def forget_producers(self) -> None:
-        self.sends.forget(time.time())
+        self.sends.forget(self._store.now())
 
     def _restore(self, state: bytes) -> None:
         version, self.run, coordinator, sends = msgpack.unpackb(state, strict_map_key=False)
         if version != _FORMAT:
             raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
         self.coordinator = Coordinator.restore(coordinator, self._allocate)
-        self.sends = KnownSends.restore(sends)
+        self.sends = KnownSends.restore(sends, now=self._store.now())
 
     def _replay(self, record: bytes, position: int) -> None:
         name, arguments, named = msgpack.unpackb(record, strict_map_key=False)
@@ -287,7 +287,7 @@ class BrokerState:
         record.group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
 
     def _remember(self, sent: Sent) -> None:
-        self.sends.add(sent.topic, sent.producer, sent.sequence, sent.offsets, sent.time)
+        self.sends.add(sent.topic, sent.producer, sent.sequence, sent.offsets, min(sent.time, self._store.now()))
 
 
 def commit_of(values: Any) -> Commit:

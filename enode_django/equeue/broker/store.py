@@ -26,6 +26,7 @@ from enode_django.equeue.broker.batches import (
 )
 from enode_django.equeue.broker.checkpoint import Checkpoint, read_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock, boot_time
 from enode_django.equeue.broker.files import DirectoryLock, make_directory
 from enode_django.equeue.broker.index import Entry
 from enode_django.equeue.broker.log import MessageLog
@@ -86,9 +87,10 @@ class MessageStore:
         high_watermark: int | None = None,
         preload: int = 3,
         clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = boot_time,
     ) -> None:
-        """``clock`` gives the time of batches. Watermarks in bytes; None: a share of the machine's memory.
+        """``clock`` gives the time of batches, as far as ``monotonic`` lets it be believed (`SteadyClock`). Watermarks
+        in bytes; None: a share of the machine's memory.
 
         Raises `DirectoryInUse`.
         """
@@ -105,7 +107,8 @@ class MessageStore:
         self._queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
         self._ring = Ring(ring_batches, ring_bytes)
         self._preload = preload
-        self._clock = clock
+        self.now = SteadyClock(clock, monotonic)
+        self._noticed = self.now()
         self._notices = Notices()
         self._time = 0
         self._checkpointed = 0
@@ -142,7 +145,7 @@ class MessageStore:
         self._log.cut(recovered.end)
         renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.damaged)
         self._log.skip_to(checkpoint.position)
-        self._time = max(checkpoint.time, recovered.time)
+        self._time = self._believed(max(checkpoint.time, recovered.time), self.now())
         self._checkpointed = checkpoint.position
         if known is not None and rebuilt:
             # The disk lost what that checkpoint counts. It must not be believed again once something new stands there.
@@ -309,8 +312,22 @@ class MessageStore:
         self._lock.release()
 
     def _stamp(self) -> Stamp:
-        self._time = max(self._time, int(self._clock() * 1000))
+        now = self.now()
+        self._time = max(self._believed(self._time, now), int(now * 1000))
         return Stamp(self._log.end, self._log.flushed, self._time)
+
+    def _believed(self, newest: int, now: float) -> int:
+        """Return the time of the newest batch in milliseconds, or 0 if it is from a clock that was wrong."""
+        ahead = newest / 1000 - now
+        if ahead <= FAR_AHEAD:
+            return newest
+        self._noticed = now
+        logger.error(
+            "the newest messages are %.1f hours in the future: the machine's clock was wrong then, or is wrong now. "
+            "That time is not believed, new messages get the clock's",
+            ahead / 3600,
+        )
+        return 0
 
     def _held(self, entry: Entry) -> StoredBatch | None:
         batch = self._ring.get(entry.position)
@@ -357,7 +374,9 @@ class MessageStore:
         parts = self._queues.parts_between(oldest.start, oldest.end)
         newest = max((part.newest for part in parts), default=oldest.path.stat().st_mtime)
         messages = sum(index.end - index.first(self._log.start) for _, index in self._queues.items())
-        now = self._clock()
+        now = self.now()
+        if newest > now + FAR_AHEAD:
+            newest = self._noticed
         spared = retention.spares(
             parts, consumed, self._notices, now=now
         )  # first: it may give notice of what is not due
