@@ -16,6 +16,7 @@ from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Claim, Commit, GroupState, Lease, Membership, QueueState, Route, Start
+from enode_django.equeue.receipts import Receipts
 from enode_django.equeue.transports.base import check_new_topic, check_queues
 from enode_django.exceptions import QueueBacklog, QueueError, QueueHeld, UnknownTopic
 
@@ -36,7 +37,7 @@ class QueueClaim:
     epoch: int = 0
     previous: str | None = None
     offset: int | None = None
-    receipts: list[bytes] = field(default_factory=list)
+    receipts: Receipts = field(default_factory=Receipts)
     deaths: dict[int, set[str]] = field(default_factory=dict)
 
     @property
@@ -46,9 +47,9 @@ class QueueClaim:
     def commit(self, commit: Commit) -> None:
         if commit.offset <= self.committed:
             return
-        self.receipts += (receipt.body for receipt in commit.receipts if receipt.offset >= self.committed)
         if commit.receipts:
-            del self.receipts[: max(0, len(self.receipts) - commit.keep)]
+            self.receipts.add(receipt.body for receipt in commit.receipts if receipt.offset >= self.committed)
+            self.receipts.keep(commit.keep)
         self.move_to(commit.offset)
 
     def move_to(self, offset: int) -> None:
@@ -277,9 +278,9 @@ class Coordinator:
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
-    def receipts(self, group: str, name: str, queue: int) -> Sequence[bytes]:
+    def receipts(self, group: str, name: str, queue: int, first: int = 0) -> Sequence[bytes]:
         claim = self.topic(name, (queue,)).groups.get(group, GroupRecord()).claims.get(queue)
-        return list(claim.receipts) if claim is not None else []
+        return claim.receipts.since(first) if claim is not None else []
 
     def committed(self, group: str, name: str) -> Mapping[int, int]:
         topic = self.topic(name)
@@ -318,7 +319,8 @@ class Coordinator:
                         claim.offset = min(claim.offset, bounds[topic.name][queue][1])
 
     def plain(self) -> list[Any]:
-        """All of it as lists, dictionaries, numbers, texts and bytes."""
+        """All of it as lists, dictionaries, numbers, texts and bytes, which later changes do not change. Takes little
+        time for however many receipts: they are packed already."""
         return [
             [
                 [
@@ -360,7 +362,7 @@ def _plain(record: GroupRecord) -> list[Any]:
     division = {member: sorted(queues) for member, queues in group.division.items()}
     claims = [
         [
-            *(queue, claim.owner, claim.until, claim.epoch, claim.previous, claim.offset, claim.receipts),
+            *(queue, claim.owner, claim.until, claim.epoch, claim.previous, claim.offset, claim.receipts.plain()),
             _plain_deaths(claim),
         ]
         for queue, claim in record.claims.items()
@@ -376,7 +378,9 @@ def _restored(generation: int, sessions: Any, division: Any, claims: Any, retire
     group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
     restored = {
         queue: QueueClaim(
-            *(owner, until, epoch, previous, offset), list(receipts), {at: set(members) for at, members in deaths}
+            *(owner, until, epoch, previous, offset),
+            Receipts.restore(receipts),
+            {at: set(members) for at, members in deaths},
         )
         for queue, owner, until, epoch, previous, offset, receipts, deaths in claims
     }

@@ -32,7 +32,8 @@ def filled(steps: list[tuple[int, int, int, int]]) -> tuple[QueueIndex, list[Ent
         assert segment.words is not None
         files[segment] = segment.words
         segment.saved = segment.count
-    index.release()
+    for segment in index.segments:
+        index.release(segment)
     assert all(segment.words is None for segment in index.segments[:-1])
     return index, entries
 

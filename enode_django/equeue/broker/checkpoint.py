@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
-from enode_django.equeue.broker.files import replace_file
+from enode_django.equeue.broker.files import replaced_file
+from enode_django.equeue.broker.packing import joined, pieces
 from enode_django.equeue.broker.queues import SavedQueue
-from enode_django.equeue.records import is_whole, seal, unseal
+from enode_django.equeue.records import CHECK_BYTES, check_of, is_whole, unseal
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
+"""1 had the state in the list. Now it follows behind the list, so that it can be written piece by piece."""
 
 
 class Checkpoint(NamedTuple):
@@ -28,8 +32,17 @@ class Checkpoint(NamedTuple):
     state: bytes
 
 
-def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    replace_file(path, seal(msgpack.packb([_FORMAT, *checkpoint])))
+def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any], state: Iterable[bytes]) -> None:
+    """Block until it is safe. For a thread of its own: others run between the pieces, however much it is."""
+    head = pieces([_FORMAT, position, time, queues], depth=4)
+    check = 0
+    with replaced_file(path) as file:
+        file.write(bytes(CHECK_BYTES))
+        for part in joined(chain(head, state)):
+            check = zlib.crc32(part, check)
+            file.write(part)
+        file.seek(0)
+        file.write(check_of(check))
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
@@ -41,10 +54,20 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     try:
         if not is_whole(content):
             raise ValueError("its CRC is wrong")
-        version, *fields = msgpack.unpackb(unseal(content), use_list=False)
-        if version != _FORMAT:
-            raise ValueError(f"it has format {version!r}, not {_FORMAT!r}")
-        return Checkpoint(*fields)
+        return _unpacked(unseal(content))
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         logger.error("checkpoint %s cannot be used (%s); everything is read from the messages instead", path, error)
         return None
+
+
+def _unpacked(content: bytes) -> Checkpoint:
+    unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=0)
+    unpacker.feed(content)
+    version, *fields = unpacker.unpack()
+    state = content[unpacker.tell() :]
+    if version == 1:
+        return Checkpoint(*fields)
+    if version != _FORMAT:
+        raise ValueError(f"it has format {version!r}, not {_FORMAT!r}")
+    position, time, queues = fields
+    return Checkpoint(position, time, queues, state)

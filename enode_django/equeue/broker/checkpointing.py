@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from enode_django.equeue.broker.checkpoint import Checkpoint, write_checkpoint
+from enode_django.equeue.broker.checkpoint import write_checkpoint
 from enode_django.equeue.broker.files import translated
 from enode_django.equeue.broker.log import MessageLog
-from enode_django.equeue.broker.queues import SegmentWrite
+from enode_django.equeue.broker.queues import SavedQueue, SegmentWrite
 
 
 class PendingCheckpoint(NamedTuple):
-    """What was true at ``checkpoint.position``; holds copies, so that the store may go on meanwhile."""
+    """What was true at ``position``; holds copies, so that the store may go on meanwhile."""
 
     path: Path
-    checkpoint: Checkpoint
+    position: int
+    time: int
+    queues: Sequence[SavedQueue]
+    state: Iterable[bytes]
     writes: Sequence[SegmentWrite]
     log: MessageLog
 
     def write(self) -> None:
-        """Block until it is safe. The messages come first, then the indexes, then the file that counts them, so the
-        checkpoint before counts until everything is there. Raises `QueueFull` and `StorageFailed`."""
+        """Block until it is safe; to be called once. The messages come first, then the indexes, then the file that
+        counts them, so the checkpoint before counts until everything is there. Raises `QueueFull` and
+        `StorageFailed`."""
         self.log.flush()
         with translated("a checkpoint"):
             for write in self.writes:
                 write.write()
-            write_checkpoint(self.path, self.checkpoint)
+            write_checkpoint(self.path, self.position, self.time, self.queues, self.state)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
 
@@ -51,16 +52,18 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
         rest, offset = rest[written:], offset + written
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """After a crash at any point, ``path`` holds its old content or the new one. Blocks until the new one is safe."""
+@contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write new content to. After a crash at any point, ``path`` holds its old content or the new one. Blocks
+    at the end until the new one is safe; an exception leaves the old one."""
     aside = path.with_name(path.name + ".new")
     try:
         with open(aside, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-    except OSError:
+    except BaseException:
         aside.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)

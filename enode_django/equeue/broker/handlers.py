@@ -120,8 +120,7 @@ class Handlers:
 
     def receipts_from(self, group: str, topic: str, queue: int, first: int) -> Sequence[bytes]:
         """Return receipts from index ``first`` on, as many as fit one answer; empty after the last one."""
-        kept = self._state.coordinator.receipts(group, topic, queue)
-        return next(portions(kept[first:], len), [])
+        return next(portions(self._state.coordinator.receipts(group, topic, queue, first), len), [])
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
         return self._state.coordinator.committed(group, topic)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 SEGMENT_ENTRIES = 8192
 ENTRY_SIZE = 32
-_WORDS = 4
+ENTRY_WORDS = 4
 
 
 class Entry(NamedTuple):
@@ -46,9 +46,13 @@ class Segment:
         self.check = check
         self.words: array[int] | None = None if count else array("Q")
 
+    def fields(self) -> list[int]:
+        """Return what the constructor takes."""
+        return [self.start, self.count, self.last_position, self.last_time, self.check]
+
     def restart(self, words: array[int]) -> None:
         """Take other words than the file has, which is to be written anew."""
-        self.words, self.count, self.saved, self.check = words, len(words) // _WORDS, 0, 0
+        self.words, self.count, self.saved, self.check = words, len(words) // ENTRY_WORDS, 0, 0
 
 
 LoadWords = Callable[[Segment], "array[int]"]
@@ -118,11 +122,10 @@ class QueueIndex:
         dropped, self.segments[:keep] = self.segments[:keep], []
         return dropped
 
-    def release(self) -> None:
-        """Let go of the words of full segments that are saved."""
-        for segment in self.segments[:-1]:
-            if segment.saved == segment.count:
-                segment.words = None
+    def release(self, segment: Segment) -> None:
+        """Let go of the words of a segment that is full and saved."""
+        if segment.saved == segment.count and self.segments and segment is not self.segments[-1]:
+            segment.words = None
 
     def _open_segment(self, start: int) -> Segment:
         if not self.segments or self.segments[-1].count >= SEGMENT_ENTRIES:
@@ -140,14 +143,14 @@ class QueueIndex:
         ``place`` and behind; with a ``shift`` of -1 from the one before it."""
         for at in range(place, len(self.segments)):
             words = self._words(self.segments[at])
-            for number in range(max(_bisect(words, column, sought) + shift, 0), len(words) // _WORDS):
+            for number in range(max(_bisect(words, column, sought) + shift, 0), len(words) // ENTRY_WORDS):
                 yield _entry(words, number)
 
 
 def _bisect(words: array[int], column: int, sought: int) -> int:
-    return bisect_left(range(len(words) // _WORDS), sought, key=lambda at: words[at * _WORDS + column])
+    return bisect_left(range(len(words) // ENTRY_WORDS), sought, key=lambda at: words[at * ENTRY_WORDS + column])
 
 
 def _entry(words: array[int], number: int) -> Entry:
-    first_offset, position, time, sizes = words[number * _WORDS : number * _WORDS + _WORDS]
+    first_offset, position, time, sizes = words[number * ENTRY_WORDS : number * ENTRY_WORDS + ENTRY_WORDS]
     return Entry(first_offset, position, time, sizes >> 32, sizes & 0xFFFFFFFF)

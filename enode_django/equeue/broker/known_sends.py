@@ -49,7 +49,7 @@ class KnownSends:
 
     def plain(self) -> list[Any]:
         return [
-            [topic, producer, known.seen, [[sequence, firsts] for sequence, firsts in known.sends.items()]]
+            [topic, producer, known.seen, list(known.sends.items())]
             for (topic, producer), known in self._producers.items()
         ]
 

@@ -12,14 +12,15 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from enode_django.equeue.broker.files import make_directory, sync_directory, write_all
-from enode_django.equeue.broker.index import ENTRY_SIZE, Entry, QueueIndex, Segment
+from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, Entry, QueueIndex, Segment
 from enode_django.equeue.broker.retention import QueuePart
 from enode_django.exceptions import QueueError
 
 _CACHED_SEGMENTS = 32
 _LONGEST_NAME = 200
+_COUNT, _CHECK = 1, 4
 
-SavedQueue: TypeAlias = tuple[str, int, int, list[tuple[int, int, int, int, int]]]
+SavedQueue: TypeAlias = tuple[str, int, int, list[list[int]]]
 """Topic, queue, end, and per segment its start, count, last position, last time and CRC."""
 
 FindEntries: TypeAlias = Callable[[str, int, int, int], Iterable[Entry]]
@@ -27,23 +28,26 @@ FindEntries: TypeAlias = Callable[[str, int, int, int], Iterable[Entry]]
 
 
 class SegmentWrite(NamedTuple):
-    """Entries that a checkpoint has to bring to a file, and what is true of its segment afterwards."""
+    """Entries that a checkpoint has to bring to a file. ``fields`` are those of the segment in the checkpoint; the CRC
+    among them is that of the entries before until `write` has been called."""
 
     path: Path
     offset: int
-    data: bytes
+    words: array[int]
     owner: QueueIndex
     segment: Segment
-    saved: int
-    check: int
+    fields: list[int]
 
     def write(self) -> None:
-        """Blocks until the entries are safe. What a lost checkpoint has left behind them is taken away."""
+        """Blocks until the entries are safe; to be called once. What a lost checkpoint has left behind them is taken
+        away."""
+        data = memoryview(self.words).cast("B")
+        self.fields[_CHECK] = zlib.crc32(data, self.fields[_CHECK])
         make_directory(self.path.parent)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, self.offset)
-            write_all(descriptor, self.data, self.offset)
+            write_all(descriptor, data, self.offset)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -51,8 +55,8 @@ class SegmentWrite(NamedTuple):
             sync_directory(self.path.parent)
 
     def finish(self) -> None:
-        self.segment.saved, self.segment.check = self.saved, self.check
-        self.owner.release()
+        self.segment.saved, self.segment.check = self.fields[_COUNT], self.fields[_CHECK]
+        self.owner.release(self.segment)
 
 
 class Queues:
@@ -90,18 +94,16 @@ class Queues:
             self._new(topic, queue, left[0] if left else end)
 
     def save(self) -> tuple[list[SegmentWrite], list[SavedQueue]]:
-        """What a checkpoint has to write to files, and what it has to hold. Changes nothing."""
-        writes, saved = [], []
+        """What a checkpoint has to write to files, and what it has to hold once that is written. Changes nothing."""
+        writes: list[SegmentWrite] = []
+        saved: list[SavedQueue] = []
         for (topic, queue), index in self._queues.items():
-            segments = []
-            for segment in index.segments:
-                check = segment.check
+            segments = [segment.fields() for segment in index.segments]
+            for segment, fields in zip(index.segments, segments, strict=True):
                 if segment.saved < segment.count and segment.words is not None:
-                    data = memoryview(segment.words).cast("B")[segment.saved * ENTRY_SIZE :].tobytes()
-                    check = zlib.crc32(data, check)
                     path, offset = self._path(topic, queue, segment), segment.saved * ENTRY_SIZE
-                    writes.append(SegmentWrite(path, offset, data, index, segment, segment.count, check))
-                segments.append((segment.start, segment.count, segment.last_position, segment.last_time, check))
+                    words = segment.words[segment.saved * ENTRY_WORDS :]
+                    writes.append(SegmentWrite(path, offset, words, index, segment, fields))
             saved.append((topic, queue, index.end, segments))
         return writes, saved
 

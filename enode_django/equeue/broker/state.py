@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ import msgpack
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.known_sends import KnownSends
+from enode_django.equeue.broker.packing import pieces
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
@@ -32,7 +34,11 @@ logger = logging.getLogger(__name__)
 
 _DEAD_LETTERS = dead_letter_topic("")
 
-_FORMAT = 2
+_FORMAT = 3
+_READ = (2, 3)
+"""Formats of checkpoints that can be read: 2 had receipts one by one, 3 has them in blocks."""
+_TO_CLAIMS = 6
+"""So deep in what the coordinator knows lie the claims of queues, with their receipts."""
 MOST_TOPIC = 200
 """Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
@@ -225,8 +231,13 @@ class BrokerState:
         self.checkpoint()
 
     def plain(self) -> bytes:
-        state: bytes = msgpack.packb([_FORMAT, self.run, self.coordinator.plain(), self.sends.plain()])
-        return state
+        return b"".join(self._packed())
+
+    def _packed(self) -> Iterator[bytes]:
+        """All that is known now. It is taken down at once, and packed by whoever asks for the pieces."""
+        coordinator, sends = self.coordinator.plain(), self.sends.plain()
+        head = msgpack.Packer().pack_array_header(4) + msgpack.packb(_FORMAT) + msgpack.packb(self.run)
+        return chain((head,), pieces(coordinator, _TO_CLAIMS), pieces(sends, 1))
 
     def checkpoint(self) -> None:
         """Blocks until it is safe on the disk."""
@@ -237,7 +248,7 @@ class BrokerState:
         """What another thread may write, to be handed to `finish_checkpoint` then; None if there is nothing new."""
         if self._pending is not None or self._behind or not self._store.since_checkpoint:
             return None
-        self._pending = self._store.begin_checkpoint(self.plain())
+        self._pending = self._store.begin_checkpoint(self._packed())
         return self._pending
 
     def finish_checkpoint(self, written: bool) -> None:
@@ -250,7 +261,7 @@ class BrokerState:
 
     def _restore(self, state: bytes) -> None:
         version, self.run, coordinator, sends = msgpack.unpackb(state, strict_map_key=False)
-        if version != _FORMAT:
+        if version not in _READ:
             raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
         self.coordinator = Coordinator.restore(coordinator, self._allocate)
         self.sends = KnownSends.restore(sends, now=self._store.now())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -257,20 +257,22 @@ class MessageStore:
         also several at once. Raises `StorageFailed`; the store takes nothing more then."""
         return self._log.flush()
 
-    def begin_checkpoint(self, state: bytes) -> PendingCheckpoint:
-        """Take down what is true now, without waiting: ``state`` is what the caller knows at `position`.
+    def begin_checkpoint(self, state: bytes | Iterable[bytes]) -> PendingCheckpoint:
+        """Take down what is true now, without waiting: ``state`` is what the caller knows at `position`, as bytes or in
+        pieces, which the thread that writes asks for.
 
         To be written by any thread, then handed to `finish_checkpoint` here; one at a time.
         """
         writes, queues = self._queues.save()
-        checkpoint = Checkpoint(self._log.end, self._time, queues, state)
-        return PendingCheckpoint(self.directory / "checkpoint", checkpoint, writes, self._log)
+        parts = (state,) if isinstance(state, bytes) else state
+        path = self.directory / "checkpoint"
+        return PendingCheckpoint(path, self._log.end, self._time, queues, parts, writes, self._log)
 
     def finish_checkpoint(self, pending: PendingCheckpoint) -> None:
         """Take note that it was written; without that call nothing breaks, more is read and written again."""
         for write in pending.writes:
             write.finish()
-        self._checkpointed = pending.checkpoint.position
+        self._checkpointed = pending.position
 
     def checkpoint(self, state: bytes) -> None:
         """All three steps at once; blocks on the disk. Raises `QueueFull`; the checkpoint before counts then."""
