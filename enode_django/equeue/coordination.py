@@ -110,7 +110,8 @@ class Topic:
         return [record for record in self.groups.values() if record.claims and not record.retired]
 
     def lowest_committed(self, queue: int) -> int:
-        return min((r.claims.get(queue, QueueClaim()).committed for r in self.counting()), default=0)
+        claims = (record.claims.get(queue) for record in self.counting())
+        return min((claim.committed if claim is not None else 0 for claim in claims), default=0)
 
     def check_no_backlog(self, bounds: Bounds) -> None:
         for queue, (first, end) in bounds.items():
@@ -285,7 +286,7 @@ class Coordinator:
     def committed(self, group: str, name: str) -> Mapping[int, int]:
         topic = self.topic(name)
         claims = topic.groups.get(group, GroupRecord()).claims
-        return {queue: claims.get(queue, QueueClaim()).committed for queue in range(topic.queues)}
+        return {queue: claims[queue].committed if queue in claims else 0 for queue in range(topic.queues)}
 
     def set_offset(self, group: str, name: str, queue: int, offset: int, *, bounds: tuple[int, int]) -> None:
         claim = self.topic(name, (queue,)).record(group).claims.setdefault(queue, QueueClaim())

@@ -32,8 +32,8 @@ class Checkpoint(NamedTuple):
     state: bytes
 
 
-def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any], state: Iterable[bytes]) -> None:
-    """Block until it is safe. For a thread of its own: others run between the pieces, however much it is."""
+def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any], state: Iterable[bytes]) -> int:
+    """Block until it is safe; returns the size in bytes. For a thread of its own: others run between the pieces."""
     head = pieces([_FORMAT, position, time, queues], depth=4)
     check = 0
     with replaced_file(path) as file:
@@ -41,8 +41,10 @@ def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any]
         for part in joined(chain(head, state)):
             check = zlib.crc32(part, check)
             file.write(part)
+        size = file.tell()
         file.seek(0)
         file.write(check_of(check))
+    return size
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:

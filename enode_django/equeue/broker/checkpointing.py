@@ -23,12 +23,14 @@ class PendingCheckpoint(NamedTuple):
     writes: Sequence[SegmentWrite]
     log: MessageLog
 
-    def write(self) -> None:
-        """Block until it is safe; to be called once. The messages come first, then the indexes, then the file that
-        counts them, so the checkpoint before counts until everything is there. Raises `QueueFull` and
-        `StorageFailed`."""
+    def write(self) -> int:
+        """Block until it is safe; to be called once. Returns the size of the file in bytes.
+
+        The messages come first, then the indexes, then the file that counts them, so the checkpoint before counts until
+        everything is there. Raises `QueueFull` and `StorageFailed`.
+        """
         self.log.flush()
         with translated("a checkpoint"):
             for write in self.writes:
                 write.write()
-            write_checkpoint(self.path, self.position, self.time, self.queues, self.state)
+            return write_checkpoint(self.path, self.position, self.time, self.queues, self.state)

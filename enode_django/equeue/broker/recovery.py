@@ -110,12 +110,17 @@ def entry_of(header: Header) -> Entry:
 
 
 def find_entries(log: MessageLog, topic: str, queue: int, first: int, last: int) -> Iterator[Entry]:
-    """The entries of one queue between two positions of the log (both included), read from the log itself."""
-    for item in scan(log, max(first, log.start)):
-        if item.position > last:
-            return
-        if isinstance(item, Found) and (item.header.topic, item.header.queue) == (topic, queue):
-            yield entry_of(item.header)
+    """The entries of one queue between two positions of the log (both included), read from the log itself. Blocks on
+    the disk; any thread may ask for them."""
+    reader = log.reader(first, last)
+    try:
+        for item in scan(reader, max(first, reader.start)):
+            if item.position > last:
+                return
+            if isinstance(item, Found) and (item.header.topic, item.header.queue) == (topic, queue):
+                yield entry_of(item.header)
+    finally:
+        reader.release()
 
 
 def _answer(headers: list[Header]) -> Sent:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import resource
 import signal
 import time
@@ -14,15 +13,16 @@ from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.checkpoints import Checkpoints
+from enode_django.equeue.broker.deleting import Deleter
 from enode_django.equeue.broker.flushing import Action, Flusher
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.broker.options import EVERY_WRITE, BrokerOptions, location_of, parse_location
 from enode_django.equeue.broker.pulling import Pulling
-from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
-from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.exceptions import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +67,6 @@ class Broker:
         self._sessions: set[Session] = set()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
-        self._deleting: asyncio.Task[None] | None = None
-        self._writing: asyncio.Future[None] | None = None
-        self._checkpointed = time.monotonic()
-        self._deleted = -math.inf
 
     async def serve(self, on_ready: Callable[[str], object]) -> int:
         try:
@@ -94,6 +90,12 @@ class Broker:
     def _build(self) -> None:
         options = self._options
         self._flusher = Flusher(self._store, on_flushed=lambda: self._accepting.retry(), on_failure=self._fail)
+        self._checkpoints = Checkpoints(
+            self._store, self._state, interval=options.checkpoint_interval, size=options.checkpoint_bytes
+        )
+        self._deleter = Deleter(
+            self._store.deletion, options.retention, self._state.consumed, checkpoint=self._checkpoints.write
+        )
         self._pulling = Pulling(self._store)
         self._accepting = Accepting(
             self._store,
@@ -111,7 +113,7 @@ class Broker:
             self._accepting,
             self._answering,
             when_safe=self._when_safe if options.flush == EVERY_WRITE else None,
-            trim=self._trim,
+            trim=self._deleter.trim,
         )
 
     async def _listen(self) -> asyncio.Server:
@@ -146,24 +148,6 @@ class Broker:
         self._failure = error
         self._stopping.set()
 
-    async def _checkpoint(self) -> None:
-        """When it is cancelled, since the broker stops, one is still being written, and no other may be beside it."""
-        pending = self._state.begin_checkpoint()
-        self._checkpointed = time.monotonic()
-        if pending is None:
-            return
-        written = False
-        try:
-            self._writing = asyncio.get_running_loop().run_in_executor(None, pending.write)
-            await asyncio.shield(self._writing)
-            written = True
-        except QueueError as error:
-            logger.error("no checkpoint could be written: %s", error)
-        except Exception:
-            self._state.finish_checkpoint(False)
-            raise
-        self._state.finish_checkpoint(written)
-
     # -- chores ---------------------------------------------------------------------------------------------------
 
     def _chores(self) -> list[tuple[float, Callable[[], Coroutine[Any, Any, None]]]]:
@@ -197,28 +181,10 @@ class Broker:
         self._answering.forget()
         self._state.forget_producers()
         self._store.unmap_idle()
-        due = time.monotonic() - self._checkpointed >= self._options.checkpoint_interval
-        if due or self._store.since_checkpoint >= self._options.checkpoint_bytes:
-            await self._checkpoint()
+        self._checkpoints.begin_if_due()
 
     async def _delete(self) -> None:
-        """Delete what is due. Only what lies before a checkpoint may go, so there is one first."""
-        if self._options.retention == Retention() or self._store.size <= self._options.chunk_size:
-            return
-        await self._checkpoint()
-        self._deleted = time.monotonic()
-        deleted = self._store.delete(self._options.retention, self._state.consumed)
-        if deleted:
-            logger.info("deleted %d files of messages", deleted)
-
-    def _trim(self, done: Callable[[], None]) -> None:
-        """For clients, who may ask often: what a moment ago could not be deleted cannot be now."""
-        if time.monotonic() - self._deleted < _TICK:
-            done()
-            return
-        if self._deleting is None or self._deleting.done():
-            self._deleting = asyncio.create_task(self._delete())
-        self._deleting.add_done_callback(lambda _: done())
+        await self._deleter.delete()
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -247,9 +213,8 @@ class Broker:
 
     async def _wait_for_disk(self) -> None:
         """Until no other thread writes a checkpoint: it is older than the last one, and must not come after it."""
-        for work in (self._deleting, self._writing):
-            if work is not None:
-                await asyncio.wait([work])
+        await self._deleter.stop()
+        await self._checkpoints.finish()
 
     async def _drain(self) -> None:
         """Answer what is under way. Nothing new is begun: a client that goes on sending finds the connection closed."""

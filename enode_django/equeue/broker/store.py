@@ -27,6 +27,7 @@ from enode_django.equeue.broker.batches import (
 from enode_django.equeue.broker.checkpoint import Checkpoint, read_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock, boot_time
+from enode_django.equeue.broker.deletion import Deletion
 from enode_django.equeue.broker.files import DirectoryLock, make_directory
 from enode_django.equeue.broker.index import Entry
 from enode_django.equeue.broker.log import MessageLog
@@ -35,7 +36,7 @@ from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
-from enode_django.equeue.broker.retention import Consumed, Notices, Retention
+from enode_django.equeue.broker.retention import Consumed, Retention
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.records import is_whole
@@ -108,8 +109,8 @@ class MessageStore:
         self._ring = Ring(ring_batches, ring_bytes)
         self._preload = preload
         self.now = SteadyClock(clock, monotonic)
-        self._noticed = self.now()
-        self._notices = Notices()
+        self.deletion = Deletion(self._log, self._queues, self.now)
+        """The steps of `delete`, for who has other things to do between them."""
         self._time = 0
         self._checkpointed = 0
 
@@ -145,8 +146,9 @@ class MessageStore:
         self._log.cut(recovered.end)
         renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.damaged)
         self._log.skip_to(checkpoint.position)
+        self._queues.load_newest()
         self._time = self._believed(max(checkpoint.time, recovered.time), self.now())
-        self._checkpointed = checkpoint.position
+        self._checkpointed = self.deletion.counted = checkpoint.position
         if known is not None and rebuilt:
             # The disk lost what that checkpoint counts. It must not be believed again once something new stands there.
             self.checkpoint(known.state)
@@ -272,7 +274,7 @@ class MessageStore:
         """Take note that it was written; without that call nothing breaks, more is read and written again."""
         for write in pending.writes:
             write.finish()
-        self._checkpointed = pending.position
+        self._checkpointed = self.deletion.counted = pending.position
 
     def checkpoint(self, state: bytes) -> None:
         """All three steps at once; blocks on the disk. Raises `QueueFull`; the checkpoint before counts then."""
@@ -286,12 +288,7 @@ class MessageStore:
         The newest file always stays, and so does what the newest checkpoint does not count. What is left of queues
         begins later then (`bounds`).
         """
-        deleted = 0
-        while self._may_delete(retention, consumed):
-            self._log.delete_first()
-            self._queues.drop_below(self._log.start)
-            deleted += 1
-        return deleted
+        return self.deletion.run(retention, consumed)
 
     def unmap_idle(self) -> None:
         """Above the low watermark, unmap files that nobody has read for five seconds."""
@@ -323,7 +320,7 @@ class MessageStore:
         ahead = newest / 1000 - now
         if ahead <= FAR_AHEAD:
             return newest
-        self._noticed = now
+        self.deletion.wrong_times_seen = now
         logger.error(
             "the newest messages are %.1f hours in the future: the machine's clock was wrong then, or is wrong now. "
             "That time is not believed, new messages get the clock's",
@@ -368,18 +365,3 @@ class MessageStore:
         file, start = (str(chunk.path), chunk.start) if chunk is not None else (str(self._log.directory), 0)
         self.damaged[position] = Damage(file, position - start, position, reason)
         logger.error("damaged batch in %s at byte %d: %s; it is passed over", file, position - start, reason)
-
-    def _may_delete(self, retention: Retention, consumed: Consumed) -> bool:
-        oldest = self._log.chunks[0] if len(self._log.chunks) > 1 else None
-        if oldest is None or oldest.end > min(self._checkpointed, self._log.flushed):
-            return False
-        parts = self._queues.parts_between(oldest.start, oldest.end)
-        newest = max((part.newest for part in parts), default=oldest.path.stat().st_mtime)
-        messages = sum(index.end - index.first(self._log.start) for _, index in self._queues.items())
-        now = self.now()
-        if newest > now + FAR_AHEAD:
-            newest = self._noticed
-        spared = retention.spares(
-            parts, consumed, self._notices, now=now
-        )  # first: it may give notice of what is not due
-        return not spared and retention.is_due(age=now - newest, size=self.size, messages=messages)

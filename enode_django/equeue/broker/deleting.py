@@ -1,0 +1,112 @@
+"""Deletion while the broker serves: by a timer, and when clients ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from enode_django.equeue.broker.deletion import Deletion, Detached
+from enode_django.equeue.broker.retention import Consumed, Retention
+
+logger = logging.getLogger(__name__)
+
+LEAST_PAUSE = 1.0
+"""Seconds. What a moment ago could not be deleted cannot be now."""
+REMOVED_AT_ONCE = 8
+"""Files, with one sync of their directory."""
+
+
+class Deleter:
+    """Lives in the event loop, which does no more than detach one file at a time; threads wait for the disk.
+
+    Only what a checkpoint counts may go: if the oldest file is due and none does, ``checkpoint`` is asked for one, once
+    in each deletion.
+    """
+
+    def __init__(
+        self,
+        deletion: Deletion,
+        retention: Retention,
+        consumed: Consumed,
+        *,
+        checkpoint: Callable[[], Coroutine[Any, Any, None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._deletion = deletion
+        self._retention = retention
+        self._consumed = consumed
+        self._checkpoint = checkpoint
+        self._clock = clock
+        self._ended: float | None = None
+        self._deleting: asyncio.Task[None] | None = None
+        self._stops = False
+
+    async def delete(self) -> None:
+        """Return when what is due is deleted. Who calls meanwhile shares it."""
+        await asyncio.wait([self._begin()])
+
+    def trim(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when what is due is deleted. Clients may ask often."""
+        if self._deleting is None and self._ended is not None and self._clock() - self._ended < LEAST_PAUSE:
+            done()
+        else:
+            self._begin().add_done_callback(lambda _: done())
+
+    async def stop(self) -> None:
+        """Return when no file is being deleted any more; the rest is left to the next start."""
+        self._stops = True
+        if self._deleting is not None:
+            await asyncio.wait([self._deleting])
+
+    def _begin(self) -> asyncio.Task[None]:
+        if self._deleting is None:
+            self._deleting = asyncio.create_task(self._delete())
+            self._deleting.add_done_callback(self._end)
+        return self._deleting
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._deleting, self._ended = None, self._clock()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("files of messages could not be deleted; it is tried again", exc_info=error)
+
+    async def _delete(self) -> None:
+        if self._retention == Retention():
+            return
+        deleted, has_asked = 0, False
+        while not self._stops:
+            await self._survey()
+            some = await self._detach()
+            if some:
+                await _in_thread(self._deletion.remove, some)
+                deleted += len(some)
+            elif has_asked or not self._is_due():
+                break
+            else:
+                has_asked = True
+                await self._checkpoint()
+        if deleted:
+            logger.info("deleted %d files of messages", deleted)
+
+    async def _survey(self) -> None:
+        survey = self._deletion.begin_survey()
+        if survey is not None:
+            await _in_thread(survey.run)
+            self._deletion.finish_survey(survey)
+
+    async def _detach(self) -> list[Detached]:
+        some: list[Detached] = []
+        while len(some) < REMOVED_AT_ONCE and self._is_due() and self._deletion.may_detach:
+            some.append(self._deletion.detach())
+            await asyncio.sleep(0)  # others have their turn
+        return some
+
+    def _is_due(self) -> bool:
+        return self._deletion.is_due(self._retention, self._consumed)
+
+
+async def _in_thread(work: Callable[..., Any], *arguments: Any) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
