@@ -24,7 +24,7 @@ class PendingCheckpoint(NamedTuple):
     log: MessageLog
 
     def write(self) -> int:
-        """Block until it is safe; to be called once. Returns the size of the file in bytes.
+        """Block until it is safe; returns the size of the file in bytes.
 
         The messages come first, then the indexes, then the file that counts them, so the checkpoint before counts until
         everything is there. Raises `QueueFull` and `StorageFailed`.

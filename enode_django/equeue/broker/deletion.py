@@ -130,7 +130,7 @@ class Deletion:
     def remove(self, detached: Sequence[Detached]) -> None:
         """Delete what was detached, the oldest first. Blocks on the disk. Raises `StorageFailed`."""
         self._log.flush()  # the commits that have made the messages superfluous
-        self._log.remove(path for each in detached for path in (*each.indexes, each.chunk))
+        self._log.remove(path for each in detached for path in (each.chunk, *each.indexes))
 
     def _count_messages(self) -> int:
         return sum(index.end - index.first(self._log.start) for _, index in self._queues.items())

@@ -36,21 +36,21 @@ SavedQueue: TypeAlias = tuple[str, int, int, list[list[int]]]
 
 
 class SegmentWrite(NamedTuple):
-    """Entries that a checkpoint has to bring to a file. ``fields`` are those of the segment in the checkpoint; the CRC
-    among them is that of the entries before until `write` has been called."""
+    """Entries that a checkpoint has to bring to a file. ``before`` is the CRC of those that are there. ``fields`` are
+    those of the segment in the checkpoint, whose CRC is right when `write` has been called."""
 
     path: Path
     offset: int
     words: array[int]
+    before: int
     owner: QueueIndex
     segment: Segment
     fields: list[int]
 
     def write(self) -> None:
-        """Blocks until the entries are safe; to be called once. What a lost checkpoint has left behind them is taken
-        away."""
+        """Blocks until the entries are safe. What a lost checkpoint has left behind them is taken away."""
         data = memoryview(self.words).cast("B")
-        self.fields[_CHECK] = zlib.crc32(data, self.fields[_CHECK])
+        self.fields[_CHECK] = zlib.crc32(data, self.before)
         make_directory(self.path.parent)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -111,7 +111,7 @@ class Queues:
                 if segment.saved < segment.count and segment.words is not None:
                     path, offset = self._path(topic, queue, segment), segment.saved * ENTRY_SIZE
                     words = segment.words[segment.saved * ENTRY_WORDS :]
-                    writes.append(SegmentWrite(path, offset, words, index, segment, fields))
+                    writes.append(SegmentWrite(path, offset, words, segment.check, index, segment, fields))
             saved.append((topic, queue, index.end, segments))
         return writes, saved
 
