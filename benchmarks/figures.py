@@ -171,7 +171,7 @@ BARS = (
     ),
     Bar(
         "broker's memory / low watermark",
-        ["broker's memory with mapped files", "low watermark"],
+        ["broker's memory with held files", "low watermark"],
         lambda taken, watermark: taken / watermark,
         at_most=1.0,
     ),

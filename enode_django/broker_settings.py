@@ -37,6 +37,8 @@ def broker_options(
             ring_bytes=given["RING_BYTES"],
             allocate=chosen_allocation(current),
             max_unflushed=given["MAX_UNFLUSHED"],
+            reserve=given["RESERVE"],
+            low_space=given["LOW_SPACE"],
             secret=given["SECRET"],
             tls=_tls(given),
         )

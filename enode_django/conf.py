@@ -33,6 +33,8 @@ BROKER_DEFAULTS: Mapping[str, Any] = {
     "RING_BATCHES": 100_000,
     "RING_BYTES": 64 * 1024 * 1024,
     "MAX_UNFLUSHED": 128 * 1024 * 1024,
+    "RESERVE": None,
+    "LOW_SPACE": None,
     "SECRET": None,
     "TLS_CERTIFICATE": None,
     "TLS_KEY": None,

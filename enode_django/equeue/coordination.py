@@ -70,6 +70,10 @@ class GroupRecord:
     claims: dict[int, QueueClaim] = field(default_factory=dict)
     retired: bool = False
 
+    def knows(self, member: str) -> bool:
+        """Return True for a member, and for who has a queue."""
+        return member in self.group.sessions or any(claim.owner == member for claim in self.claims.values())
+
     def ruled_by(self, queue: int, epoch: int) -> QueueClaim | None:
         claim = self.claims.get(queue)
         return claim if claim is not None and epoch and claim.epoch == epoch else None
@@ -112,6 +116,13 @@ class Topic:
     def lowest_committed(self, queue: int) -> int:
         claims = (record.claims.get(queue) for record in self.counting())
         return min((claim.committed if claim is not None else 0 for claim in claims), default=0)
+
+    def turned(self, queue: int) -> set[int]:
+        """What is hidden from producers when this queue is hidden, or shown again. Raises `QueueError` for the last."""
+        hidden = self.hidden_from_producers ^ {queue}
+        if len(hidden) == self.queues:
+            raise QueueError(f"queue {queue} is the last of topic {self.name!r} that producers see; show another first")
+        return hidden
 
     def check_no_backlog(self, bounds: Bounds) -> None:
         for queue, (first, end) in bounds.items():
@@ -168,9 +179,7 @@ class Coordinator:
     ) -> None:
         topic = self.topic(name, (queue,))
         if to_producers is not None and to_producers is (queue in topic.hidden_from_producers):
-            hidden = topic.hidden_from_producers ^ {queue}
-            if len(hidden) == topic.queues:
-                raise QueueError(f"queue {queue} is the last of topic {name!r} that producers see; show another first")
+            hidden = topic.turned(queue)
             if not unordered:
                 topic.check_no_backlog(bounds)
             topic.hidden_from_producers, topic.version = hidden, topic.version + 1
@@ -226,15 +235,9 @@ class Coordinator:
         bounds: tuple[int, int],
         now: float,
     ) -> Lease:
-        topic = self.topic(name, (queue,))
-        record = topic.record(group)
+        self.check_free(group, name, queue, owner, now=now)
+        record = self.topic(name).record(group)
         claim = record.claims.setdefault(queue, QueueClaim())
-        if claim.owner is not None and claim.owner != owner and claim.until > now:
-            raise QueueHeld(
-                f"queue {queue} of topic {name!r} is held by {claim.owner!r}; try again when its lease has ended",
-                owner=claim.owner,
-                seconds=claim.until - now,
-            )
         if claim.owner != owner:  # else the answer may have been lost, and it is told again
             claim.previous = claim.owner
         record.retired = False
@@ -244,6 +247,22 @@ class Coordinator:
             claim.move_to(_start(start, bounds))
         deaths = {offset: len(members) for offset, members in claim.deaths.items()}
         return Lease(claim.epoch, claim.committed, bounds[1], claim.previous, deaths)
+
+    def check_free(self, group: str, name: str, queue: int, owner: str, *, now: float) -> None:
+        """Raise `QueueHeld` if another owner's lease holds."""
+        record = self.topic(name, (queue,)).groups.get(group, GroupRecord())
+        claim = record.claims.get(queue, QueueClaim())
+        if claim.owner is not None and claim.owner != owner and claim.until > now:
+            raise QueueHeld(
+                f"queue {queue} of topic {name!r} is held by {claim.owner!r}; try again when its lease has ended",
+                owner=claim.owner,
+                seconds=claim.until - now,
+            )
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next lease gets."""
+        return self._epoch + 1
 
     def go_on_with(self, epoch: int) -> None:
         """Let the next lease have this epoch, as it had before."""
@@ -264,6 +283,11 @@ class Coordinator:
         for claim in self._ruled(group, name, epochs).values():
             if claim is not None and claim.owner == owner:
                 claim.owner = None
+
+    def refused(self, group: str, name: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
+        """The queues whose commits `commit` would refuse, since their epoch does not rule."""
+        ruled = self._ruled(group, name, {queue: commit.epoch for queue, commit in commits.items()})
+        return {queue for queue, claim in ruled.items() if claim is None}
 
     def commit(self, group: str, name: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
         ruled = self._ruled(group, name, {queue: commit.epoch for queue, commit in commits.items()})

@@ -20,7 +20,7 @@ TURNS_WITHIN = 60.0
 ANSWERS_WITHIN = 20.0
 """Seconds since the last answer of a queue or a store that counts as there."""
 STOP_SECONDS = 1.0
-READ_SOURCES = ("ring", "mapped", "file")
+READ_SOURCES = ("ring", "memory", "file")
 
 Backlog = dict[str, dict[str, int]]
 """Per topic and consumer group."""

@@ -118,7 +118,7 @@ class _Figures(Collector):
     def _broker_reads(self) -> Metric:
         reads = CounterMetricFamily(
             "enode_broker_reads",
-            "Batches of messages that the broker has read from its ring, a mapped file, or a file that is not mapped.",
+            "Batches of messages that the broker has read from its ring, from a file in memory, or from the disk.",
             labels=["source"],
         )
         for source, count in self._figures.get("broker_reads", {}).items():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.recovery import Sent
@@ -80,3 +83,23 @@ def flip(path: Path, place: int) -> None:
 
 def chunks(directory: Path) -> Sequence[Path]:
     return sorted((directory / "messages").glob("*.chunk"))
+
+
+def drop_from_memory(directory: Path) -> None:
+    """Let the kernel forget what it holds of the message files, which are safe on the disk."""
+    for path in chunks(directory):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def need_kernel_that_tells(directory: Path) -> None:
+    """Skip the test where a file system cannot tell what it has in memory, as the tmpfs of some kernels."""
+    descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR)
+    try:
+        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except OSError as error:
+        pytest.skip(f"the file system of {directory} cannot tell what is in memory: {error}")
+    finally:
+        os.close(descriptor)

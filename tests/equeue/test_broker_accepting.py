@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from enode_django.equeue.records import encode_records
 from enode_django.exceptions import EnodeError, QueueFull, StaleRoute
 
 BODY = encode_records([b"x" * 1_000])
+
+
+class Batches(list[NewBatch]):
+    """Can be referred to weakly."""
 
 
 class Answers:
@@ -101,5 +106,64 @@ def test_send_that_is_known_is_answered_also_if_the_route_has_changed_since(stor
         assert sends.send(call, send(0, route=1)) == {0: 0}
         with pytest.raises(StaleRoute):
             sends.send(call, send(1, route=1))
+
+    asyncio.run(scenario())
+
+
+def test_a_send_that_waited_for_too_long_is_forgotten_and_the_limit_holds(store: MessageStore) -> None:
+    async def scenario() -> None:
+        sends, _ = sending(store, limit=1_500, patience=0.01)
+        answers = Answers()
+        assert sends.send(Call(answers, 0), send(0)) == {0: 0}
+        assert sends.send(Call(answers, 1), send(1)) == {0: 1}
+        for number in range(2, 12):
+            batches = Batches([NewBatch(0, 1, BODY)])
+            held = weakref.ref(batches)
+            assert isinstance(sends.send(Call(answers, number), Send("t", batches, None, bytes(16), number)), Later)
+            with pytest.raises(QueueFull):
+                sends.send(Call(answers, 100), send(100))
+            del batches
+            while number not in answers.values:
+                answers.changed.clear()
+                await asyncio.wait_for(answers.changed.wait(), 20)
+            assert isinstance(answers.values[number], QueueFull)
+            assert held() is None, "it takes no memory any more"
+        store.flush()
+        sends.retry()
+        assert store.bounds("t", 0) == (0, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_repeat_of_a_stored_send_is_answered_while_the_disk_stalls(store: MessageStore) -> None:
+    async def scenario() -> None:
+        sends, _ = sending(store, limit=1_500, patience=60.0)
+        answers = Answers()
+        assert sends.send(Call(answers, 0), send(0)) == {0: 0}
+        assert sends.send(Call(answers, 1), send(1)) == {0: 1}
+        assert isinstance(sends.send(Call(answers, 2), send(2)), Later)
+        with pytest.raises(QueueFull):
+            sends.send(Call(answers, 3), send(3))
+        assert sends.send(Call(answers, 4), send(1)) == {0: 1}, "its answer was lost"
+        store.flush()
+        sends.retry()
+        assert answers.values == {2: {0: 2}}
+        assert store.bounds("t", 0) == (0, 3)
+
+    asyncio.run(scenario())
+
+
+def test_sends_of_a_client_that_is_gone_are_not_stored(store: MessageStore) -> None:
+    async def scenario() -> None:
+        sends, _ = sending(store, limit=500, patience=60.0)
+        answers = Answers()
+        sends.send(Call(answers, 0), send(0))
+        gone, stays = Call(answers, 1), Call(answers, 2)
+        sends.send(gone, send(1))
+        gone.drop()
+        sends.send(stays, send(2))
+        store.flush()
+        sends.retry()
+        assert answers.values == {2: {0: 1}}
 
     asyncio.run(scenario())

@@ -74,15 +74,15 @@ def test_checkpoints_are_written_after_a_time_and_after_many_bytes(tmp_path: Pat
         transport.close()
 
 
-def test_files_that_nobody_reads_are_unmapped_on_a_timer(tmp_path: Path) -> None:
+def test_files_that_nobody_reads_are_dropped_from_memory_on_a_timer(tmp_path: Path) -> None:
     with RunningBroker(tmp_path / "data", chunk_size=20_000, low_watermark=0) as broker:
         transport = broker.transport()
         sent(transport, *[b"x" * 5_000] * 8)
         broker.kill()
         broker.start()
-        mapped = transport.status()["mapped_bytes"]
-        assert mapped > 20_000, "the newest files are mapped at the start"
-        eventually(lambda: transport.status()["mapped_bytes"] < mapped, DEADLINE)
+        held = transport.status()["held_bytes"]
+        assert held > 20_000, "the newest files are held from the start"
+        eventually(lambda: transport.status()["held_bytes"] < held, DEADLINE)
         transport.close()
 
 

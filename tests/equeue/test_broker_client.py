@@ -207,8 +207,8 @@ def test_the_broker_says_what_its_ring_holds_and_where_reads_came_from(tmp_path:
         status = transport.status()
         assert (status["ring_batches"], status["ring_reads"]) == (2, 2)
         assert status["ring_bytes"] > 0
-        assert status["mapped_reads"] + status["file_reads"] == 3
-        reads = {"ring": 2, "mapped": status["mapped_reads"], "file": status["file_reads"]}
+        assert status["memory_reads"] + status["file_reads"] == 3
+        reads = {"ring": 2, "memory": status["memory_reads"], "file": status["file_reads"]}
         assert figures_of(transport, ["topic"]) == {"backlog": {"topic": {}}, "broker_reads": reads}
 
 

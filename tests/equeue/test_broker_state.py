@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -128,48 +129,92 @@ def test_without_a_usable_checkpoint_commits_count_and_epochs_go_on(
     assert state.acquire("g", "t", 0, "one", 60.0, 0).epoch > old.epoch
 
 
-def test_what_could_not_be_written_is_in_the_next_checkpoint(
-    opened: Callable[[], Opened], monkeypatch: pytest.MonkeyPatch
+@dataclass
+class Changes:
+    """Every call that changes something, of a state with a topic, a group and two members."""
+
+    state: BrokerState
+    epoch: int
+
+    def all(self) -> list[Callable[[], object]]:
+        state, epochs = self.state, {0: self.epoch}
+        return [
+            lambda: state.create_topic("u", 1),
+            lambda: state.add_queues("t", 3, True),
+            lambda: state.show("t", 1, False, False, True),
+            lambda: state.join("g", "t", "three", 60.0),
+            lambda: state.leave("g", "t", "one"),
+            lambda: state.bury("g", "t", "one", [(0, 5)]),
+            lambda: state.acquire("g", "t", 1, "two", 60.0, 0),
+            lambda: state.release("g", "t", "one", epochs),
+            lambda: state.commit("g", "t", {0: Commit(self.epoch, 1, [Receipt(0, b"receipt")], 1)}),
+            lambda: state.set_offset("g", "t", 0, 2),
+            lambda: state.retire_group("g", "t"),
+            lambda: state.delete_group("g", "t"),
+        ]
+
+
+def prepared(opened: Opened) -> Changes:
+    state = opened.state
+    state.create_topic("t", 2)
+    opened.send("t", 0, 1)
+    for member in ("one", "two"):
+        state.join("g", "t", member, 60.0)
+    return Changes(state, state.acquire("g", "t", 0, "one", 60.0, 0).epoch)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_what_cannot_be_written_changes_nothing_and_keeps_nothing_else_from_changing(
+    opened: Callable[[], Opened], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    first = opened()
-    first.state.create_topic("t", 2)
+    current = opened()
+    changes = prepared(current)
+    checkpoints = []
+    monkeypatch.setattr(current.store, "checkpoint", checkpoints.append)
+    before = current.state.plain()
 
     def full(record: bytes) -> None:
         raise QueueFull("no room")
 
     with monkeypatch.context() as context:
-        context.setattr(first.store, "append_control", full)
-        with pytest.raises(QueueFull):
-            first.state.create_topic("u", 1)
-    first.state.ensure_written()
-    first.send("u", 0, 1)
-    again = opened()
-    assert sorted(again.state.coordinator.topics) == ["t", "u"]
-    assert again.state.bounds("u") == {0: (0, 2)}
+        context.setattr(current.store, "append_control", full)
+        for _ in range(3):
+            with pytest.raises(QueueFull):
+                changes.all()[number]()
+    assert current.state.plain() == before
+    current.send("t", 0, 2)
+    assert current.state.commit("g", "t", {0: Commit(changes.epoch, 1)}) == set()
+    changes.all()[number]()
+    assert current.state.plain() != before
+    assert checkpoints == [], "nothing waits for the disk meanwhile"
+    names = sorted(current.state.coordinator.topics)
+    committed = current.state.coordinator.committed("g", "t")
+    again = opened().state.coordinator
+    assert (sorted(again.topics), again.committed("g", "t")) == (names, committed)
 
 
-def test_nothing_is_written_behind_a_gap_while_a_checkpoint_is_under_way(
+def test_nothing_changes_after_a_start_without_a_checkpoint_until_there_is_one(
     opened: Callable[[], Opened], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = opened()
-    first.state.create_topic("t", 2)
-    pending = first.state.begin_checkpoint()
+    opened().state.create_topic("t", 2)
+
+    def full(store: MessageStore, state: bytes) -> None:
+        raise QueueFull("no room")
+
+    with monkeypatch.context() as context:
+        context.setattr(MessageStore, "checkpoint", full)
+        again = opened()
+    for _ in range(2):
+        with pytest.raises(QueueFull, match="checkpoint"):
+            again.state.create_topic("u", 1)
+    assert sorted(again.state.coordinator.topics) == ["t"]
+    pending = again.state.begin_checkpoint()
     assert pending is not None
-    assert first.state.begin_checkpoint() is None
-
-    def full(record: bytes) -> None:
-        raise QueueFull("no room")
-
-    with monkeypatch.context() as context:
-        context.setattr(first.store, "append_control", full)
-        with pytest.raises(QueueFull):
-            first.state.create_topic("u", 1)
-    with pytest.raises(QueueFull, match="checkpoint"):
-        first.state.create_topic("v", 1)
+    assert again.state.begin_checkpoint() is None, "one at a time"
     pending.write()
-    first.state.finish_checkpoint(written=True)
-    assert first.state.create_topic("v", 1) == 1
-    assert sorted(opened().state.coordinator.topics) == ["t", "u", "v"]
+    again.state.finish_checkpoint(written=True)
+    assert again.state.create_topic("u", 1) == 1
+    assert sorted(opened().state.coordinator.topics) == ["t", "u"]
 
 
 def test_members_that_are_still_there_cost_no_record(opened: Callable[[], Opened]) -> None:

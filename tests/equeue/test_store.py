@@ -164,7 +164,7 @@ def test_a_thread_may_flush_and_write_checkpoints_while_the_store_goes_on(tmp_pa
         flushing = threads.submit(flush_until_stopped)
         for number in range(1000):
             send(store, number % 3, b"%d" % number * 50)
-            store.unmap_idle()
+            store.drop_idle()
             if number % 100 == 0:
                 store.flush()
                 pending = store.begin_checkpoint(b"")

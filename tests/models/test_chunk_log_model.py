@@ -318,7 +318,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
 
     @rule()
     def let_idle_files_go(self) -> None:
-        self.store.unmap_idle()
+        self.store.drop_idle()
 
     # -- what is always so ----------------------------------------------------------------------------------------
 

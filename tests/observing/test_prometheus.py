@@ -28,7 +28,7 @@ def figures() -> dict[str, Any]:
     statistics.measure(store_seconds=0.004, pulled_to_durable=0.02, sent_to_durable=700.0)
     statistics.set_followed('bank."Ledger"\\\n', 5, 1, 90.0)
     workers = {"workers": 2, "event_workers": 1, "planned_workers": 2, "planned_event_workers": 2, "restarts": 9}
-    reads = {"ring": 30, "mapped": 20, "file": 10}
+    reads = {"ring": 30, "memory": 20, "file": 10}
     queue = {"backlog": {"commands": {"processors": 12}}, "broker_reads": reads, "dead_letters": 2}
     return {**statistics.report(), **workers, **queue, "pids": [1, 2]}
 
@@ -68,7 +68,7 @@ def test_figures_become_metrics(figures: dict[str, Any]) -> None:
         ("enode_queue_backlog_messages", "processors", "commands"): 12,
         ("enode_dead_letters",): 2,
         ("enode_broker_reads_total", "ring"): 30,
-        ("enode_broker_reads_total", "mapped"): 20,
+        ("enode_broker_reads_total", "memory"): 20,
         ("enode_broker_reads_total", "file"): 10,
         ("enode_workers", "event"): 1,
         ("enode_workers_planned", "event"): 2,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -47,11 +46,19 @@ class Accepting:
         self._limit = limit
         self._patience = patience
         self._flush = flush
-        self._held: deque[tuple[Call, Send]] = deque()
+        self._held: dict[Call, Send] = {}
+        """In the order they came. A send is held, and counts, until it is stored or its call has ended."""
         self._held_bytes = 0
 
     def send(self, call: Call, send: Send) -> Mapping[int, int] | Later:
-        """Per queue the offset of its first message. Raises what `Transport.send` raises."""
+        """Per queue the offset of its first message. Raises what `Transport.send` raises.
+
+        One that is stored already is answered as it was, however full the disk is: it must not be refused, since it
+        would be sent as another one then.
+        """
+        known = self._state.sends.answer(send.topic, send.producer, send.sequence)
+        if known is not None:
+            return known
         self._state.coordinator.topic(send.topic, {batch.queue for batch in send.batches})
         if self._held or self._store.unflushed_bytes > self._limit:
             return self._hold(call, send)
@@ -72,10 +79,10 @@ class Accepting:
     def retry(self) -> None:
         """Store what is held, as far as there is room now."""
         while self._held and self._store.unflushed_bytes <= self._limit:
-            call, send = self._held.popleft()
-            if not call.is_over:
-                self._let_go(call)
-                self._finish(call, send)
+            call = next(iter(self._held))
+            send = self._held[call]
+            self._let_go(call)
+            self._finish(call, send)
 
     def _finish(self, call: Call, send: Send) -> None:
         try:
@@ -89,13 +96,13 @@ class Accepting:
         if self._held and self._held_bytes + send.size > self._limit:
             raise self._full()
         self._flush()
-        self._held.append((call, send))
+        self._held[call] = send
         self._held_bytes += send.size
         timer = asyncio.get_running_loop().call_later(self._patience, call.fail, self._full())
 
         def let_go() -> None:
             timer.cancel()
-            self._held_bytes -= send.size
+            self._held_bytes -= self._held.pop(call).size
 
         call.on_end = let_go
         return LATER

@@ -63,8 +63,9 @@ class Call:
     def drop(self) -> Answering | None:
         """End without an answer; returns who would have had it."""
         session, self._session = self._session, None
-        if session is not None and self.on_end is not None:
-            self.on_end()
+        on_end, self.on_end = self.on_end, None  # it may hold a large send
+        if session is not None and on_end is not None:
+            on_end()
         return session
 
 

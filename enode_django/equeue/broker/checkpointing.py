@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enode_django.equeue.broker.checkpoint import write_checkpoint
-from enode_django.equeue.broker.files import translated
+from enode_django.equeue.broker.files import FULL, translated
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import SavedQueue, SegmentWrite
+from enode_django.equeue.broker.space import DiskSpace
 
 
 class PendingCheckpoint(NamedTuple):
@@ -22,6 +23,7 @@ class PendingCheckpoint(NamedTuple):
     state: Iterable[bytes]
     writes: Sequence[SegmentWrite]
     log: MessageLog
+    space: DiskSpace
 
     def write(self) -> int:
         """Block until it is safe; returns the size of the file in bytes.
@@ -31,6 +33,14 @@ class PendingCheckpoint(NamedTuple):
         """
         self.log.flush()
         with translated("a checkpoint"):
-            for write in self.writes:
-                write.write()
-            return write_checkpoint(self.path, self.position, self.time, self.queues, self.state)
+            try:
+                return self._write()
+            except OSError as error:
+                if error.errno not in FULL or not self.space.give_up():
+                    raise
+                return self._write()
+
+    def _write(self) -> int:
+        for write in self.writes:
+            write.write()
+        return write_checkpoint(self.path, self.position, self.time, self.queues, self.state)

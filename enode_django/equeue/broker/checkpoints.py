@@ -46,7 +46,7 @@ class Checkpoints:
     @property
     def is_due(self) -> bool:
         if self._clock() - self._begun >= max(self._interval, (1 + LEAST_REST) * self._took):
-            return self._store.since_checkpoint > 0
+            return True
         return self._store.since_checkpoint >= max(self._size, self._held)
 
     def begin_if_due(self) -> None:

@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
-from enode_django.equeue.broker.files import write_all
-from enode_django.equeue.broker.mapping import IDLE_SECONDS, MappedMemory
+from enode_django.equeue.broker.files import UNREADABLE, write_all
+from enode_django.equeue.broker.held_memory import IDLE_SECONDS, HeldMemory
 from enode_django.equeue.records import Buffer
 
 _MOST_BUFFERS = 512
 _BLOCK = 1 << 20
+_PAGE = 4096
+UNREADABLE_PAGE = b"\xff" * _PAGE
+"""Is no batch, and no hole either: a crash of the machine leaves zeros."""
+_NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+"""Linux: read what is in memory, or nothing."""
 
 
 class Chunk:
     """The bytes of the log from ``start`` on. Positions are those of the log, not of the file.
 
     Space is reserved before it is written, by `os.posix_fallocate`, and written by `os.pwritev`, both of which refuse
-    when the disk is full; a write through a map would end the process. Maps are for reading only. All methods raise
-    `OSError` as it comes.
+    when the disk is full. Nothing is mapped. All methods raise `OSError` as it comes.
     """
 
-    def __init__(self, path: Path, start: int, written: int, memory: MappedMemory) -> None:
+    def __init__(self, path: Path, start: int, written: int, memory: HeldMemory) -> None:
         self.path = path
         self.start = start
         self.end = start + written
         self._reserved = written
         self._memory = memory
         self._descriptor: int | None = None
-        self._map: mmap.mmap | None = None
+        self._held = 0
         self._touched = memory.monotonic()
 
     @classmethod
@@ -39,7 +44,7 @@ class Chunk:
         return f"{start:020}.chunk"
 
     @classmethod
-    def create(cls, directory: Path, start: int, capacity: int, memory: MappedMemory) -> Chunk:
+    def create(cls, directory: Path, start: int, capacity: int, memory: HeldMemory) -> Chunk:
         """A new file with its space reserved, or no file at all."""
         chunk = cls(directory / cls.name(start), start, 0, memory)
         try:
@@ -75,21 +80,31 @@ class Chunk:
         """``target`` is the descriptor of a file that begins at position ``target_start``."""
         for position in range(start, self.end, _BLOCK):
             length = min(_BLOCK, self.end - position)
-            write_all(target, os.pread(self.fileno(), length, position - self.start), position - target_start)
+            write_all(target, self.read_anyway(position, length), position - target_start)
         os.fdatasync(target)
 
     @property
-    def is_mapped(self) -> bool:
-        return self._map is not None
+    def is_held(self) -> bool:
+        return self._held > 0
 
     def fileno(self) -> int:
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         return self._descriptor
 
+    def has_room(self, position: int, length: int) -> bool:
+        """Return True if ``length`` bytes at a position of the log are behind the chunk's last one, in space it has."""
+        return position == self.end and position + length <= self.start + self._reserved
+
     def reserve(self, capacity: int) -> None:
+        """Have space for ``capacity`` bytes in all, or as much as before."""
         if self._reserved < capacity:
-            os.posix_fallocate(self.fileno(), 0, capacity)
+            try:
+                os.posix_fallocate(self.fileno(), 0, capacity)
+            except OSError:
+                with suppress(OSError):  # some file systems keep what they had found by then
+                    os.ftruncate(self.fileno(), self._reserved)
+                raise
             self._reserved = capacity
 
     def append(self, buffers: Sequence[Buffer], length: int) -> None:
@@ -110,31 +125,60 @@ class Chunk:
             write_all(self.fileno(), memoryview(b"".join(buffers))[written:], offset + written)
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes: fewer at the chunk's end."""
-        first = position - self.start
-        last = min(first + length, self.end - self.start)
-        self._touched = self._memory.monotonic()
-        if self._map is None or len(self._map) < last:
-            self.map()
-        if self._map is not None:
-            return self._map[first:last]
-        return os.pread(self.fileno(), max(last - first, 0), first)
+        """Return up to ``length`` bytes: fewer at the chunk's end. Blocks on the disk."""
+        self._touch()
+        return os.pread(self.fileno(), self._left(position, length), position - self.start)
 
-    def map(self) -> None:
-        """Map what is reserved, unless memory is short; safe to call again."""
-        if self._map is not None:
-            self._unmap()
-        # Never further than the file goes: touching a page behind its end would end the process.
-        length = min(self._reserved, os.fstat(self.fileno()).st_size)
-        if length >= self.end - self.start:
-            self._map = self._memory.map(self.fileno(), length)
+    def read_held(self, position: int, length: int) -> bytearray | None:
+        """Return what `read` would, or None if that might have to wait for the disk."""
+        if _NO_WAIT is None:
+            return None
+        self._touch()
+        data = bytearray(self._left(position, length))
+        try:
+            read = os.preadv(self.fileno(), [data], position - self.start, _NO_WAIT)
+        except OSError:  # not in memory, or a file system that cannot tell; whoever reads it from the disk learns more
+            return None
+        return data if read == len(data) else None
+
+    def read_anyway(self, position: int, length: int) -> bytes:
+        """Return what `read` would, with `UNREADABLE_PAGE` for pages that the disk cannot read. Blocks on the disk."""
+        try:
+            return self.read(position, length)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+        return b"".join(self._read_piece(*piece) for piece in self._pieces(position, self._left(position, length)))
+
+    def _read_piece(self, position: int, length: int) -> bytes:
+        try:
+            return self.read(position, length)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+        return UNREADABLE_PAGE[:length]
+
+    def _pieces(self, position: int, length: int) -> list[tuple[int, int]]:
+        """Return the position and length of each piece of what is to be read, divided where the file's pages are."""
+        first, last = position - self.start, position - self.start + length
+        cuts = [first, *range((first // _PAGE + 1) * _PAGE, last, _PAGE), last]
+        return [(self.start + begin, end - begin) for begin, end in pairwise(cuts)]
+
+    def _left(self, position: int, length: int) -> int:
+        return max(min(length, self.end - position), 0)
+
+    def _touch(self) -> None:
+        """Note that it is read, and let it be held unless memory is short."""
+        self._touched = self._memory.monotonic()
+        grown = self.end - self.start - self._held
+        if grown > 0 and self._memory.hold(grown):
+            self._held += grown
 
     def preload(self) -> None:
-        """Let the kernel read ahead what is mapped."""
-        if self._map is None:
-            self.map()
-        if self._map is not None:
-            self._map.madvise(mmap.MADV_WILLNEED)
+        """Let the kernel read ahead what may be held."""
+        self._touch()
+        if self.is_held:
+            os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
     def data_from(self, position: int) -> list[tuple[int, int]]:
         """From where to where there is anything but space that was never written, from ``position`` on.
@@ -157,19 +201,23 @@ class Chunk:
 
     def truncate(self, position: int) -> None:
         """Give back the space from ``position`` on; what stood there is gone."""
-        if self._map is not None:
-            self._unmap()
         os.ftruncate(self.fileno(), position - self.start)
         self.end = position
         self._reserved = position - self.start
 
     def is_idle(self) -> bool:
-        return self._memory.monotonic() - self._touched >= IDLE_SECONDS
+        return self._memory.monotonic() - self._touched >= IDLE_SECONDS and self._descriptor is not None
+
+    def drop(self) -> None:
+        """Let go of the file, in the kernel's memory as well; what is in it must be safe on the disk."""
+        if self._descriptor is not None:
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        self.release()
 
     def release(self) -> None:
-        """Unmap and close; reading opens it again. Safe to call twice."""
-        if self._map is not None:
-            self._unmap()
+        """Close the file; reading opens it again. Safe to call twice."""
+        self._memory.let_go(self._held)
+        self._held = 0
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -177,8 +225,3 @@ class Chunk:
     def delete(self) -> None:
         self.release()
         self.path.unlink(missing_ok=True)
-
-    def _unmap(self) -> None:
-        assert self._map is not None
-        self._memory.unmap(self._map)
-        self._map = None

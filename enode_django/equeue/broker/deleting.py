@@ -10,6 +10,7 @@ from typing import Any
 
 from enode_django.equeue.broker.deletion import Deletion, Detached
 from enode_django.equeue.broker.retention import Consumed, Retention
+from enode_django.equeue.broker.space import DiskSpace, urgent
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +34,19 @@ class Deleter:
         consumed: Consumed,
         *,
         checkpoint: Callable[[], Coroutine[Any, Any, None]],
+        space: DiskSpace,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deletion = deletion
         self._retention = retention
         self._consumed = consumed
         self._checkpoint = checkpoint
+        self._space = space
+        self._one_at_a_time = asyncio.Lock()
         self._clock = clock
         self._ended: float | None = None
         self._deleting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._stops = False
 
     async def delete(self) -> None:
@@ -55,41 +60,72 @@ class Deleter:
         else:
             self._begin().add_done_callback(lambda _: done())
 
+    async def make_room(self) -> None:
+        """Return when what every group has consumed is deleted, though it was not due yet.
+
+        Where the newest file has nothing else either, and keeps sends from being taken, it goes the next time.
+        """
+        await asyncio.wait([self._start(self._make_room())])
+
     async def stop(self) -> None:
         """Return when no file is being deleted any more; the rest is left to the next start."""
         self._stops = True
-        if self._deleting is not None:
-            await asyncio.wait([self._deleting])
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def _begin(self) -> asyncio.Task[None]:
         if self._deleting is None:
-            self._deleting = asyncio.create_task(self._delete())
-            self._deleting.add_done_callback(self._end)
+            self._deleting = self._start(self._delete())
         return self._deleting
 
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Goes on if who waits for it is cancelled: a thread may be at work."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return task
+
     def _end(self, task: asyncio.Task[None]) -> None:
-        self._deleting, self._ended = None, self._clock()
+        self._tasks.discard(task)
+        if task is self._deleting:
+            self._deleting, self._ended = None, self._clock()
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error("files of messages could not be deleted; it is tried again", exc_info=error)
 
+    async def _make_room(self) -> None:
+        if self._retention == Retention():
+            return
+        retention = urgent(self._retention)
+        if self._space.uses_reserve or self._space.is_full:
+            self._deletion.roll(retention, self._consumed)
+        deleted = await self._delete_all(retention)
+        self._deletion.early += deleted
+        if deleted:
+            logger.error("deleted %d files of consumed messages before their time to make room", deleted)
+
     async def _delete(self) -> None:
         if self._retention == Retention():
             return
-        deleted, has_asked = 0, False
-        while not self._stops:
-            await self._survey()
-            some = await self._detach()
-            if some:
-                await _in_thread(self._deletion.remove, some)
-                deleted += len(some)
-            elif has_asked or not self._is_due():
-                break
-            else:
-                has_asked = True
-                await self._checkpoint()
+        deleted = await self._delete_all(self._retention)
         if deleted:
             logger.info("deleted %d files of messages", deleted)
+
+    async def _delete_all(self, retention: Retention) -> int:
+        deleted, has_asked = 0, False
+        async with self._one_at_a_time:
+            while not self._stops:
+                await self._survey()
+                some = await self._detach(retention)
+                if some:
+                    await _in_thread(self._deletion.remove, some)
+                    deleted += len(some)
+                elif has_asked or not self._deletion.is_due(retention, self._consumed):
+                    break
+                else:
+                    has_asked = True
+                    await self._checkpoint()
+        return deleted
 
     async def _survey(self) -> None:
         survey = self._deletion.begin_survey()
@@ -97,15 +133,14 @@ class Deleter:
             await _in_thread(survey.run)
             self._deletion.finish_survey(survey)
 
-    async def _detach(self) -> list[Detached]:
+    async def _detach(self, retention: Retention) -> list[Detached]:
         some: list[Detached] = []
-        while len(some) < REMOVED_AT_ONCE and self._is_due() and self._deletion.may_detach:
+        while len(some) < REMOVED_AT_ONCE and self._deletion.is_due(retention, self._consumed):
+            if not self._deletion.may_detach:
+                break
             some.append(self._deletion.detach())
             await asyncio.sleep(0)  # others have their turn
         return some
-
-    def _is_due(self) -> bool:
-        return self._deletion.is_due(self._retention, self._consumed)
 
 
 async def _in_thread(work: Callable[..., Any], *arguments: Any) -> None:

@@ -69,6 +69,8 @@ class Deletion:
         """Up to where a checkpoint counts what is in the log; what lies behind must stay."""
         self.wrong_times_seen = now()
         """What has a time from the far future counts as taken then: when that was last noticed, at the latest."""
+        self.early = 0
+        """Files of consumed messages that were deleted before their time, for want of room."""
         self._log = log
         self._queues = queues
         self._now = now
@@ -98,9 +100,7 @@ class Deletion:
 
     def finish_survey(self, survey: Survey) -> None:
         self._contents |= survey.contents
-        for load in survey.loads:
-            if load.is_anew:
-                self._queues.take(load)
+        self._take(survey)
 
     def is_due(self, retention: Retention, consumed: Consumed) -> bool:
         """Return True if the oldest file is due and no group needs it; False, too, before a survey has seen it."""
@@ -131,6 +131,22 @@ class Deletion:
         """Delete what was detached, the oldest first. Blocks on the disk. Raises `StorageFailed`."""
         self._log.flush()  # the commits that have made the messages superfluous
         self._log.remove(path for each in detached for path in (each.chunk, *each.indexes))
+
+    def roll(self, retention: Retention, consumed: Consumed) -> None:
+        """Let what follows begin a new file if nothing in the newest one is needed any more, so that it may be deleted,
+        too. Raises `QueueFull`."""
+        newest = self._log.chunks[-1:]
+        if newest:
+            survey = Survey(newest, self._queues.views(newest[0].start, newest[0].end))
+            survey.run()
+            self._take(survey)
+            if not retention.spares(survey.contents[newest[0].start].parts, consumed, self._notices, now=self._now()):
+                self._log.roll()
+
+    def _take(self, survey: Survey) -> None:
+        for load in survey.loads:
+            if load.is_anew:
+                self._queues.take(load)
 
     def _count_messages(self) -> int:
         return sum(index.end - index.first(self._log.start) for _, index in self._queues.items())

@@ -14,6 +14,8 @@ from typing import BinaryIO
 from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN})
+"""What a file system says of a place that it cannot read, however often it is asked."""
 
 
 @contextmanager

@@ -74,7 +74,6 @@ class Handlers:
         """Answers the call, now or later; raises instead."""
         arguments = checked(name, values)
         if REQUESTS[name].durable:
-            self._state.ensure_written()
             call.when_safe = self._when_safe
         plain = self._plain.get(name)
         value = plain(*arguments) if plain is not None else self._waiting[name](call, *arguments)
@@ -142,12 +141,15 @@ class Handlers:
             "bytes": store.size,
             "unflushed_bytes": store.unflushed_bytes,
             "since_checkpoint": store.since_checkpoint,
-            "mapped_bytes": store.mapped_bytes,
+            "held_bytes": store.held_bytes,
             "ring_batches": ring_batches,
             "ring_bytes": ring_bytes,
             "ring_reads": store.reads.ring,
-            "mapped_reads": store.reads.mapped,
+            "memory_reads": store.reads.memory,
             "file_reads": store.reads.file,
+            "free_bytes": store.space.free,
+            "uses_reserve": store.space.uses_reserve,
+            "deleted_early": store.deletion.early,
             "damaged_batches": len(store.damaged),
             "waiting_pulls": len(self._pulling),
             "waiting_inboxes": len(self._answering),

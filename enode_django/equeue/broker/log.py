@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from bisect import bisect_right
@@ -10,7 +11,8 @@ from pathlib import Path
 
 from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.files import FULL, make_directory, sync_directory, translated
-from enode_django.equeue.broker.mapping import MappedMemory
+from enode_django.equeue.broker.held_memory import HeldMemory
+from enode_django.equeue.broker.space import DiskSpace
 from enode_django.equeue.records import Buffer
 from enode_django.exceptions import StorageFailed
 
@@ -30,9 +32,10 @@ class LogReader:
         return self.chunks[0].start if self.chunks else self.end
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes of one file: fewer at its end, none where there is no file."""
+        """Up to ``length`` bytes of one file: fewer at its end, none where there is no file. What the disk cannot read
+        is not as it was written. Blocks on the disk."""
         chunk = self.chunk_at(position)
-        return chunk.read(position, length) if chunk is not None else b""
+        return chunk.read_anyway(position, length) if chunk is not None else b""
 
     def chunk_at(self, position: int) -> Chunk | None:
         place = bisect_right(self.chunks, position, key=lambda chunk: chunk.start) - 1
@@ -52,7 +55,7 @@ class MessageLog(LogReader):
     once never spans two files; what is larger than a file gets one of its own size.
     """
 
-    def __init__(self, directory: Path, chunk_size: int, memory: MappedMemory) -> None:
+    def __init__(self, directory: Path, chunk_size: int, memory: HeldMemory, space: DiskSpace) -> None:
         make_directory(directory)
         self.directory = directory
         for unfinished in directory.glob("*.new"):
@@ -61,19 +64,22 @@ class MessageLog(LogReader):
         self.flushed = 0
         self._chunk_size = chunk_size
         self._memory = memory
+        self._space = space
         self._failed = False
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
 
-    def append(self, buffers: Sequence[Buffer], length: int) -> int:
+    def append(self, buffers: Sequence[Buffer], length: int, *, is_control: bool = False) -> int:
         """Write without waiting for the disk; returns the position. ``length`` is that of all buffers together.
 
-        Raises `QueueFull` and `StorageFailed`; nothing is appended then.
+        While the disk is full only control records are taken, which may use the reserve. Raises `QueueFull` and
+        `StorageFailed`; nothing is appended then.
         """
         if self._failed:
             raise StorageFailed(_FAILED)
         with translated("messages"):
-            self._chunk_for(length).append(buffers, length)
+            chunk = self._chunk_for_control(length) if is_control else self._chunk_for_send(length)
+            chunk.append(buffers, length)
         position, self.end = self.end, self.end + length
         return position
 
@@ -81,7 +87,7 @@ class MessageLog(LogReader):
         """Return a reader of its own of the files between two positions, for the thread that calls."""
         with self._lock:
             found = [chunk for chunk in self.chunks if chunk.end > first and chunk.start <= last]
-        apart = MappedMemory(0, 0)
+        apart = HeldMemory(0, 0)
         return LogReader([Chunk(chunk.path, chunk.start, chunk.end - chunk.start, apart) for chunk in found])
 
     def flush(self) -> int:
@@ -162,13 +168,13 @@ class MessageLog(LogReader):
                 path.unlink(missing_ok=True)
             sync_directory(self.directory)
 
-    def unmap_idle(self) -> None:
-        """Let go of files that nobody reads, while more is mapped than the low watermark."""
+    def drop_idle(self) -> None:
+        """Let go of files that nobody reads, while more is held in memory than the low watermark."""
         for chunk in self.chunks:
             if not self._memory.above_low:
                 return
             if chunk.end <= self.flushed and chunk.is_idle():
-                chunk.release()
+                chunk.drop()
 
     def close(self) -> None:
         """Flush, and give back what is reserved behind the end. Nothing can be appended afterwards, but read."""
@@ -177,15 +183,57 @@ class MessageLog(LogReader):
                 self.chunks[-1].truncate(self.chunks[-1].end)
         self.flush()
 
-    def _chunk_for(self, length: int) -> Chunk:
-        """The newest file, if there is room for ``length`` more bytes, else a new one."""
+    def roll(self) -> None:
+        """Let what follows begin a new file, so that the newest one may be deleted. Raises `QueueFull`."""
+        if self.chunks and self.chunks[-1].end > self.chunks[-1].start:
+            with translated("a new file of messages"):
+                self._new_chunk(0)
+
+    def _chunk_for_send(self, length: int) -> Chunk:
+        newest = self.chunks[-1] if self.chunks else None
+        if self._space.uses_reserve or (self._space.is_full and not (newest and newest.has_room(self.end, length))):
+            raise OSError(errno.ENOSPC, "what is left of the disk is kept for those who consume")
+        try:
+            return self._chunk_for(length, self._chunk_size)
+        except OSError as error:
+            self._note(error, length)
+            raise
+
+    def _chunk_for_control(self, length: int) -> Chunk:
+        """Where there is no room for a whole file, a small one has to do; at last the reserve makes room for it."""
+        for capacity in () if self._space.is_full else (self._chunk_size, self._space.step):
+            try:
+                return self._chunk_for(length, capacity)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self._note(error, length)
+        try:
+            return self._chunk_for(length, self._space.step)
+        except OSError as error:
+            if error.errno not in FULL or not self._space.give_up(length):
+                raise
+        return self._chunk_for(length, self._space.step)
+
+    def _note(self, error: OSError, length: int) -> None:
+        """What is too long for any file says nothing of others."""
+        if error.errno in FULL and length <= self._chunk_size:
+            self._space.found_full()
+
+    def _chunk_for(self, length: int, capacity: int) -> Chunk:
+        """The newest file, if there may be ``length`` more bytes in it, else a new one; with so much room, and
+        ``capacity`` in all if that is more."""
         newest = self.chunks[-1] if self.chunks else None
         if newest is not None and newest.end == self.end:
             used = newest.end - newest.start
             if not used or used + length <= self._chunk_size:  # what is too long for any file may have an empty one
-                newest.reserve(max(self._chunk_size, length))
+                newest.reserve(max(capacity, used + length))
                 return newest
-        chunk = Chunk.create(self.directory, self.end, max(self._chunk_size, length), self._memory)
+        return self._new_chunk(max(capacity, length))
+
+    def _new_chunk(self, capacity: int) -> Chunk:
+        newest = self.chunks[-1] if self.chunks else None
+        chunk = Chunk.create(self.directory, self.end, capacity, self._memory)
         with self._lock:  # first of all: the one before ends where a file of the directory begins
             self.chunks.append(chunk)
         if newest is not None:
@@ -193,7 +241,7 @@ class MessageLog(LogReader):
         return chunk
 
 
-def _chunks(directory: Path, memory: MappedMemory) -> list[Chunk]:
+def _chunks(directory: Path, memory: HeldMemory) -> list[Chunk]:
     """What is in the directory, oldest first. A file ends where the next one starts, even if it is longer (what was
     reserved is given back when the next one is there)."""
     paths = sorted(directory.glob("[0-9]*.chunk"))

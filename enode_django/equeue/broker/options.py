@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES
+from enode_django.equeue.broker.space import default_reserve
 from enode_django.exceptions import ConfigurationError
 
 DEFAULT_PORT = 7625
@@ -72,13 +73,26 @@ class BrokerOptions:
     """So long a frame that has begun may stand still."""
     checkpoint_interval: float = 10.0
     checkpoint_bytes: int = 64 * 1024 * 1024
+    reserve: int | None = None
+    """Space on the disk for commits, leases and checkpoints when it is full; None: see `default_reserve`."""
+    low_space: int | None = None
+    """With less free space on its disk consumed files are deleted before their time; None: as much as one file."""
+
+    @property
+    def chosen_reserve(self) -> int:
+        return default_reserve(self.chunk_size) if self.reserve is None else self.reserve
+
+    @property
+    def chosen_low_space(self) -> int:
+        return self.chunk_size if self.low_space is None else self.low_space
 
     def __post_init__(self) -> None:
         host, _ = parse_location(self.listen)
         if self.flush not in (EVERY_WRITE, INTERVAL):
             raise ConfigurationError(f"flush must be {EVERY_WRITE!r} or {INTERVAL!r}, got {self.flush!r}")
         for name in (*_SIZES, *_SIZES_OR_NONE):
-            _check_number(name, getattr(self, name), int)
+            if getattr(self, name) is not None or name not in _CHOSEN:
+                _check_number(name, getattr(self, name), int)
         for name in _TIMES:
             _check_number(name, getattr(self, name), int | float)
         for name, value in zip(("age", "bytes", "messages"), self.retention, strict=False):
@@ -94,7 +108,8 @@ class BrokerOptions:
 
 
 _SIZES = ("chunk_size", "max_unflushed", "checkpoint_bytes")
-_SIZES_OR_NONE = ("ring_batches", "ring_bytes")
+_SIZES_OR_NONE = ("ring_batches", "ring_bytes", "reserve", "low_space")
+_CHOSEN = ("reserve", "low_space")
 _TIMES = ("flush_interval", "retention_interval", "checkpoint_interval", "handshake_timeout", "frame_timeout")
 
 

@@ -30,6 +30,18 @@ def pieces(value: Any, depth: int) -> Iterator[bytes]:
         yield packer.pack(value)
 
 
+class Packed:
+    """A list in pieces, as often as they are asked for. Of each item it is said how deep it is packed item by item."""
+
+    def __init__(self, *items: tuple[Any, int]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield msgpack.Packer().pack_array_header(len(self._items))
+        for value, depth in self._items:
+            yield from pieces(value, depth)
+
+
 def joined(parts: Iterable[bytes], size: int = JOINED) -> Iterator[bytes]:
     """Yield the same bytes in parts of at least ``size``, but for the last one.
 

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
 
+from enode_django.equeue.broker.batches import StoredBatch
 from enode_django.equeue.broker.calls import LATER, Call, Later
+from enode_django.equeue.broker.reading import ColdRead, Loaded
 from enode_django.equeue.broker.store import MessageStore
+from enode_django.exceptions import EnodeError, QueueError
+
+logger = logging.getLogger(__name__)
 
 GIVEN_BYTES = 8 * 1024 * 1024
 """Of one answer, as far as whole batches allow."""
 LEAST_BYTES = 64 * 1024
+READERS = 4
+"""Threads that read from the disk what is not in memory."""
+
+Found: TypeAlias = list[tuple[int, list[tuple[int, Any]]]]
+"""Per queue its number and its batches, each as first offset and body."""
 
 
-class _Waiting:
-    """A pull that nothing could be given to. It is found by each of its queues."""
+class _Pull:
+    """A pull that could not be answered at once. While it waits for messages it is found by each of its queues."""
 
-    __slots__ = ("call", "limit", "offsets", "timer", "topic")
+    __slots__ = ("call", "is_late", "is_reading", "limit", "offsets", "timer", "topic")
 
     def __init__(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int) -> None:
         self.call = call
@@ -26,72 +38,141 @@ class _Waiting:
         self.offsets = offsets
         self.limit = limit
         self.timer: asyncio.TimerHandle | None = None
+        self.is_reading = False
+        self.is_late = False
+        """Whether it has waited as long as it was to: it is answered with what the disk gives."""
 
 
 class Pulling:
+    """Called by the event loop, which does not wait for the disk: what is not in memory is read by threads."""
+
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._waiting: dict[tuple[str, int], set[_Waiting]] = {}
+        self._waiting: dict[tuple[str, int], set[_Pull]] = {}
+        self._readers = ThreadPoolExecutor(READERS, "equeue-reader")
+        self._reads: set[asyncio.Task[None]] = set()
 
-    def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> list[Any] | Later:
+    def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Found | Later:
         """Per queue its number and its batches, each as first offset and body. The queues have been checked."""
-        found = self._read(topic, offsets, limit)
-        if found or not wait or not offsets:
+        found, cold = self._read(topic, offsets, limit)
+        if not cold and (found or not wait or not offsets):
             return found
-        waiting = _Waiting(call, topic, offsets, limit)
+        pull = _Pull(call, topic, offsets, limit)
         for queue in offsets:
-            self._waiting.setdefault((topic, queue), set()).add(waiting)
-        waiting.timer = asyncio.get_running_loop().call_later(wait, call.answer, [])
-        call.on_end = lambda: self._forget(waiting)
+            self._waiting.setdefault((topic, queue), set()).add(pull)
+        pull.timer = asyncio.get_running_loop().call_later(wait, self._end, pull)
+        call.on_end = lambda: self._forget(pull)
+        if cold:
+            self._begin(pull, found, cold)
         return LATER
 
     def wake(self, topic: str, queues: Iterable[int]) -> None:
         """Answer who waits for messages in these queues: some have come."""
         for queue in queues:
-            for waiting in list(self._waiting.get((topic, queue), ())):
-                found = self._read(topic, waiting.offsets, waiting.limit)
-                if found:
-                    waiting.call.answer(found)
+            for pull in list(self._waiting.get((topic, queue), ())):
+                if not pull.is_reading:
+                    self._look(pull)
 
     def answer_all(self) -> None:
         """Give those that wait nothing, at once."""
-        for waiting in self._those():
-            waiting.call.answer([])
+        for pull in self._those():
+            pull.call.answer([])
+
+    def close(self) -> None:
+        """Begin no more reads from the disk."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
 
     def __len__(self) -> int:
         """How many pulls wait."""
         return len(self._those())
 
-    def _those(self) -> set[_Waiting]:
+    def _those(self) -> set[_Pull]:
         return {each for those in self._waiting.values() for each in those}
 
-    def _read(self, topic: str, offsets: Mapping[int, int], limit: int) -> list[Any]:
-        """Every queue gets its share of the answer's size. What does not fit behind others waits for an answer in which
-        chance puts its queue first."""
+    def _look(self, pull: _Pull) -> None:
+        """Answer if there is anything, or read it from the disk first."""
+        found, cold = self._read(pull.topic, pull.offsets, pull.limit)
+        if cold:
+            self._begin(pull, found, cold)
+        elif found or pull.is_late:
+            pull.call.answer(found)
+
+    def _end(self, pull: _Pull) -> None:
+        pull.is_late = True
+        if not pull.is_reading:
+            pull.call.answer([])
+
+    def _begin(self, pull: _Pull, found: Found, cold: Sequence[ColdRead]) -> None:
+        pull.is_reading = True
+        task = asyncio.get_running_loop().create_task(self._from_disk(pull, found, cold))
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+
+    async def _from_disk(self, pull: _Pull, found: Found, cold: Sequence[ColdRead]) -> None:
+        """Answer with what was found and what the disk gives; if all of that is damaged, look again."""
+        try:
+            loaded = await asyncio.get_running_loop().run_in_executor(self._readers, _load, cold)
+            for read, data in zip(cold, loaded, strict=True):
+                batches = self._store.finish_read(read, data)
+                if batches:
+                    found.append((read.queue, _given(batches)))
+        except Exception as error:
+            pull.call.fail(error if isinstance(error, EnodeError) else _unexpected())
+            return
+        pull.is_reading = False
+        if found:
+            pull.call.answer(found)
+        elif not pull.call.is_over:
+            self._look(pull)
+
+    def _read(self, topic: str, offsets: Mapping[int, int], limit: int) -> tuple[Found, list[ColdRead]]:
+        """What is in memory, and what has to be read from the disk to go with it.
+
+        Every queue gets its share of the answer's size. What does not fit behind others waits for an answer in which
+        chance puts its queue first.
+        """
+        found: Found = []
+        cold: list[ColdRead] = []
         if not offsets:
-            return []
+            return found, cold
         share = max(GIVEN_BYTES // len(offsets), LEAST_BYTES)
-        found: list[Any] = []
         left = GIVEN_BYTES
         for queue in _from_anywhere(list(offsets)):
-            batches = self._store.read(topic, queue, offsets[queue], limit, min(share, left))
-            size = sum(len(batch.body) for batch in batches)
-            if batches and (not found or size <= left):
-                left -= size
-                found.append((queue, [(batch.first_offset, batch.body) for batch in batches]))
-                if left <= 0:
-                    break
-        return found
+            batches = self._store.read_held(topic, queue, offsets[queue], limit, min(share, left))
+            size = batches.size if isinstance(batches, ColdRead) else sum(len(batch.body) for batch in batches)
+            if not size or ((found or cold) and size > left):
+                continue
+            left -= size
+            if isinstance(batches, ColdRead):
+                cold.append(batches)
+            else:
+                found.append((queue, _given(batches)))
+            if left <= 0:
+                break
+        return found, cold
 
-    def _forget(self, waiting: _Waiting) -> None:
-        if waiting.timer is not None:
-            waiting.timer.cancel()
-        for queue in waiting.offsets:
-            those = self._waiting.get((waiting.topic, queue))
+    def _forget(self, pull: _Pull) -> None:
+        if pull.timer is not None:
+            pull.timer.cancel()
+        for queue in pull.offsets:
+            those = self._waiting.get((pull.topic, queue))
             if those is not None:
-                those.discard(waiting)
+                those.discard(pull)
                 if not those:
-                    del self._waiting[waiting.topic, queue]
+                    del self._waiting[pull.topic, queue]
+
+
+def _unexpected() -> EnodeError:
+    logger.exception("a read from the disk failed")
+    return QueueError("the broker failed at pull; its log says why")
+
+
+def _load(reads: Sequence[ColdRead]) -> list[list[Loaded]]:
+    return [read.load() for read in reads]
+
+
+def _given(batches: Sequence[StoredBatch]) -> list[tuple[int, Any]]:
+    return [(batch.first_offset, batch.body) for batch in batches]
 
 
 def _from_anywhere(queues: list[int]) -> list[int]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ReadCounts:
-    """Batches that were read since the start: from the ring, from a mapped file, from a file that is not mapped."""
+    """Batches that were read since the start: from the ring, from a file in the kernel's memory, from the disk."""
 
     ring: int = 0
-    mapped: int = 0
+    memory: int = 0
     file: int = 0

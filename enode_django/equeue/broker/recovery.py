@@ -67,7 +67,7 @@ class Recovery:
         batches, end, time, flushed = 0, position, 0, 0
         for item in scan(self._log, position):
             if isinstance(item, Damaged):
-                self._report(item.position, "its bytes do not match their CRC")
+                self._report(item.position, "its bytes do not match their CRC, or cannot be read")
                 self._parts.append(item)
                 continue
             if not item.header.part:

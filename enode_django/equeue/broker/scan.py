@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.batches import ALIGNMENT, MAGIC, MAX_HEADER, Header, decode_header
-from enode_django.equeue.broker.chunk import Chunk
+from enode_django.equeue.broker.chunk import UNREADABLE_PAGE, Chunk
+from enode_django.equeue.broker.files import UNREADABLE
 from enode_django.equeue.broker.log import LogReader
 from enode_django.equeue.records import is_whole
 
@@ -46,8 +47,8 @@ def scan(log: LogReader, position: int) -> Iterator[Scanned]:
     """What follows from ``position`` on, each beginning where the one before ends.
 
     It stops at the torn end: where no whole header follows, or where a crash of the machine has left a hole. That is
-    told from damage by two signs: the batch behind the hole was written before the bytes in it were known to be on
-    the disk, and a page of it ends with zeros, as pages do that never got there.
+    told from damage by three signs: the batch behind the hole was written before the bytes in it were known to be on
+    the disk, a page of it ends with zeros, as pages do that never got there, and the disk can read all of it.
     """
     while position < log.end:
         header = header_at(log, position)
@@ -58,7 +59,7 @@ def scan(log: LogReader, position: int) -> Iterator[Scanned]:
                 position = header.end
                 continue
         following = _next_header(log, header.end if header is not None else position + ALIGNMENT)
-        if following is None or (following.flushed <= position and _has_hole(log, position, following.position)):
+        if following is None or (following.flushed <= position and _is_torn(log, position, following.position)):
             return
         yield Damaged(position, following.position, header)
         position = following.position
@@ -84,7 +85,7 @@ def _next_header(log: LogReader, position: int) -> Header | None:
 def _header_between(chunk: Chunk, first: int, last: int) -> Header | None:
     for block in range(first, last, _BLOCK):
         # A header may begin in one block and end in the next one.
-        data = chunk.read(block, min(_BLOCK, last - block) + MAX_HEADER)
+        data = chunk.read_anyway(block, min(_BLOCK, last - block) + MAX_HEADER)
         place = data.find(MAGIC)
         while 0 <= place < _BLOCK:
             if (block + place) % ALIGNMENT == 0:
@@ -93,6 +94,27 @@ def _header_between(chunk: Chunk, first: int, last: int) -> Header | None:
                     return header
             place = data.find(MAGIC, place + 1)
     return None
+
+
+def _is_torn(log: LogReader, first: int, last: int) -> bool:
+    return _has_hole(log, first, last) and not _is_unreadable(log, first, last)
+
+
+def _is_unreadable(log: LogReader, first: int, last: int) -> bool:
+    """Return True if the disk cannot read all that a file should have between the two positions, or could not when it
+    was written anew."""
+    chunk = log.chunk_at(first)
+    if chunk is None or chunk.end < last:
+        return False
+    try:
+        for position in range(first, last, _BLOCK):
+            if UNREADABLE_PAGE in chunk.read(position, min(_BLOCK, last - position)):
+                return True
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+        return True
+    return False
 
 
 def _has_hole(log: LogReader, first: int, last: int) -> bool:
@@ -105,4 +127,4 @@ def _has_hole(log: LogReader, first: int, last: int) -> bool:
     ends = [*range((begin // _PAGE + 1) * _PAGE, end + 1, _PAGE)]
     if chunk.end == last:
         ends.append(end)
-    return any(not any(chunk.read(chunk.start + page - ALIGNMENT, ALIGNMENT)) for page in ends)
+    return any(not any(chunk.read_anyway(chunk.start + page - ALIGNMENT, ALIGNMENT)) for page in ends)

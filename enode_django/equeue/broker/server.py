@@ -22,7 +22,7 @@ from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
-from enode_django.exceptions import ConfigurationError
+from enode_django.exceptions import ConfigurationError, QueueFull
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +62,14 @@ class Broker:
             high_watermark=options.high_watermark,
             ring_batches=options.ring_batches,
             ring_bytes=options.ring_bytes,
+            reserve=options.chosen_reserve,
+            low_space=options.chosen_low_space,
         )
         self._state = BrokerState(self._store, patience=options.patience_of_leases, allocate=options.allocate)
         self._sessions: set[Session] = set()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
+        self._is_short = False
 
     async def serve(self, on_ready: Callable[[str], object]) -> int:
         try:
@@ -94,7 +97,11 @@ class Broker:
             self._store, self._state, interval=options.checkpoint_interval, size=options.checkpoint_bytes
         )
         self._deleter = Deleter(
-            self._store.deletion, options.retention, self._state.consumed, checkpoint=self._checkpoints.write
+            self._store.deletion,
+            options.retention,
+            self._state.consumed,
+            checkpoint=self._checkpoints.write,
+            space=self._store.space,
         )
         self._pulling = Pulling(self._store)
         self._accepting = Accepting(
@@ -156,6 +163,7 @@ class Broker:
             (min(_TICK, options.checkpoint_interval), self._tidy),
             (options.retention_interval, self._delete),
             (options.flush_interval, self._flush),
+            (_TICK, self._mind_space),
             (_TICK, self._turn),
         ]
 
@@ -180,11 +188,27 @@ class Broker:
             session.check_silence(now, handshake=self._options.handshake_timeout, frame=self._options.frame_timeout)
         self._answering.forget()
         self._state.forget_producers()
-        self._store.unmap_idle()
+        self._store.drop_idle()
         self._checkpoints.begin_if_due()
 
     async def _delete(self) -> None:
         await self._deleter.delete()
+
+    async def _mind_space(self) -> None:
+        """While room on the disk is short, delete what is consumed before its time."""
+        is_short = await asyncio.get_running_loop().run_in_executor(None, self._store.space.look)
+        if is_short is not self._is_short:
+            self._is_short = is_short
+            if is_short:
+                logger.error(
+                    "room is short on the broker's disk, %d bytes are free: consumed messages are deleted before their "
+                    "time, and sends are refused when it is full; make room on it",
+                    self._store.space.free,
+                )
+            else:
+                logger.warning("there is room on the broker's disk again")
+        if is_short:
+            await self._deleter.make_room()
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -199,6 +223,7 @@ class Broker:
         if self._failure is not None:
             for session in list(self._sessions):
                 session.close()
+            self._pulling.close()
             await self._wait_for_disk()
             self._store.abandon()
             return 1
@@ -207,8 +232,12 @@ class Broker:
                 await self._drain()
         for session in list(self._sessions):
             session.abort()
+        self._pulling.close()
         await self._wait_for_disk()
-        self._store.close(self._state.plain())
+        try:
+            self._store.close(self._state.plain())
+        except QueueFull as error:
+            logger.error("no last checkpoint could be written, so that the next start has more to read: %s", error)
         return 0
 
     async def _wait_for_disk(self) -> None:

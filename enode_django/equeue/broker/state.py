@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
-from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
@@ -21,13 +20,14 @@ import msgpack
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.known_sends import KnownSends
-from enode_django.equeue.broker.packing import pieces
+from enode_django.equeue.broker.packing import Packed
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
-from enode_django.equeue.membership import Group
+from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
 from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.transports.base import check_new_topic
 from enode_django.exceptions import QueueError, QueueFull
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ _REPLAYED = frozenset(
 
 
 class BrokerState:
-    """All calls from one thread. Methods that change something raise `QueueFull` when it cannot be written down.
+    """All calls from one thread. Methods that change something write it down first, and raise `QueueFull` with nothing
+    changed when there is no room for that.
 
     ``run`` counts how often the broker was started in this directory.
     """
@@ -94,6 +95,7 @@ class BrokerState:
     def create_topic(self, name: str, queues: int) -> int:
         if name in self.coordinator.topics:
             return self.coordinator.create_topic(name, queues)
+        check_new_topic(name, queues)
         if len(quote(name, safe="").replace(".", "%2E")) > MOST_TOPIC:
             raise QueueError(f"{name[:50]!r}… cannot name a topic of the broker; use at most {MOST_TOPIC} letters")
         return int(self._changed("create_topic", name, queues))
@@ -110,8 +112,10 @@ class BrokerState:
         self, topic: str, queue: int, to_producers: bool | None, to_consumers: bool | None, unordered: bool
     ) -> None:
         known = self.coordinator.topic(topic, (queue,))
-        if to_producers is (queue in known.hidden_from_producers) and not unordered:
-            known.check_no_backlog(self.bounds(topic))
+        if to_producers is (queue in known.hidden_from_producers):
+            known.turned(queue)
+            if not unordered:
+                known.check_no_backlog(self.bounds(topic))
         shown = {"to_producers": to_producers, "to_consumers": to_consumers}
         self._changed("show", topic, queue, **shown, unordered=True, bounds={})
 
@@ -127,44 +131,55 @@ class BrokerState:
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:
         """A member that only says it is still there costs no record: after a restart all of them have time anyway."""
         self._catch_up()
-        before = self._group(group, topic)
-        membership = self.coordinator.join(group, topic, member, session, now=self._clock())
-        self._write_division(group, topic, before)
-        return membership
+        before, queues = self._group(group, topic), self.coordinator.topic(topic).consumed
+        after = joined(before, member, now=self._clock(), session=session, queues=queues, allocate=self._allocate)
+        self._write_division(group, topic, before, after)
+        self.coordinator.topic(topic).record(group).group = after
+        return after.membership(member)
 
     def leave(self, group: str, topic: str, member: str) -> None:
-        self._catch_up()
-        before = self._group(group, topic)
-        if self.coordinator.leave(group, topic, member, now=self._clock()):
-            self._write("leave", (group, topic, member), {"now": self._clock()})
-        self._write_division(group, topic, before)
+        record = self.coordinator.topic(topic).groups.get(group)
+        if record is not None and record.knows(member):
+            self._end(group, topic, member, "leave", (group, topic, member))
 
     def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]]) -> None:
-        before = self._group(group, topic)
-        self._changed("bury", group, topic, member, deaths, now=self._clock())
-        self._write_division(group, topic, before)
+        self.coordinator.topic(topic, [queue for queue, _ in deaths])
+        self._end(group, topic, member, "bury", (group, topic, member, deaths))
+
+    def _end(self, group: str, topic: str, member: str, name: str, arguments: Any) -> None:
+        """Take a member out of its group by a call of the coordinator, and write that and the new division down."""
+        self._catch_up()
+        before, now = self._group(group, topic), self._clock()
+        queues = self.coordinator.topic(topic).consumed
+        after = left(before, member, now=now, queues=queues, allocate=self._allocate)
+        self._write(name, arguments, {"now": now})
+        self._write_division(group, topic, before, after)
+        getattr(self.coordinator, name)(*arguments, now=now)
+        self.coordinator.topic(topic).record(group).group = after
 
     def acquire(self, group: str, topic: str, queue: int, owner: str, lease: float, start: int) -> Lease:
-        self.coordinator.topic(topic, (queue,))
+        now = self._clock()
+        self.coordinator.check_free(group, topic, queue, owner, now=now)
         bounds = self._store.bounds(topic, queue)
         self._catch_up()
         arguments = group, topic, queue, owner, lease, start
-        acquired = self.coordinator.acquire(*arguments, bounds=bounds, now=self._clock())
-        self._write("acquire", (*arguments, bounds, acquired.epoch))
-        return acquired
+        self._write("acquire", (*arguments, bounds, self.coordinator.next_epoch))
+        return self.coordinator.acquire(*arguments, bounds=bounds, now=now)
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
         """Costs no record, as `join`."""
         return self.coordinator.renew(group, topic, owner, epochs, lease, now=self._clock())
 
     def release(self, group: str, topic: str, owner: str, epochs: Mapping[int, int]) -> None:
+        self.coordinator.topic(topic, epochs)
         self._changed("release", group, topic, owner, epochs)
 
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
         self._catch_up()
-        refused = self.coordinator.commit(group, topic, commits)
+        refused = self.coordinator.refused(group, topic, commits)
         if taken := {queue: commit for queue, commit in commits.items() if queue not in refused}:
             self._write("commit", (group, topic, taken))
+            self.coordinator.commit(group, topic, taken)
         return refused
 
     def set_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
@@ -194,24 +209,19 @@ class BrokerState:
     # -- records and checkpoints ----------------------------------------------------------------------------------
 
     def _changed(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Make a call of the coordinator, and write it down unless it raises."""
+        """Write a call of the coordinator down, and make it. It must be known that it will not raise."""
         self._catch_up()
-        result = getattr(self.coordinator, name)(*arguments, **named)
         self._write(name, arguments, named)
-        return result
+        return getattr(self.coordinator, name)(*arguments, **named)
 
     def _write(self, name: str, arguments: Any, named: Mapping[str, Any] | None = None) -> None:
-        try:
-            self._store.append_control(msgpack.packb([name, arguments, named or {}], default=list))
-        except QueueError:
-            self._behind = True
-            raise
+        """Before it is done: what cannot be written must not be seen by anybody."""
+        self._store.append_control(msgpack.packb([name, arguments, named or {}], default=list))
 
-    def _write_division(self, group: str, topic: str, before: Group) -> None:
+    def _write_division(self, group: str, topic: str, before: Group, after: Group) -> None:
         """What members have is written as it is: who has been silent for too long depends on more than records say."""
-        now = self._group(group, topic)
-        if now.generation != before.generation or now.sessions.keys() != before.sessions.keys():
-            self._write("divided", (group, topic, now.generation, now.sessions, now.division))
+        if after.generation != before.generation or after.sessions.keys() != before.sessions.keys():
+            self._write("divided", (group, topic, after.generation, after.sessions, after.division))
 
     def _group(self, group: str, topic: str) -> Group:
         record = self.coordinator.topic(topic).groups.get(group)
@@ -222,22 +232,17 @@ class BrokerState:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """When a record could not be written, what is in memory goes into a checkpoint before anything else changes:
-        records that follow would mean something else without it."""
-        if not self._behind:
-            return
-        if self._pending is not None:  # it is older, and might come to the disk after the newer one
-            raise QueueFull("a checkpoint has to be written first; try again")
-        self.checkpoint()
+        """What a start found must be in a checkpoint before anything changes: records that follow build on it."""
+        if self._behind:
+            raise QueueFull("the broker's disk has no room for a checkpoint, which comes first; make room on it")
 
     def plain(self) -> bytes:
         return b"".join(self._packed())
 
-    def _packed(self) -> Iterator[bytes]:
+    def _packed(self) -> Packed:
         """All that is known now. It is taken down at once, and packed by whoever asks for the pieces."""
-        coordinator, sends = self.coordinator.plain(), self.sends.plain()
-        head = msgpack.Packer().pack_array_header(4) + msgpack.packb(_FORMAT) + msgpack.packb(self.run)
-        return chain((head,), pieces(coordinator, _TO_CLAIMS), pieces(sends, 1))
+        known, sends = self.coordinator.plain(), self.sends.plain()
+        return Packed((_FORMAT, 0), (self.run, 0), (known, _TO_CLAIMS), (sends, 1))
 
     def checkpoint(self) -> None:
         """Blocks until it is safe on the disk."""
@@ -246,7 +251,7 @@ class BrokerState:
 
     def begin_checkpoint(self) -> PendingCheckpoint | None:
         """What another thread may write, to be handed to `finish_checkpoint` then; None if there is nothing new."""
-        if self._pending is not None or self._behind or not self._store.since_checkpoint:
+        if self._pending is not None or not (self._behind or self._store.since_checkpoint):
             return None
         self._pending = self._store.begin_checkpoint(self._packed())
         return self._pending
@@ -255,6 +260,7 @@ class BrokerState:
         pending, self._pending = self._pending, None
         if written and pending is not None:
             self._store.finish_checkpoint(pending)
+            self._behind = False
 
     def forget_producers(self) -> None:
         self.sends.forget(self._store.now())

@@ -6,6 +6,7 @@
     messages/<20-digit start position>.chunk     the log: batches of messages and control records, as they came
     queues/<topic>/<queue>/<first offset>.index  where a queue's batches lie in the log
     checkpoint                                   what was known at one position of the log
+    reserve                                      nothing: its space is for control records when the disk is full
 """
 
 from __future__ import annotations
@@ -16,41 +17,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from enode_django.equeue.broker.batches import (
-    ALIGNMENT,
-    NO_PRODUCER,
-    NewBatch,
-    StoredBatch,
-    batch_length,
-    decode_header,
-)
+from enode_django.equeue.broker.batches import ALIGNMENT, NO_PRODUCER, NewBatch, StoredBatch
 from enode_django.equeue.broker.checkpoint import Checkpoint, read_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock, boot_time
 from enode_django.equeue.broker.deletion import Deletion
-from enode_django.equeue.broker.files import DirectoryLock, make_directory
-from enode_django.equeue.broker.index import Entry
+from enode_django.equeue.broker.files import DirectoryLock, make_directory, translated
+from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.log import MessageLog
-from enode_django.equeue.broker.mapping import MappedMemory
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
+from enode_django.equeue.broker.reading import BatchReader, ColdRead, Damage, Loaded
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
 from enode_django.equeue.broker.retention import Consumed, Retention
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
-from enode_django.equeue.records import is_whole
+from enode_django.equeue.broker.space import DiskSpace, urgent
 
 logger = logging.getLogger(__name__)
-
-
-class Damage(NamedTuple):
-    """``position`` in the log, ``place`` in the file."""
-
-    file: str
-    place: int
-    position: int
-    reason: str
 
 
 class Opened(NamedTuple):
@@ -69,7 +54,7 @@ class MessageStore:
 
     Life: the constructor takes the directory, `open` must follow and hands out what was stored, `close` ends it. Who
     opens should write a checkpoint soon after (else the same is read again next time), then whenever
-    `since_checkpoint` is large or some seconds have passed, and call `flush`, `unmap_idle` and `delete` from time to
+    `since_checkpoint` is large or some seconds have passed, and call `flush`, `drop_idle` and `delete` from time to
     time. `append` and `append_control` put things into one log in the order of the calls, so after a crash there is
     always a prefix of them; a send is there with all its batches, or with none.
 
@@ -89,24 +74,25 @@ class MessageStore:
         preload: int = 3,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = boot_time,
+        reserve: int = 0,
+        low_space: int = 0,
     ) -> None:
         """``clock`` gives the time of batches, as far as ``monotonic`` lets it be believed (`SteadyClock`). Watermarks
-        in bytes; None: a share of the machine's memory.
+        in bytes; None: a share of the machine's memory. ``reserve`` and ``low_space`` see `DiskSpace`.
 
         Raises `DirectoryInUse`.
         """
         make_directory(directory)
         self.directory = directory
-        self.damaged: dict[int, Damage] = {}
-        """What was found damaged since opening, by position in the log. Each is logged and counts once."""
-        self.reads = ReadCounts()
         self.on_append: Callable[[], object] = lambda: None
         """Called when something was appended, so that `unflushed_bytes` is not 0; it must not block."""
         self._lock = DirectoryLock(directory)
-        self._memory = MappedMemory(low_watermark, high_watermark, monotonic=monotonic)
-        self._log = MessageLog(directory / "messages", chunk_size, self._memory)
+        self._memory = HeldMemory(low_watermark, high_watermark, monotonic=monotonic)
+        self.space = DiskSpace(directory, reserve=reserve, low=low_space)
+        self._log = MessageLog(directory / "messages", chunk_size, self._memory, self.space)
         self._queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
         self._ring = Ring(ring_batches, ring_bytes)
+        self._reader = BatchReader(self._log, self._queues, self._ring)
         self._preload = preload
         self.now = SteadyClock(clock, monotonic)
         self.deletion = Deletion(self._log, self._queues, self.now)
@@ -140,7 +126,12 @@ class MessageStore:
             restore(known.state)
         start = self._log.start if rebuilt else checkpoint.position
         recovered = Recovery(
-            self._log, self._queues, replay=replay, replay_from=checkpoint.position, sent=sent, report=self._report
+            self._log,
+            self._queues,
+            replay=replay,
+            replay_from=checkpoint.position,
+            sent=sent,
+            report=self._reader.report,
         ).run(start)
         torn = any(self._log.read(recovered.end, ALIGNMENT))
         self._log.cut(recovered.end)
@@ -152,6 +143,8 @@ class MessageStore:
         if known is not None and rebuilt:
             # The disk lost what that checkpoint counts. It must not be believed again once something new stands there.
             self.checkpoint(known.state)
+        with translated("the reserve"):
+            self.space.look()
         for chunk in self._log.chunks[-self._preload :] if self._preload else ():
             chunk.preload()
         return Opened(recovered.batches, recovered.end - start, torn, rebuilt and recovered.batches > 0)
@@ -176,8 +169,18 @@ class MessageStore:
         return self._log.end - self._checkpointed
 
     @property
-    def mapped_bytes(self) -> int:
-        return self._memory.mapped
+    def held_bytes(self) -> int:
+        """Of the message files in the kernel's memory, as far as the broker lets it keep them there."""
+        return self._memory.held
+
+    @property
+    def damaged(self) -> Mapping[int, Damage]:
+        """What was found damaged since opening, by position in the log. Each is logged and counts once."""
+        return self._reader.damaged
+
+    @property
+    def reads(self) -> ReadCounts:
+        return self._reader.counts
 
     @property
     def ring_held(self) -> tuple[int, int]:
@@ -215,30 +218,22 @@ class MessageStore:
     def append_control(self, record: bytes) -> None:
         """Store what `open` will hand to ``replay``, unless a checkpoint behind it is written before."""
         layout = lay_out_control(record, self._stamp())
-        self._log.append(layout.buffers(), layout.length)
+        self._log.append(layout.buffers(), layout.length, is_control=True)
         self.on_append()
 
     def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
-        """Whole batches in order, beginning with the one that holds ``offset`` or the next one that is left.
+        """See `BatchReader.read`, which blocks on the disk."""
+        return self._reader.read(topic, queue, offset, limit, max_bytes)
 
-        They reach ``limit`` messages from ``offset`` on, or ``max_bytes``, as soon as they can, and one batch is there
-        whatever its size; what is damaged is left out. Nothing for a queue without messages there.
-        """
-        index = self._queues.get(topic, queue)
-        found: list[StoredBatch] = []
-        if index is None or offset >= index.end:
-            return found
-        size = 0
-        for entry in index.at_offset(max(offset, index.first(self._log.start))):
-            batch = self._held(entry) or self._stored(topic, queue, entry)
-            if batch is not None:
-                size += entry.length
-                if found and size > max_bytes:
-                    break
-                found.append(batch)
-                if entry.end - offset >= limit or size >= max_bytes:
-                    break
-        return found
+    def read_held(
+        self, topic: str, queue: int, offset: int, limit: int, max_bytes: int
+    ) -> list[StoredBatch] | ColdRead:
+        """See `BatchReader.read_held`, which does not wait for the message files."""
+        return self._reader.read_held(topic, queue, offset, limit, max_bytes)
+
+    def finish_read(self, read: ColdRead, loaded: Sequence[Loaded]) -> list[StoredBatch]:
+        """See `BatchReader.finish`."""
+        return self._reader.finish(read, loaded)
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """The first offset that is left and the one that the next message will get; equal if nothing is left."""
@@ -261,14 +256,14 @@ class MessageStore:
 
     def begin_checkpoint(self, state: bytes | Iterable[bytes]) -> PendingCheckpoint:
         """Take down what is true now, without waiting: ``state`` is what the caller knows at `position`, as bytes or in
-        pieces, which the thread that writes asks for.
+        pieces, which the thread that writes asks for, a second time if the disk is full.
 
         To be written by any thread, then handed to `finish_checkpoint` here; one at a time.
         """
         writes, queues = self._queues.save()
         parts = (state,) if isinstance(state, bytes) else state
         path = self.directory / "checkpoint"
-        return PendingCheckpoint(path, self._log.end, self._time, queues, parts, writes, self._log)
+        return PendingCheckpoint(path, self._log.end, self._time, queues, parts, writes, self._log, self.space)
 
     def finish_checkpoint(self, pending: PendingCheckpoint) -> None:
         """Take note that it was written; without that call nothing breaks, more is read and written again."""
@@ -290,9 +285,21 @@ class MessageStore:
         """
         return self.deletion.run(retention, consumed)
 
-    def unmap_idle(self) -> None:
-        """Above the low watermark, unmap files that nobody has read for five seconds."""
-        self._log.unmap_idle()
+    def make_room(self, retention: Retention, consumed: Consumed) -> int:
+        """Delete what every group has consumed, though it is not due yet; returns how many files. Blocks as `delete`.
+
+        Where the newest file has nothing else either, and keeps sends from being taken, it may go the next time. Raises
+        `QueueFull`.
+        """
+        if self.space.uses_reserve or self.space.is_full:
+            self.deletion.roll(urgent(retention), consumed)
+        deleted = self.delete(urgent(retention), consumed)
+        self.deletion.early += deleted
+        return deleted
+
+    def drop_idle(self) -> None:
+        """Above the low watermark, drop files from memory that nobody has read for five seconds."""
+        self._log.drop_idle()
 
     def close(self, state: bytes) -> None:
         """Flush, write a checkpoint and let go of the directory: the next `open` reads nothing again.
@@ -327,41 +334,3 @@ class MessageStore:
             ahead / 3600,
         )
         return 0
-
-    def _held(self, entry: Entry) -> StoredBatch | None:
-        batch = self._ring.get(entry.position)
-        if batch is not None:
-            self.reads.ring += 1
-        return batch
-
-    def _count_file(self, position: int) -> None:
-        """A file that could be mapped was read through the map."""
-        chunk = self._log.chunk_at(position)
-        if chunk is not None and chunk.is_mapped:
-            self.reads.mapped += 1
-        else:
-            self.reads.file += 1
-
-    def _stored(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
-        if entry.position in self.damaged:
-            return None
-        data = self._log.read(entry.position, batch_length(topic, entry.length))
-        header = decode_header(data, entry.position)
-        if header is None or header.topic != topic or header.queue != queue or entry_of(header) != entry:
-            self._report(entry.position, "its header is not what the index says")
-            return None
-        first = header.body_position - header.position
-        body = memoryview(data)[first : first + header.body_length]
-        if len(body) != header.body_length or not is_whole(body):
-            self._report(entry.position, "its body does not match its CRC")
-            return None
-        self._count_file(entry.position)
-        return StoredBatch(header.first_offset, header.messages, header.time / 1000, body)
-
-    def _report(self, position: int, reason: str) -> None:
-        if position in self.damaged:
-            return
-        chunk = self._log.chunk_at(position)
-        file, start = (str(chunk.path), chunk.start) if chunk is not None else (str(self._log.directory), 0)
-        self.damaged[position] = Damage(file, position - start, position, reason)
-        logger.error("damaged batch in %s at byte %d: %s; it is passed over", file, position - start, reason)

@@ -1,0 +1,106 @@
+"""Room on the broker's disk: a part of it is kept for what lets consumers go on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from enode_django.equeue.broker.files import FULL
+from enode_django.equeue.broker.retention import Retention
+
+logger = logging.getLogger(__name__)
+
+MOST_RESERVED = 64 << 20
+
+
+def default_reserve(chunk_size: int) -> int:
+    """Bytes that a broker keeps for control records and checkpoints unless it is told otherwise."""
+    return min(chunk_size // 4, MOST_RESERVED)
+
+
+def urgent(retention: Retention) -> Retention:
+    """The retention while room is short: what every group has consumed may go at once; no other limit goes lower."""
+    return retention._replace(max_bytes=0, all_limits=False, delete_unconsumed=False)
+
+
+class DiskSpace:
+    """The room on the file system of a directory. Any thread may call it.
+
+    ``reserve`` bytes lie in a file that is there for nothing but its space. Where a control record or a checkpoint
+    finds the disk full, the file goes, and what it took is theirs; then sends are refused until the file is back.
+    Below ``low`` free bytes, room is short: consumed messages are to be deleted before their time.
+    """
+
+    def __init__(self, directory: Path, *, reserve: int, low: int) -> None:
+        self._directory = directory
+        self._path = directory / "reserve"
+        self._reserve = reserve
+        self._low = low
+        self._is_held = False
+        self._is_full = False
+        self._lock = threading.Lock()
+
+    @property
+    def step(self) -> int:
+        """So many bytes of the reserve a file of control records takes at once."""
+        return self._reserve // 8
+
+    @property
+    def uses_reserve(self) -> bool:
+        """Whether the reserve is missing: all room that is left is for those who consume."""
+        return self._reserve > 0 and not self._is_held
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a whole file of messages did not find its space, and should not be tried before `look`."""
+        return self._is_full
+
+    @property
+    def free(self) -> int:
+        """Bytes that are free on the disk for this user."""
+        status = os.statvfs(self._directory)
+        return status.f_bavail * status.f_frsize
+
+    def found_full(self) -> None:
+        """Note that a file of messages does not find its space: trying may take long. Without a reserve it is tried
+        each time."""
+        self._is_full = self._reserve > 0
+
+    def look(self) -> bool:
+        """Take the reserve if it is missing and there is room, and let sends try again. Return True if room is short.
+        Blocks on the disk."""
+        self._take()
+        if self.free >= self._low:
+            self._is_full = False
+        return self._is_full or self.uses_reserve or self.free < self._low
+
+    def give_up(self, length: int = 0) -> bool:
+        """Let the reserve be used for ``length`` bytes. Return False if it is used already, or has not so many."""
+        with self._lock:
+            if not self._is_held or length > self._reserve:
+                return False
+            self._is_held = False
+            with suppress(OSError):
+                os.unlink(self._path)
+        logger.error("the disk is full: the broker uses its reserve, and refuses sends until there is room again")
+        return True
+
+    def _take(self) -> None:
+        with self._lock:
+            if self._is_held or not self._reserve:
+                return
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.posix_fallocate(descriptor, 0, self._reserve)
+            except OSError as error:
+                with suppress(OSError):
+                    os.unlink(self._path)
+                if error.errno not in FULL:
+                    raise
+            else:
+                self._is_held = True
+            finally:
+                os.close(descriptor)
