@@ -54,11 +54,13 @@ class Deleter:
         await asyncio.wait([self._begin()])
 
     def trim(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when what is due is deleted. Clients may ask often."""
+        """Call ``done`` when what is due is deleted, or after `LEAST_PAUSE` while that goes on: many files take longer
+        than a client waits for an answer. Clients may ask often; a second call of ``done`` must change nothing."""
         if self._deleting is None and self._ended is not None and self._clock() - self._ended < LEAST_PAUSE:
             done()
         else:
             self._begin().add_done_callback(lambda _: done())
+            asyncio.get_running_loop().call_later(LEAST_PAUSE, done)
 
     async def make_room(self) -> None:
         """Return when what every group has consumed is deleted, though it was not due yet.

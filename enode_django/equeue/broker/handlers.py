@@ -10,6 +10,7 @@ from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
+from enode_django.equeue.broker.seeking import Seeking
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Route
@@ -35,6 +36,7 @@ class Handlers:
         self._store = store
         self._state = state
         self._pulling = pulling
+        self._seeking = Seeking(store, pulling.indexes)
         self._accepting = accepting
         self._answering = answering
         self._when_safe = when_safe
@@ -52,7 +54,6 @@ class Handlers:
             "queues",
             "route",
             "end_offsets",
-            "offsets_at",
             "groups",
             "status",
         )
@@ -68,6 +69,7 @@ class Handlers:
             "pull": self.pull,
             "receive": answering.receive,
             "trim": self.trim,
+            "offsets_at": self.offsets_at,
         }
 
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
@@ -108,8 +110,8 @@ class Handlers:
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         return {queue: end for queue, (_, end) in self._state.bounds(topic).items()}
 
-    def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
-        return {queue: self._store.offset_at(topic, queue, time) for queue in self._state.bounds(topic)}
+    def offsets_at(self, call: Call, topic: str, time: float) -> Later:
+        return self._seeking.offsets_at(call, topic, range(self._state.coordinator.topic(topic).queues), time)
 
     # -- groups ---------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch
 from enode_django.equeue.broker.calls import LATER, Call, Later
+from enode_django.equeue.broker.index_loader import IndexLoader
 from enode_django.equeue.broker.reading import ColdRead, Loaded
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import EnodeError, QueueError
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 GIVEN_BYTES = 8 * 1024 * 1024
 """Of one answer, as far as whole batches allow."""
 LEAST_BYTES = 64 * 1024
+INDEXES_AT_ONCE = 32
+"""Parts of indexes that one pull brings into memory; queues beyond have their turn with the next one."""
 READERS = 4
 """Threads that read from the disk what is not in memory."""
 
@@ -51,6 +54,7 @@ class Pulling:
         self._waiting: dict[tuple[str, int], set[_Pull]] = {}
         self._readers = ThreadPoolExecutor(READERS, "equeue-reader")
         self._reads: set[asyncio.Task[None]] = set()
+        self.indexes = IndexLoader(store.queues, self.wake)
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Found | Later:
         """Per queue its number and its batches, each as first offset and body. The queues have been checked."""
@@ -81,6 +85,7 @@ class Pulling:
     def close(self) -> None:
         """Begin no more reads from the disk."""
         self._readers.shutdown(wait=False, cancel_futures=True)
+        self.indexes.close()
 
     def __len__(self) -> int:
         """How many pulls wait."""
@@ -111,6 +116,7 @@ class Pulling:
     async def _from_disk(self, pull: _Pull, found: Found, cold: Sequence[ColdRead]) -> None:
         """Answer with what was found and what the disk gives; if all of that is damaged, look again."""
         try:
+            await self.indexes.load([read.segment for read in cold if read.segment is not None])
             loaded = await asyncio.get_running_loop().run_in_executor(self._readers, _load, cold)
             for read, data in zip(cold, loaded, strict=True):
                 batches = self._store.finish_read(read, data)
@@ -133,12 +139,16 @@ class Pulling:
         """
         found: Found = []
         cold: list[ColdRead] = []
+        indexes: list[ColdRead] = []
         if not offsets:
             return found, cold
         share = max(GIVEN_BYTES // len(offsets), LEAST_BYTES)
         left = GIVEN_BYTES
         for queue in _from_anywhere(list(offsets)):
             batches = self._store.read_held(topic, queue, offsets[queue], limit, min(share, left))
+            if isinstance(batches, ColdRead) and batches.segment is not None:
+                indexes.append(batches)
+                continue
             size = batches.size if isinstance(batches, ColdRead) else sum(len(batch.body) for batch in batches)
             if not size or ((found or cold) and size > left):
                 continue
@@ -149,7 +159,7 @@ class Pulling:
                 found.append((queue, _given(batches)))
             if left <= 0:
                 break
-        return found, cold
+        return found, cold + indexes[:INDEXES_AT_ONCE]
 
     def _forget(self, pull: _Pull) -> None:
         if pull.timer is not None:

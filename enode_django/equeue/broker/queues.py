@@ -78,6 +78,7 @@ class Queues:
         self._find = find
         self._queues: dict[tuple[str, int], QueueIndex] = {}
         self._cache: OrderedDict[tuple[Segment, int], array[int]] = OrderedDict()
+        self._made: set[Segment] = set()
 
     def get(self, topic: str, queue: int) -> QueueIndex | None:
         return self._queues.get((topic, queue))
@@ -139,6 +140,19 @@ class Queues:
         else:
             self._keep(segment, load.words)
 
+    def begin_making(self, load: SegmentLoad) -> bool:
+        """Note that a segment is being made anew. Return False if it is already."""
+        if load.file.segment in self._made:
+            return False
+        self._made.add(load.file.segment)
+        return True
+
+    def end_making(self, load: SegmentLoad) -> None:
+        self._made.discard(load.file.segment)
+
+    def is_being_made(self, load: SegmentLoad) -> bool:
+        return load.file.segment in self._made
+
     def drop_below(self, position: int, parts: Iterable[QueuePart]) -> list[Path]:
         """Forget what lies below a position in the log; returns the files that hold nothing else. ``parts`` tell of the
         file of messages that goes, the oldest."""
@@ -183,10 +197,8 @@ class Queues:
         load = self._load_of(topic, queue, segment)
         if effort is Effort.MEMORY:
             raise NotInMemory(load)
-        if effort is Effort.FILE:
-            load.words = load.file.whole_words()
-            if load.words is None:
-                raise NotInMemory(load)
+        if effort is Effort.FILE and load.read_file() is None:
+            raise NotInMemory(load)
         words = load.run()
         self.take(load)
         return words

@@ -13,11 +13,13 @@ from typing import NamedTuple, TypeAlias
 from enode_django.equeue.broker.files import translated
 from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, Entry, Segment, entry_at, number_of
 from enode_django.equeue.broker.retention import QueuePart
+from enode_django.exceptions import StorageFailed
 
 logger = logging.getLogger(__name__)
 
-FindEntries: TypeAlias = Callable[[str, int, int, int], Iterable[Entry]]
-"""The entries of a topic's queue from a position to a position in the log (inclusive), from the log itself."""
+FindEntries: TypeAlias = Callable[[str, int, int, int, Callable[[], bool]], Iterable[Entry]]
+"""The entries of a topic's queue from a position to a position in the log (inclusive), from the log itself, until a
+function says that nobody wants them any more."""
 
 _NOTHING = array("Q")
 
@@ -47,33 +49,48 @@ class SegmentFile(NamedTuple):
             return None
         return array("Q", data)
 
-    def words_from_log(self) -> array[int]:
-        """Make the words anew. Blocks for as long as it takes to read the log from the entry before to the last one."""
+    def words_from_log(self, is_over: Callable[[], bool]) -> array[int]:
+        """Make the words anew, until it is over. Blocks while the log is read between the entry before the first one
+        and the last one."""
         logger.error("the index %s is damaged; it is made anew from the messages", self.path)
         words = array("Q")
         with translated("making an index anew"):
-            for entry in self.find(self.topic, self.queue, self.after, self.last_position):
+            for entry in self.find(self.topic, self.queue, self.after, self.last_position, is_over):
                 if entry.first_offset >= self.start:
                     words.extend(entry.words)
         return words
 
 
 class SegmentLoad:
-    """``run`` reads a file in any thread; who keeps the indexes takes the result then (`Queues.take`)."""
+    """``run`` reads a file in any thread; who keeps the indexes takes the ``words`` then (`Queues.take`). They are from
+    the log if the file is damaged (``is_anew``)."""
 
     def __init__(self, file: SegmentFile) -> None:
         self.file = file
         self.words: array[int] | None = None
         self.is_anew = False
+        self._is_over = False
 
-    def run(self) -> array[int]:
-        """Blocks on the disk. Safe to call twice. Raises `StorageFailed` if the messages cannot be read, either."""
+    def read_file(self) -> array[int] | None:
+        """Blocks on the disk. None if the file is damaged."""
         if self.words is None:
             self.words = self.file.whole_words()
-        if self.words is None:
-            self.words = self.file.words_from_log()
-            self.is_anew = True
         return self.words
+
+    def run(self) -> array[int]:
+        """Blocks on the disk, for long if the file is damaged; safe to call twice. Raises `StorageFailed` if messages
+        cannot be read, either, or when it is given up."""
+        words = self.read_file()
+        if words is None:
+            words = self.file.words_from_log(lambda: self._is_over)
+            if self._is_over:
+                raise StorageFailed("the broker stops; the index is made anew after its next start")
+            self.words, self.is_anew = words, True
+        return words
+
+    def give_up(self) -> None:
+        """Let `run` end soon. Any thread may call it."""
+        self._is_over = True
 
 
 class QueueView:

@@ -24,6 +24,7 @@ from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock, boot_time
 from enode_django.equeue.broker.deletion import Deletion
 from enode_django.equeue.broker.files import DirectoryLock, make_directory, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
+from enode_django.equeue.broker.index import Effort
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
@@ -90,12 +91,12 @@ class MessageStore:
         self._memory = HeldMemory(low_watermark, high_watermark, monotonic=monotonic)
         self.space = DiskSpace(directory, reserve=reserve, low=low_space)
         self._log = MessageLog(directory / "messages", chunk_size, self._memory, self.space)
-        self._queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
+        self.queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
         self._ring = Ring(ring_batches, ring_bytes)
-        self._reader = BatchReader(self._log, self._queues, self._ring)
+        self._reader = BatchReader(self._log, self.queues, self._ring)
         self._preload = preload
         self.now = SteadyClock(clock, monotonic)
-        self.deletion = Deletion(self._log, self._queues, self.now)
+        self.deletion = Deletion(self._log, self.queues, self.now)
         """The steps of `delete`, for who has other things to do between them."""
         self._time = 0
         self._checkpointed = 0
@@ -118,16 +119,16 @@ class MessageStore:
         checkpoint = known or Checkpoint(0, 0, (), b"")
         rebuilt = known is None or self._log.end < checkpoint.position
         if rebuilt:
-            self._queues.load_ends(checkpoint.queues, self._log.start)
+            self.queues.load_ends(checkpoint.queues, self._log.start)
         else:
-            self._queues.load(checkpoint.queues, self._log.start)
-        self._queues.delete_unknown()
+            self.queues.load(checkpoint.queues, self._log.start)
+        self.queues.delete_unknown()
         if known is not None:
             restore(known.state)
         start = self._log.start if rebuilt else checkpoint.position
         recovered = Recovery(
             self._log,
-            self._queues,
+            self.queues,
             replay=replay,
             replay_from=checkpoint.position,
             sent=sent,
@@ -137,7 +138,7 @@ class MessageStore:
         self._log.cut(recovered.end)
         renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.damaged)
         self._log.skip_to(checkpoint.position)
-        self._queues.load_newest()
+        self.queues.load_newest()
         self._time = self._believed(max(checkpoint.time, recovered.time), self.now())
         self._checkpointed = self.deletion.counted = checkpoint.position
         if known is not None and rebuilt:
@@ -201,14 +202,14 @@ class MessageStore:
         `MalformedRecords` for a body that is not whole, `QueueFull` for want of room, `StorageFailed`.
         """
         layout = lay_out(
-            topic, batches, lambda queue: self._queues.of(topic, queue).end, self._stamp(), producer, sequence
+            topic, batches, lambda queue: self.queues.of(topic, queue).end, self._stamp(), producer, sequence
         )
         if not batches:
             return {}
         self._log.append(layout.buffers(), layout.length)
         firsts: dict[int, int] = {}
         for header, body in zip(layout.headers, layout.bodies, strict=True):
-            self._queues.of(topic, header.queue).add(entry_of(header))
+            self.queues.of(topic, header.queue).add(entry_of(header))
             firsts.setdefault(header.queue, header.first_offset)
             kept = body if isinstance(body, bytes) else bytes(body)
             self._ring.add(header.position, StoredBatch(header.first_offset, header.messages, header.time / 1000, kept))
@@ -237,16 +238,17 @@ class MessageStore:
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """The first offset that is left and the one that the next message will get; equal if nothing is left."""
-        index = self._queues.get(topic, queue)
+        index = self.queues.get(topic, queue)
         return (index.first(self._log.start), index.end) if index is not None else (0, 0)
 
-    def offset_at(self, topic: str, queue: int, at: float) -> int:
+    def offset_at(self, topic: str, queue: int, at: float, effort: Effort = Effort.LOG) -> int:
         """The first offset of the first batch that was taken at a time (seconds since 1970) or later, else the end. A
-        batch has its time in whole milliseconds, so what was taken in the same one counts, too."""
-        index = self._queues.get(topic, queue)
+        batch has its time in whole milliseconds, so what was taken in the same one counts, too. Raises
+        `NotInMemory` if the effort is not allowed."""
+        index = self.queues.get(topic, queue)
         if index is None:
             return 0
-        entry = next(index.at_time(int(at * 1000 // 1)), None)
+        entry = next(index.at_time(int(at * 1000 // 1), effort), None)
         return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
 
     def flush(self) -> int:
@@ -260,7 +262,7 @@ class MessageStore:
 
         To be written by any thread, then handed to `finish_checkpoint` here; one at a time.
         """
-        writes, queues = self._queues.save()
+        writes, queues = self.queues.save()
         parts = (state,) if isinstance(state, bytes) else state
         path = self.directory / "checkpoint"
         return PendingCheckpoint(path, self._log.end, self._time, queues, parts, writes, self._log, self.space)

@@ -1,0 +1,74 @@
+"""Bringing index files into memory while the broker serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from enode_django.equeue.broker.queues import Queues
+from enode_django.equeue.broker.segments import SegmentLoad
+from enode_django.exceptions import QueueError
+
+logger = logging.getLogger(__name__)
+
+
+class IndexLoader:
+    """Lives in the event loop. Threads read the files. One of its own makes those anew that are damaged, one after the
+    other; nobody waits for it but who reads there.
+
+    ``on_made`` is called with the topic and the queue of an index that was made anew.
+    """
+
+    def __init__(self, queues: Queues, on_made: Callable[[str, Sequence[int]], None]) -> None:
+        self._queues = queues
+        self._on_made = on_made
+        self._maker = ThreadPoolExecutor(1, "equeue-index")
+        self._making: dict[SegmentLoad, asyncio.Task[None]] = {}
+
+    async def load(self, loads: Sequence[SegmentLoad]) -> None:
+        """Return when the files were read. Those that are damaged are begun to be made anew."""
+        if loads:
+            await asyncio.get_running_loop().run_in_executor(None, _read_files, loads)
+        for load in loads:
+            if load.words is not None:
+                self._queues.take(load)
+            else:
+                self._begin(load)
+
+    async def load_anyway(self, load: SegmentLoad) -> None:
+        """Return when the words are in memory, or could not be made."""
+        await self.load([load])
+        making = [task for each, task in self._making.items() if each.file.segment is load.file.segment]
+        if making:
+            await asyncio.wait(making)
+
+    def close(self) -> None:
+        """Give up what is being made."""
+        for load in self._making:
+            load.give_up()
+        self._maker.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, load: SegmentLoad) -> None:
+        if self._queues.begin_making(load):
+            self._making[load] = asyncio.create_task(self._make(load))
+
+    async def _make(self, load: SegmentLoad) -> None:
+        file = load.file
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._maker, load.run)
+            self._queues.take(load)
+        except QueueError as error:
+            logger.error("the index %s could not be made anew: %s", file.path, error)
+        except Exception:
+            logger.exception("the index %s could not be made anew", file.path)
+        finally:
+            self._queues.end_making(load)
+            del self._making[load]
+        self._on_made(file.topic, [file.queue])
+
+
+def _read_files(loads: Sequence[SegmentLoad]) -> None:
+    for load in loads:
+        load.read_file()
