@@ -17,6 +17,7 @@ from enode_django.equeue.broker.checkpoints import Checkpoints
 from enode_django.equeue.broker.deleting import Deleter
 from enode_django.equeue.broker.flushing import Action, Flusher
 from enode_django.equeue.broker.handlers import Handlers
+from enode_django.equeue.broker.interpreter import favour_loop
 from enode_django.equeue.broker.options import EVERY_WRITE, BrokerOptions, location_of, parse_location
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.sessions import Session
@@ -47,7 +48,12 @@ def run(
     `StorageFailed` for a disk that cannot.
     """
     _allow_many_files()
-    return asyncio.run(Broker(options, on_turn=on_turn, on_stop=on_stop).serve(on_ready))
+
+    def ready(location: str) -> None:
+        favour_loop()
+        on_ready(location)
+
+    return asyncio.run(Broker(options, on_turn=on_turn, on_stop=on_stop).serve(ready))
 
 
 class Broker:
