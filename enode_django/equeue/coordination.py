@@ -114,8 +114,16 @@ class Topic:
         return [record for record in self.groups.values() if record.claims and not record.retired]
 
     def lowest_committed(self, queue: int) -> int:
-        claims = (record.claims.get(queue) for record in self.counting())
-        return min((claim.committed if claim is not None else 0 for claim in claims), default=0)
+        return self.needed(queue) or 0
+
+    def needed(self, queue: int) -> int | None:
+        """The lowest offset that a group has not committed; None if trimming waits for no group."""
+        committed = [
+            claim.committed if (claim := record.claims.get(queue)) is not None else 0
+            for record in self.groups.values()
+            if record.claims and not record.retired
+        ]
+        return min(committed) if committed else None
 
     def turned(self, queue: int) -> set[int]:
         """What is hidden from producers when this queue is hidden, or shown again. Raises `QueueError` for the last."""

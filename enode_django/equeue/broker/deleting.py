@@ -134,6 +134,7 @@ class Deleter:
         if survey is not None:
             await _in_thread(survey.run)
             self._deletion.finish_survey(survey)
+            await asyncio.sleep(0)
 
     async def _detach(self, retention: Retention) -> list[Detached]:
         some: list[Detached] = []

@@ -201,10 +201,10 @@ class BrokerState:
         """The lowest offset that a group still needs; None for a topic that nobody consumes, and for dead letters of
         which some are not settled: who settles one does not keep the others."""
         known = self.coordinator.topics.get(topic)
-        if known is None or not known.counting():
-            return None
-        needed, (_, end) = known.lowest_committed(queue), self._store.bounds(topic, queue)
-        return None if topic.startswith(_DEAD_LETTERS) and needed < end else needed
+        needed = known.needed(queue) if known is not None else None
+        if needed is None or not topic.startswith(_DEAD_LETTERS):
+            return needed
+        return needed if needed >= self._store.bounds(topic, queue)[1] else None
 
     # -- records and checkpoints ----------------------------------------------------------------------------------
 
