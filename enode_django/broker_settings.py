@@ -16,7 +16,12 @@ from enode_django.exceptions import ConfigurationError
 
 
 def broker_options(
-    current: Conf, *, listen: str | None = None, directory: Path | None = None, flush: str | None = None
+    current: Conf,
+    *,
+    listen: str | None = None,
+    directory: Path | None = None,
+    flush: str | None = None,
+    accept_loss: bool = False,
 ) -> BrokerOptions:
     """What `enode_django.equeue.broker.server.run` takes; what is given here goes before the settings.
 
@@ -39,6 +44,7 @@ def broker_options(
             max_unflushed=given["MAX_UNFLUSHED"],
             reserve=given["RESERVE"],
             low_space=given["LOW_SPACE"],
+            accept_loss=accept_loss,
             secret=given["SECRET"],
             tls=_tls(given),
         )

@@ -98,7 +98,6 @@ class FullDisk(Fault):
     while. A PostgreSQL that cannot write its log crashes; it is started again when there is room."""
 
     name = "full-disk"
-    default = False
     shortest, longest = 1.0, 5.0
 
     @classmethod

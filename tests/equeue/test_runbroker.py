@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import msgpack
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
@@ -22,6 +23,7 @@ from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import ConfigurationError
 from tests.equeue.brokers import DEADLINE, RunningBroker
+from tests.equeue.test_checkpoints import garble, written
 from tests.meta.tree import ROOT
 
 
@@ -63,6 +65,19 @@ def test_directory_and_address_in_use_are_told(broker: RunningBroker, tmp_path: 
         call_command("runbroker", listen=broker.location, directory=tmp_path)
 
 
+def test_a_start_that_would_lose_offsets_has_to_be_told_to(tmp_path: Path) -> None:
+    written(tmp_path / "data", 3, msgpack.packb(["create_topic", ["orders", 2], {}])).abandon()
+    for name in ("checkpoint", "checkpoint.before"):
+        garble(tmp_path / "data" / name)
+    with pytest.raises(CommandError, match="--accept-loss"):
+        call_command("runbroker", listen="tcp://127.0.0.1:0", directory=tmp_path / "data")
+    with RunningBroker(tmp_path / "data", accept_loss=True) as broker, contextlib.closing(broker.transport()) as again:
+        assert again.end_offsets("orders") == {0: 20, 1: 10}
+        assert broker.stop() == 0
+        broker.start(accept_loss=False)
+        assert again.topics() == ["orders"]
+
+
 def test_address_for_others_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="without a secret and TLS"):
         call_command("runbroker", listen="tcp://0.0.0.0:0", directory=tmp_path)
@@ -74,6 +89,7 @@ def test_defaults_of_the_settings_are_those_of_the_broker() -> None:
     assert options == BrokerOptions(
         directory=Path("base/broker"), retention=Retention(max_age=BROKER_DEFAULTS["RETENTION_AGE"])
     )
+    assert (options.chosen_reserve, options.chosen_low_space) == (64 << 20, 256 << 20)
 
 
 @override_settings(
@@ -83,7 +99,7 @@ def test_defaults_of_the_settings_are_those_of_the_broker() -> None:
             **{"TLS_CERTIFICATE": "c", "TLS_KEY": "k", "TLS_CLIENT_CA": "a", "RETENTION_AGE": None},
             **{"RETENTION_BYTES": 5, "RETENTION_MESSAGES": 6, "RETENTION_ALL": True, "DELETE_UNCONSUMED": True},
             **{"FLUSH_INTERVAL": 0.5, "CHUNK_SIZE": 7, "LOW_WATERMARK": 8, "HIGH_WATERMARK": 9, "MAX_UNFLUSHED": 10},
-            **{"RING_BATCHES": 11, "RING_BYTES": 12},
+            **{"RING_BATCHES": 11, "RING_BYTES": 12, "RESERVE": 13, "LOW_SPACE": 14},
         }
     }
 )
@@ -92,6 +108,7 @@ def test_settings_reach_the_broker() -> None:
     assert (options.directory, options.listen, options.flush) == (Path("here"), "tcp://0.0.0.0:1", "every_write")
     assert (options.flush_interval, options.chunk_size, options.max_unflushed) == (0.5, 7, 10)
     assert (options.ring_batches, options.ring_bytes) == (11, 12)
+    assert (options.chosen_reserve, options.chosen_low_space) == (13, 14)
     assert (options.low_watermark, options.high_watermark, options.secret) == (8, 9, "s")
     assert options.tls == Tls(certificate="c", key="k", client_ca="a")
     assert options.retention == Retention(None, 5, 6, True, True)
@@ -115,6 +132,8 @@ def test_settings_reach_the_broker() -> None:
         {"RING_BATCHES": -1},
         {"RING_BATCHES": None},
         {"RING_BYTES": "much"},
+        {"RESERVE": -1},
+        {"LOW_SPACE": "little"},
         {"DIRECTORY": None},
     ],
 )

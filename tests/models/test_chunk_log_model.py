@@ -89,8 +89,10 @@ class ChunkLogMachine(RuleBasedStateMachine):
         self.directory = Path(self.home.name)
         self.items: list[Item] = []
         self.ends: dict[Key, int] = {}
-        self.end = self.flushed = self.checkpointed = self.sends = self.states = 0
+        self.end = self.flushed = self.checkpointed = self.kept = self.sends = self.states = 0
         self.on_disk: Known | None = None
+        self.before: Known | None = None
+        self.is_first = True
         self.pending: tuple[PendingCheckpoint, Known] | None = None
         self.store, _ = opened(self.directory, **self.options)
 
@@ -158,7 +160,18 @@ class ChunkLogMachine(RuleBasedStateMachine):
     def checkpoint(self) -> None:
         known = Known(self.end, self._state())
         self.store.checkpoint(known.state)
-        self.on_disk, self.checkpointed, self.flushed = known, self.end, self.end
+        self.flushed = self.end
+        self._keep(known)
+        self._finish(known)
+
+    def _keep(self, known: Known) -> None:
+        """It is on the disk, and the one before stays there."""
+        self.on_disk, self.before = known, self.on_disk or self.before
+
+    def _finish(self, known: Known) -> None:
+        """The store has heard of it. What it may delete is counted by the one before, too, unless there is none."""
+        self.kept = known.position if self.is_first else self.checkpointed
+        self.checkpointed, self.is_first = known.position, False
 
     @precondition(lambda self: self.pending is None)
     @rule()
@@ -179,10 +192,11 @@ class ChunkLogMachine(RuleBasedStateMachine):
     def write_checkpoint(self, finish: bool) -> None:
         (pending, known), self.pending = self.pending, None
         pending.write()
-        self.on_disk, self.flushed = known, self.end
+        self.flushed = self.end
+        self._keep(known)
         if finish:
             self.store.finish_checkpoint(pending)
-            self.checkpointed = known.position
+            self._finish(known)
 
     # -- ends -----------------------------------------------------------------------------------------------------
 
@@ -192,8 +206,8 @@ class ChunkLogMachine(RuleBasedStateMachine):
         self.store.abandon()
         torn = self.flushed + place * (self.end - self.flushed) // 1_000
         changed = spoil(self.directory, torn, tear)
-        if lost == "checkpoint" and not (self.items and self.items[0].start == 0):
-            lost = ""  # of queues whose messages were all deleted only the checkpoint tells the ends
+        if lost == "checkpoint" and not self.before and not (self.items and self.items[0].start == 0):
+            lost = ""  # of queues whose messages were all deleted only a checkpoint tells the ends
         if lost == "checkpoint":
             (self.directory / "checkpoint").unlink(missing_ok=True)
             self.on_disk = None
@@ -223,13 +237,13 @@ class ChunkLogMachine(RuleBasedStateMachine):
     def stop(self) -> None:
         state = self._state()
         self.store.close(state)
-        self.on_disk = Known(self.end, state)
+        self._keep(Known(self.end, state))
         self._open()
 
     def _open(self) -> None:
         """It hands out all that was put into it since the checkpoint, and nothing else."""
         self.store, heard = opened(self.directory, **self.options)
-        known = self.on_disk or Known(0, b"")
+        known = self.on_disk or self.before or Known(0, b"")
         since = [item for item in self.items if item.start >= known.position]
         assert heard.states == ([known.state] if known.state else [])
         assert heard.controls == [item.control for item in since if item.control]
@@ -240,6 +254,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         self.end = self.items[-1].end if self.items else known.position
         self._check_opened(heard, sum(len(item.parts) or 1 for item in since), known.position)
         self.checkpointed, self.flushed, self.pending = known.position, self.end, None
+        self.kept, self.is_first = 0, self.on_disk is None and self.before is None
 
     def _check_opened(self, heard: Heard, batches: int, position: int) -> None:
         assert heard.opened is not None
@@ -267,7 +282,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
             self.items = [item for item in self.items if item.start >= starts[deleted]]
 
     def _may_delete(self, starts: list[int], max_bytes: int, consumed: dict[Key, int | None]) -> bool:
-        if len(starts) < 2 or starts[1] > min(self.checkpointed, self.flushed) or self.end - starts[0] <= max_bytes:
+        if len(starts) < 2 or starts[1] > min(self.kept, self.flushed) or self.end - starts[0] <= max_bytes:
             return False
         parts = [part for item in self.items if starts[0] <= item.start < starts[1] for part in item.parts]
         return all((consumed[part.key] or 0) >= part.end for part in parts)

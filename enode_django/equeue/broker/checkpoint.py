@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -15,6 +16,7 @@ from enode_django.equeue.broker.files import replaced_file
 from enode_django.equeue.broker.packing import joined, pieces
 from enode_django.equeue.broker.queues import SavedQueue
 from enode_django.equeue.records import CHECK_BYTES, check_of, is_whole, unseal
+from enode_django.exceptions import StorageFailed
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +35,13 @@ class Checkpoint(NamedTuple):
 
 
 def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any], state: Iterable[bytes]) -> int:
-    """Block until it is safe; returns the size in bytes. For a thread of its own: others run between the pieces."""
+    """Block until it is safe; returns the size in bytes. The one before stays beside it.
+
+    For a thread of its own: others run between the pieces.
+    """
     head = pieces([_FORMAT, position, time, queues], depth=4)
     check = 0
-    with replaced_file(path) as file:
+    with replaced_file(path, keep=_before(path)) as file:
         file.write(bytes(CHECK_BYTES))
         for part in joined(chain(head, state)):
             check = zlib.crc32(part, check)
@@ -47,18 +52,49 @@ def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any]
     return size
 
 
+def found_checkpoint(path: Path, log_start: int, *, accept_loss: bool) -> Checkpoint | None:
+    """Return the checkpoint to go on from. Raises `StorageFailed`, unless ``accept_loss``, where records are missing
+    between it and the start of the log."""
+    known = read_checkpoint(path)
+    if (known.position if known is not None else 0) < log_start:
+        lost = (
+            f"topics, groups and offsets are lost: the messages in {str(path.parent)!r} begin at {log_start}, and no "
+            "checkpoint from there on can be used"
+        )
+        if not accept_loss:
+            raise StorageFailed(f"{lost}; put a copy of the checkpoint back, or start with --accept-loss")
+        logger.error("%s; the broker goes on without them, as it was told to", lost)
+    return known
+
+
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """None when there is none that can be used; why is logged."""
+    """Return the newest one, or the one before if that cannot be used, which is logged and put aside. Return None if
+    there is none that can be used."""
+    known = _read(path)
+    if known is not None:
+        return known
+    known = _read(_before(path))
+    if path.exists():  # it must not become the one before
+        os.replace(path, path.with_name(path.name + ".unusable"))
+    if known is not None:
+        logger.error("the checkpoint before is used, and what follows it is read from the messages")
+    return known
+
+
+def _before(path: Path) -> Path:
+    return path.with_name(path.name + ".before")
+
+
+def _read(path: Path) -> Checkpoint | None:
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
         if not is_whole(content):
             raise ValueError("its CRC is wrong")
         return _unpacked(unseal(content))
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        logger.error("checkpoint %s cannot be used (%s); everything is read from the messages instead", path, error)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, msgpack.UnpackException) as error:
+        logger.error("checkpoint %s cannot be used: %s", path, error)
         return None
 
 

@@ -36,8 +36,9 @@ class PendingCheckpoint(NamedTuple):
             try:
                 return self._write()
             except OSError as error:
-                if error.errno not in FULL or not self.space.give_up():
+                if error.errno not in FULL:
                     raise
+                self.space.give_up()
                 return self._write()
 
     def _write(self) -> int:

@@ -54,17 +54,17 @@ class Checkpoints:
             self._begin()
 
     async def write(self) -> None:
-        """Return when one is written that begins now, or has begun and is not finished. That none could be written is
-        logged."""
-        await asyncio.wait([self._writing or self._begin()])
+        """Return when one is written that begins now, though nothing is new, or that has begun. That none could be
+        written is logged."""
+        await asyncio.wait([self._writing or self._begin(again=True)])
 
     async def finish(self) -> None:
         """Return when none is being written."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
 
-    def _begin(self) -> asyncio.Task[None]:
-        self._writing = asyncio.create_task(self._write())
+    def _begin(self, *, again: bool = False) -> asyncio.Task[None]:
+        self._writing = asyncio.create_task(self._write(again))
         self._writing.add_done_callback(self._end)
         return self._writing
 
@@ -74,9 +74,9 @@ class Checkpoints:
         if error is not None:
             logger.error("a checkpoint failed; it is tried again", exc_info=error)
 
-    async def _write(self) -> None:
+    async def _write(self, again: bool) -> None:
         self._begun = self._clock()
-        pending = self._state.begin_checkpoint()
+        pending = self._state.begin_checkpoint(again=again)
         if pending is None:
             return
         written = False

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 LEAST_PAUSE = 1.0
 """Seconds. What a moment ago could not be deleted cannot be now."""
+CHECKPOINTS = 2
+"""So many at most are written for one deletion."""
 REMOVED_AT_ONCE = 8
 """Files, with one sync of their directory."""
 
@@ -23,8 +25,8 @@ REMOVED_AT_ONCE = 8
 class Deleter:
     """Lives in the event loop, which does no more than detach one file at a time; threads wait for the disk.
 
-    Only what a checkpoint counts may go: if the oldest file is due and none does, ``checkpoint`` is asked for one, once
-    in each deletion.
+    Only what both checkpoints count may go, the newest and the one before it. If the oldest file is due and they do
+    not, ``checkpoint`` is asked for them.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Deleter:
             logger.info("deleted %d files of messages", deleted)
 
     async def _delete_all(self, retention: Retention) -> int:
-        deleted, has_asked = 0, False
+        deleted, asked = 0, 0
         async with self._one_at_a_time:
             while not self._stops:
                 await self._survey()
@@ -122,10 +124,10 @@ class Deleter:
                 if some:
                     await _in_thread(self._deletion.remove, some)
                     deleted += len(some)
-                elif has_asked or not self._deletion.is_due(retention, self._consumed):
+                elif asked == CHECKPOINTS or not self._deletion.is_due(retention, self._consumed):
                     break
                 else:
-                    has_asked = True
+                    asked += 1
                     await self._checkpoint()
         return deleted
 

@@ -66,7 +66,7 @@ class Deletion:
 
     def __init__(self, log: MessageLog, queues: Queues, now: Callable[[], float]) -> None:
         self.counted = 0
-        """Up to where a checkpoint counts what is in the log; what lies behind must stay."""
+        """Up to where the newest checkpoint and the one before it count what is in the log; the rest must stay."""
         self.wrong_times_seen = now()
         """What has a time from the far future counts as taken then: when that was last noticed, at the latest."""
         self.early = 0
@@ -118,7 +118,7 @@ class Deletion:
 
     @property
     def may_detach(self) -> bool:
-        """Whether a checkpoint counts the oldest file."""
+        """Whether both checkpoints count the oldest file."""
         return self._log.chunks[0].end <= min(self.counted, self._log.flushed)
 
     def detach(self) -> Detached:

@@ -55,15 +55,19 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 @contextmanager
-def replaced_file(path: Path) -> Iterator[BinaryIO]:
+def replaced_file(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write new content to. After a crash at any point, ``path`` holds its old content or the new one. Blocks
-    at the end until the new one is safe; an exception leaves the old one."""
+    at the end until the new one is safe; an exception leaves the old one.
+
+    With ``keep``, that file has the old content afterwards; a crash may leave it there alone."""
     aside = path.with_name(path.name + ".new")
     try:
         with open(aside, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if keep is not None and path.exists():
+            os.replace(path, keep)
         os.replace(aside, path)
     except BaseException:
         aside.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.segments import SegmentLoad
@@ -15,8 +14,8 @@ logger = logging.getLogger(__name__)
 
 
 class IndexLoader:
-    """Lives in the event loop. Threads read the files. One of its own makes those anew that are damaged, one after the
-    other; nobody waits for it but who reads there.
+    """Lives in the event loop. Threads read the files. Those that are damaged are made anew one after the other; nobody
+    waits for that but who reads there.
 
     ``on_made`` is called with the topic and the queue of an index that was made anew.
     """
@@ -24,7 +23,8 @@ class IndexLoader:
     def __init__(self, queues: Queues, on_made: Callable[[str, Sequence[int]], None]) -> None:
         self._queues = queues
         self._on_made = on_made
-        self._maker = ThreadPoolExecutor(1, "equeue-index")
+        self._one_at_a_time = asyncio.Lock()
+        self._is_closed = False
         self._making: dict[SegmentLoad, asyncio.Task[None]] = {}
 
     async def load(self, loads: Sequence[SegmentLoad]) -> None:
@@ -46,9 +46,9 @@ class IndexLoader:
 
     def close(self) -> None:
         """Give up what is being made."""
+        self._is_closed = True
         for load in self._making:
             load.give_up()
-        self._maker.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, load: SegmentLoad) -> None:
         if self._queues.begin_making(load):
@@ -57,7 +57,9 @@ class IndexLoader:
     async def _make(self, load: SegmentLoad) -> None:
         file = load.file
         try:
-            await asyncio.get_running_loop().run_in_executor(self._maker, load.run)
+            async with self._one_at_a_time:
+                if not self._is_closed:
+                    await asyncio.get_running_loop().run_in_executor(None, load.run)
             self._queues.take(load)
         except QueueError as error:
             logger.error("the index %s could not be made anew: %s", file.path, error)

@@ -211,8 +211,9 @@ class MessageLog(LogReader):
         try:
             return self._chunk_for(length, self._space.step)
         except OSError as error:
-            if error.errno not in FULL or not self._space.give_up(length):
+            if error.errno not in FULL:
                 raise
+        self._space.give_up(length)
         return self._chunk_for(length, self._space.step)
 
     def _note(self, error: OSError, length: int) -> None:
@@ -222,12 +223,13 @@ class MessageLog(LogReader):
 
     def _chunk_for(self, length: int, capacity: int) -> Chunk:
         """The newest file, if there may be ``length`` more bytes in it, else a new one; with so much room, and
-        ``capacity`` in all if that is more."""
+        ``capacity`` if that is more and the file may have it."""
         newest = self.chunks[-1] if self.chunks else None
         if newest is not None and newest.end == self.end:
             used = newest.end - newest.start
             if not used or used + length <= self._chunk_size:  # what is too long for any file may have an empty one
-                newest.reserve(max(capacity, used + length))
+                if not newest.has_room(self.end, length):
+                    newest.reserve(max(min(used + capacity, self._chunk_size), used + length))
                 return newest
         return self._new_chunk(max(capacity, length))
 

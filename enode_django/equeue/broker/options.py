@@ -73,6 +73,8 @@ class BrokerOptions:
     """So long a frame that has begun may stand still."""
     checkpoint_interval: float = 10.0
     checkpoint_bytes: int = 64 * 1024 * 1024
+    accept_loss: bool = False
+    """Start also if topics, groups and offsets are lost, since no checkpoint can be used."""
     reserve: int | None = None
     """Space on the disk for commits, leases and checkpoints when it is full; None: see `default_reserve`."""
     low_space: int | None = None

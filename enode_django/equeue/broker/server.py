@@ -70,6 +70,7 @@ class Broker:
             ring_bytes=options.ring_bytes,
             reserve=options.chosen_reserve,
             low_space=options.chosen_low_space,
+            accept_loss=options.accept_loss,
         )
         self._state = BrokerState(self._store, patience=options.patience_of_leases, allocate=options.allocate)
         self._sessions: set[Session] = set()
@@ -169,7 +170,7 @@ class Broker:
             (min(_TICK, options.checkpoint_interval), self._tidy),
             (options.retention_interval, self._delete),
             (options.flush_interval, self._flush),
-            (_TICK, self._mind_space),
+            (min(_TICK, options.checkpoint_interval), self._mind_space),
             (_TICK, self._turn),
         ]
 

@@ -77,24 +77,33 @@ class DiskSpace:
             self._is_full = False
         return self._is_full or self.uses_reserve or self.free < self._low
 
-    def give_up(self, length: int = 0) -> bool:
-        """Let the reserve be used for ``length`` bytes. Return False if it is used already, or has not so many."""
+    def give_up(self, length: int = 0) -> None:
+        """Let the reserve be used for ``length`` bytes, unless it has not so many. Safe to call twice. On return nobody
+        tries to take it: who found the disk full may have found it so meanwhile."""
         with self._lock:
-            if not self._is_held or length > self._reserve:
-                return False
-            self._is_held = False
-            with suppress(OSError):
+            if length > self._reserve:
+                return
+            was_held, self._is_held = self._is_held, False
+            with suppress(OSError):  # as may be of one that an earlier run had, of another size
                 os.unlink(self._path)
-        logger.error("the disk is full: the broker uses its reserve, and refuses sends until there is room again")
-        return True
+        if was_held:
+            logger.error("the disk is full: the broker uses its reserve, and refuses sends until there is room again")
+
+    def _allocated(self) -> int:
+        """Bytes that a reserve of an earlier run has."""
+        try:
+            return os.stat(self._path).st_blocks * 512
+        except FileNotFoundError:
+            return 0
 
     def _take(self) -> None:
         with self._lock:
-            if self._is_held or not self._reserve:
+            if self._is_held or not self._reserve or self.free + self._allocated() < self._reserve:
                 return
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 os.posix_fallocate(descriptor, 0, self._reserve)
+                os.ftruncate(descriptor, self._reserve)
             except OSError as error:
                 with suppress(OSError):
                     os.unlink(self._path)

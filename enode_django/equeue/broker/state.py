@@ -249,9 +249,10 @@ class BrokerState:
         self._store.checkpoint(self.plain())
         self._behind = False
 
-    def begin_checkpoint(self) -> PendingCheckpoint | None:
-        """What another thread may write, to be handed to `finish_checkpoint` then; None if there is nothing new."""
-        if self._pending is not None or not (self._behind or self._store.since_checkpoint):
+    def begin_checkpoint(self, *, again: bool = False) -> PendingCheckpoint | None:
+        """What another thread may write, to be handed to `finish_checkpoint` then; None if there is nothing new, unless
+        it shall be written ``again``."""
+        if self._pending is not None or not (again or self._behind or self._store.since_checkpoint):
             return None
         self._pending = self._store.begin_checkpoint(self._packed())
         return self._pending

@@ -6,6 +6,7 @@
     messages/<20-digit start position>.chunk     the log: batches of messages and control records, as they came
     queues/<topic>/<queue>/<first offset>.index  where a queue's batches lie in the log
     checkpoint                                   what was known at one position of the log
+    checkpoint.before                            the one before, for when that cannot be read
     reserve                                      nothing: its space is for control records when the disk is full
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enode_django.equeue.broker.batches import ALIGNMENT, NO_PRODUCER, NewBatch, StoredBatch
-from enode_django.equeue.broker.checkpoint import Checkpoint, read_checkpoint
+from enode_django.equeue.broker.checkpoint import Checkpoint, found_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock, boot_time
 from enode_django.equeue.broker.deletion import Deletion
@@ -77,9 +78,11 @@ class MessageStore:
         monotonic: Callable[[], float] = boot_time,
         reserve: int = 0,
         low_space: int = 0,
+        accept_loss: bool = False,
     ) -> None:
         """``clock`` gives the time of batches, as far as ``monotonic`` lets it be believed (`SteadyClock`). Watermarks
         in bytes; None: a share of the machine's memory. ``reserve`` and ``low_space`` see `DiskSpace`.
+        ``accept_loss``: open also if what was known is lost.
 
         Raises `DirectoryInUse`.
         """
@@ -99,7 +102,9 @@ class MessageStore:
         self.deletion = Deletion(self._log, self.queues, self.now)
         """The steps of `delete`, for who has other things to do between them."""
         self._time = 0
+        self._accept_loss = accept_loss
         self._checkpointed = 0
+        self._is_first = True
 
     def open(
         self,
@@ -114,8 +119,9 @@ class MessageStore:
         the log, ``replay`` each control record behind it with its position, and ``sent`` each send behind it that
         named its producer. What is damaged is passed over and reported in `damaged`. Afterwards everything that is
         left is safe on the disk; offsets in the restored state may lie behind `bounds`, if the disk lost something.
+        Raises `StorageFailed` where no checkpoint can be used and records before the log's start are lost.
         """
-        known = read_checkpoint(self.directory / "checkpoint")
+        known = found_checkpoint(self.directory / "checkpoint", self._log.start, accept_loss=self._accept_loss)
         checkpoint = known or Checkpoint(0, 0, (), b"")
         rebuilt = known is None or self._log.end < checkpoint.position
         if rebuilt:
@@ -140,7 +146,7 @@ class MessageStore:
         self._log.skip_to(checkpoint.position)
         self.queues.load_newest()
         self._time = self._believed(max(checkpoint.time, recovered.time), self.now())
-        self._checkpointed = self.deletion.counted = checkpoint.position
+        self._checkpointed, self._is_first = checkpoint.position, known is None
         if known is not None and rebuilt:
             # The disk lost what that checkpoint counts. It must not be believed again once something new stands there.
             self.checkpoint(known.state)
@@ -271,7 +277,8 @@ class MessageStore:
         """Take note that it was written; without that call nothing breaks, more is read and written again."""
         for write in pending.writes:
             write.finish()
-        self._checkpointed = self.deletion.counted = pending.position
+        self.deletion.counted = pending.position if self._is_first else self._checkpointed
+        self._checkpointed, self._is_first = pending.position, False
 
     def checkpoint(self, state: bytes) -> None:
         """All three steps at once; blocks on the disk. Raises `QueueFull`; the checkpoint before counts then."""
@@ -282,15 +289,15 @@ class MessageStore:
     def delete(self, retention: Retention, consumed: Consumed) -> int:
         """Delete files from the oldest on while they are due and may be; returns how many. Blocks on the disk, shortly.
 
-        The newest file always stays, and so does what the newest checkpoint does not count. What is left of queues
-        begins later then (`bounds`).
+        The newest file always stays, and so does what the checkpoint before the newest one does not count. What is
+        left of queues begins later then (`bounds`).
         """
         return self.deletion.run(retention, consumed)
 
     def make_room(self, retention: Retention, consumed: Consumed) -> int:
         """Delete what every group has consumed, though it is not due yet; returns how many files. Blocks as `delete`.
 
-        Where the newest file has nothing else either, and keeps sends from being taken, it may go the next time. Raises
+        Where the newest file has nothing else either, and sends are refused, it may go the next time. Raises
         `QueueFull`.
         """
         if self.space.uses_reserve or self.space.is_full:

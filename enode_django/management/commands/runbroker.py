@@ -25,14 +25,26 @@ class Command(BaseCommand):
         parser.add_argument("--directory", type=Path, help="where messages are kept")
 
         parser.add_argument("--flush", choices=[INTERVAL, EVERY_WRITE], help="when what is sent counts as stored")
+        parser.add_argument(
+            "--accept-loss",
+            action="store_true",
+            help="start also if topics, groups and offsets are lost, since no checkpoint can be used",
+        )
         add_port(parser, "health", "/live and /ready")
 
     def handle(
-        self, *, listen: str | None, directory: Path | None, flush: str | None, verbosity: int, **options: Any
+        self,
+        *,
+        listen: str | None,
+        directory: Path | None,
+        flush: str | None,
+        accept_loss: bool,
+        verbosity: int,
+        **options: Any,
     ) -> None:
         log_to_console(verbosity)
         try:
-            broker = broker_options(conf(), listen=listen, directory=directory, flush=flush)
+            broker = broker_options(conf(), listen=listen, directory=directory, flush=flush, accept_loss=accept_loss)
             with observed_broker(health=listening(options, "health"), say=self._say) as observed:
 
                 def on_ready(location: str) -> None:
