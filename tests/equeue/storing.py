@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -85,13 +86,13 @@ def chunks(directory: Path) -> Sequence[Path]:
     return sorted((directory / "messages").glob("*.chunk"))
 
 
-def drop_from_memory(directory: Path) -> None:
-    """Let the kernel forget what it holds of the message files, which are safe on the disk."""
-    for path in chunks(directory):
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
+def empty_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel have nothing of any file in memory."""
+
+    def refused(descriptor: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "preadv", refused)
 
 
 def need_kernel_that_tells(directory: Path) -> None:

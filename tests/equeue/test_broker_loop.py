@@ -23,7 +23,7 @@ from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.seeking import Seeking
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
-from enode_django.exceptions import EnodeError
+from enode_django.exceptions import EnodeError, StorageFailed
 from tests.equeue.storing import chunks, messages, opened, send
 
 DEADLINE = 30.0
@@ -323,6 +323,8 @@ def test_an_index_that_is_being_made_anew_is_given_up_when_the_broker_stops(
             may_go.set()
             await asyncio.wait([making])
         assert answers.came.empty()
+        Seeking(store, pulling.indexes).offsets_at(Call(answers, 2), "orders", [0], 0.0)
+        assert isinstance(await answers.came.get(), StorageFailed)
         store.abandon()
 
     run(main)

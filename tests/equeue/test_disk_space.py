@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -133,3 +135,29 @@ def test_room_is_made_of_what_is_consumed_the_newest_file_included(store: Messag
     free.bytes = RESERVE
     store.space.look()
     assert send(store, 0, b"next") == 20
+
+
+def test_a_control_record_for_which_there_is_no_room_when_it_is_written_uses_the_reserve(
+    tmp_path: Path, free: Free, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on file systems that reserve nothing, whatever they are told."""
+    store, _ = opened(tmp_path, reserve=RESERVE)
+    send(store, 0, b"before")
+    pwritev = os.pwritev
+
+    def full(descriptor: int, buffers: Any, offset: int) -> int:
+        if (tmp_path / "reserve").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwritev(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(QueueFull):
+        send(store, 0, b"refused")
+    assert not store.space.uses_reserve
+    store.append_control(b"taken")
+    assert store.space.uses_reserve
+    assert bodies(messages(store, "orders", 0)) == [b"before"]
+    store.abandon()
+    again, heard = opened(tmp_path)
+    assert heard.controls == [b"taken"]
+    again.abandon()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import decode_records
 from enode_django.exceptions import EnodeError, StorageFailed
+from tests.equeue.brokers import RunningBroker
 from tests.equeue.storing import (
     batch,
     bodies,
     chunks,
-    drop_from_memory,
+    empty_memory,
     flip,
     messages,
     need_kernel_that_tells,
@@ -155,7 +157,9 @@ class Answer:
         )
 
 
-def test_the_loop_reads_what_is_in_memory_and_threads_read_the_rest(tmp_path: Path) -> None:
+def test_the_loop_reads_what_is_in_memory_and_threads_read_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     need_kernel_that_tells(tmp_path)
     store, _ = opened(tmp_path, chunk_size=CHUNK, ring_batches=1)
     send(store, 0, b"cold" + BODY)
@@ -167,11 +171,10 @@ def test_the_loop_reads_what_is_in_memory_and_threads_read_the_rest(tmp_path: Pa
         everything = [(0, [b"cold" + BODY]), (1, [b"hot"])]
         assert await Answer().of(pulling, {0: 0, 1: 0}) == everything
         assert store.reads.file == 0, "it was written a moment ago"
-        drop_from_memory(tmp_path)
+        empty_memory(monkeypatch)
         assert store.read_held("orders", 1, 0, 1, 1) != []
         assert await Answer().of(pulling, {0: 0, 1: 0}) == everything
         assert store.reads.file == 1
-        pulling.close()
 
     asyncio.run(scenario())
     store.abandon()
@@ -181,7 +184,6 @@ def test_a_pull_of_damaged_batches_alone_goes_on_behind_them_or_waits(tmp_path: 
     store = filled(tmp_path, 3)
     for number in (0, 1):
         flip(*place_of(tmp_path, number))
-    drop_from_memory(tmp_path)
 
     async def scenario() -> None:
         pulling = Pulling(store)
@@ -193,8 +195,58 @@ def test_a_pull_of_damaged_batches_alone_goes_on_behind_them_or_waits(tmp_path: 
         send(store, 0, b"next")
         pulling.wake("orders", [0])
         assert await waiting == [(0, [b"next"])]
-        pulling.close()
 
     asyncio.run(scenario())
     assert len(store.damaged) == 2
     store.abandon()
+
+
+def test_a_disk_that_stands_still_holds_up_who_reads_from_it_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = opened(tmp_path, chunk_size=CHUNK, ring_batches=1)
+    send(store, 0, b"cold")
+    send(store, 1, b"hot")
+    empty_memory(monkeypatch)
+    goes_on, pread = threading.Event(), os.pread
+
+    def slow(descriptor: int, length: int, offset: int) -> bytes:
+        assert goes_on.wait(60)
+        return pread(descriptor, length, offset)
+
+    monkeypatch.setattr(os, "pread", slow)
+
+    async def scenario() -> None:
+        pulling = Pulling(store)
+        late = [asyncio.ensure_future(Answer().of(pulling, {0: 0})) for _ in range(10)]
+        await asyncio.sleep(0)
+        assert await Answer().of(pulling, {1: 0}) == [(1, [b"hot"])]
+        assert await asyncio.get_running_loop().run_in_executor(None, store.flush) == store.position
+        assert not any(pull.done() for pull in late)
+        goes_on.set()
+        assert await asyncio.gather(*late) == [[(0, [b"cold"])]] * 10
+
+    asyncio.run(scenario())
+    store.abandon()
+
+
+def test_a_broker_whose_file_is_cut_short_serves_what_is_left(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", ring_batches=0) as broker:
+        transport = broker.transport()
+        transport.create_topic("orders", 1)
+        for number in range(5):
+            transport.send("orders", {0: [b"message %d " % number + BODY]})
+
+        def pulled() -> list[bytes]:
+            return [body for batch in transport.pull("orders", {0: 0}, limit=10, wait=0) for body in batch.bodies]
+
+        everything = [b"message %d " % number + BODY for number in range(5)]
+        assert pulled() == everything
+        os.truncate(*place_of(broker.directory, 2))
+        assert pulled() == everything[:2]
+        assert transport.pull("orders", {0: 2}, limit=10, wait=0) == []
+        assert transport.status()["damaged_batches"] == 3
+        broker.kill()
+        broker.start()
+        assert pulled() == everything[:2]
+        transport.close()

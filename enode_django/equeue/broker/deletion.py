@@ -133,15 +133,12 @@ class Deletion:
         self._log.remove(path for each in detached for path in (each.chunk, *each.indexes))
 
     def roll(self, retention: Retention, consumed: Consumed) -> None:
-        """Let what follows begin a new file if nothing in the newest one is needed any more, so that it may be deleted,
-        too. Raises `QueueFull`."""
-        newest = self._log.chunks[-1:]
-        if newest:
-            survey = Survey(newest, self._queues.views(newest[0].start, newest[0].end))
-            survey.run()
-            self._take(survey)
-            if not retention.spares(survey.contents[newest[0].start].parts, consumed, self._notices, now=self._now()):
-                self._log.roll()
+        """Let what follows begin a new file if nothing in the log is needed any more, so that the newest file may be
+        deleted, too. Raises `QueueFull`."""
+        start, end = self._log.start, self._log.end
+        parts = [part for view in self._queues.views(start, end) if (part := view.part(start, end)) is not None]
+        if not retention.spares(parts, consumed, self._notices, now=self._now()):
+            self._log.roll()
 
     def _take(self, survey: Survey) -> None:
         for load in survey.loads:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.segments import SegmentLoad
-from enode_django.exceptions import QueueError
+from enode_django.exceptions import QueueError, StorageFailed
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +38,13 @@ class IndexLoader:
                 self._begin(load)
 
     async def load_anyway(self, load: SegmentLoad) -> None:
-        """Return when the words are in memory, or could not be made."""
+        """Return when the words are in memory. Raises `StorageFailed` if they could not be made."""
         await self.load([load])
-        making = [task for each, task in self._making.items() if each.file.segment is load.file.segment]
-        if making:
-            await asyncio.wait(making)
+        for each, task in list(self._making.items()):
+            if each.file.segment is load.file.segment:
+                await asyncio.wait([task])
+                if each.words is None:
+                    raise StorageFailed(f"the index {load.file.path} is damaged, and could not be made anew; try again")
 
     def close(self) -> None:
         """Give up what is being made."""

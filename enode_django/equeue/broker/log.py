@@ -78,8 +78,10 @@ class MessageLog(LogReader):
         if self._failed:
             raise StorageFailed(_FAILED)
         with translated("messages"):
-            chunk = self._chunk_for_control(length) if is_control else self._chunk_for_send(length)
-            chunk.append(buffers, length)
+            if is_control:
+                self._append_control(buffers, length)
+            else:
+                self._chunk_for_send(length).append(buffers, length)
         position, self.end = self.end, self.end + length
         return position
 
@@ -198,6 +200,16 @@ class MessageLog(LogReader):
         except OSError as error:
             self._note(error, length)
             raise
+
+    def _append_control(self, buffers: Sequence[Buffer], length: int) -> None:
+        """Some file systems find only when something is written that they have no room for it."""
+        try:
+            self._chunk_for_control(length).append(buffers, length)
+        except OSError as error:
+            if error.errno not in FULL or self._space.uses_reserve:
+                raise
+            self._space.give_up(length)
+            self._chunk_for_control(length).append(buffers, length)
 
     def _chunk_for_control(self, length: int) -> Chunk:
         """Where there is no room for a whole file, a small one has to do; at last the reserve makes room for it."""

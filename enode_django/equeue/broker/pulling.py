@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch
@@ -23,8 +22,8 @@ GIVEN_BYTES = 8 * 1024 * 1024
 LEAST_BYTES = 64 * 1024
 INDEXES_AT_ONCE = 32
 """Parts of indexes that one pull brings into memory; queues beyond have their turn with the next one."""
-READERS = 4
-"""Threads that read from the disk what is not in memory."""
+READERS = 2
+"""So many threads of the loop read from the disk at once; the others are left to flushes and checkpoints."""
 
 Found: TypeAlias = list[tuple[int, list[tuple[int, Any]]]]
 """Per queue its number and its batches, each as first offset and body."""
@@ -52,7 +51,7 @@ class Pulling:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._waiting: dict[tuple[str, int], set[_Pull]] = {}
-        self._readers = ThreadPoolExecutor(READERS, "equeue-reader")
+        self._readers = asyncio.Semaphore(READERS)
         self._reads: set[asyncio.Task[None]] = set()
         self.indexes = IndexLoader(store.queues, self.wake)
 
@@ -83,8 +82,7 @@ class Pulling:
             pull.call.answer([])
 
     def close(self) -> None:
-        """Begin no more reads from the disk."""
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        """Give up indexes that are being made anew."""
         self.indexes.close()
 
     def __len__(self) -> int:
@@ -117,7 +115,10 @@ class Pulling:
         """Answer with what was found and what the disk gives; if all of that is damaged, look again."""
         try:
             await self.indexes.load([read.segment for read in cold if read.segment is not None])
-            loaded = await asyncio.get_running_loop().run_in_executor(self._readers, _load, cold)
+            async with self._readers:
+                if pull.call.is_over:
+                    return
+                loaded = await asyncio.get_running_loop().run_in_executor(None, _load, cold)
             for read, data in zip(cold, loaded, strict=True):
                 batches = self._store.finish_read(read, data)
                 if batches:

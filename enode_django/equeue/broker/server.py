@@ -230,8 +230,7 @@ class Broker:
         if self._failure is not None:
             for session in list(self._sessions):
                 session.close()
-            self._pulling.close()
-            await self._wait_for_disk()
+                await self._wait_for_disk()
             self._store.abandon()
             return 1
         with contextlib.suppress(TimeoutError):
@@ -239,7 +238,6 @@ class Broker:
                 await self._drain()
         for session in list(self._sessions):
             session.abort()
-        self._pulling.close()
         await self._wait_for_disk()
         try:
             self._store.close(self._state.plain())
@@ -249,6 +247,7 @@ class Broker:
 
     async def _wait_for_disk(self) -> None:
         """Until no other thread writes a checkpoint: it is older than the last one, and must not come after it."""
+        self._pulling.close()
         await self._deleter.stop()
         await self._checkpoints.finish()
 

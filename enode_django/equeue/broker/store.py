@@ -3,7 +3,7 @@
 ::
 
     lock                                         held by the one broker that works here
-    messages/<20-digit start position>.chunk     the log: batches of messages and control records, as they came
+    messages/<20-digit start position>.chunk     the log: batches of messages and control records as they came
     queues/<topic>/<queue>/<first offset>.index  where a queue's batches lie in the log
     checkpoint                                   what was known at one position of the log
     checkpoint.before                            the one before, for when that cannot be read
