@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.checkpoints import LEAST_REST, Checkpoints
 from enode_django.equeue.broker.deleting import LEAST_PAUSE, REMOVED_AT_ONCE, Deleter
 from enode_django.equeue.broker.deletion import SURVEYED_AT_ONCE
+from enode_django.equeue.broker.index import Entry
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.seeking import Seeking
@@ -165,6 +166,28 @@ def test_a_deletion_that_is_stopped_leaves_the_rest_to_the_next_start(tmp_path: 
     run(main)
 
 
+def test_a_stop_does_not_wait_until_an_index_is_made_anew_for_a_deletion(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        for path in damaged.glob("queues/orders/0/*.index"):
+            path.write_bytes(b"damaged")
+        served = Served(damaged, Retention(max_age=DAY), Clock())
+        for _ in range(20):
+            send(served.store, 1, BODY)
+        with held_scan(served.store, monkeypatch) as may_go:
+            deleting = asyncio.create_task(served.deleter.delete())
+            while served.deleter._surveying is None:
+                await asyncio.sleep(0.001)
+            await served.deleter.stop()
+            await deleting
+            assert not may_go.is_set()
+        assert served.store.bounds("orders", 1)[0] == 0
+        served.store.abandon()
+
+    run(main)
+
+
 def test_one_checkpoint_is_written_at_a_time_and_fewer_where_one_holds_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,23 +268,27 @@ class Answers:
 def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a store with two queues of many index files each; the first one's first file is damaged."""
     monkeypatch.setattr(indexing, "SEGMENT_ENTRIES", 4)
-    store, _ = opened(tmp_path, chunk_size=1 << 20, clock=lambda: 1_000.0, monotonic=lambda: 0.0)
+    store = MessageStore(tmp_path, chunk_size=1 << 20, preload=0, clock=lambda: 1_000.0, monotonic=lambda: 0.0)
+    state = BrokerState(store, patience=10.0)
+    state.open()
     for number in range(40):
         send(store, number % 2, b"%d" % number)
-    store.close(b"")
+    store.close(state.plain())
     next(tmp_path.glob(f"queues/orders/0/{0:020}.index")).write_bytes(b"damaged")
     return tmp_path
 
 
 @contextmanager
 def held_scan(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Let nobody scan the log until the event is set."""
+    """Let nobody scan the log until the event is set, or it is given up."""
     may_go = threading.Event()
     find = store.queues._find
 
-    def waiting(*arguments: Any) -> Any:
-        assert may_go.wait(DEADLINE)
-        return find(*arguments)
+    def waiting(topic: str, queue: int, first: int, last: int, is_over: Callable[[], bool]) -> Iterable[Entry]:
+        while not may_go.wait(0.01):
+            if is_over():
+                return ()
+        return find(topic, queue, first, last, is_over)
 
     monkeypatch.setattr(store.queues, "_find", waiting)
     try:
@@ -320,8 +347,8 @@ def test_an_index_that_is_being_made_anew_is_given_up_when_the_broker_stops(
                 await asyncio.sleep(0.001)
             (making,) = pulling.indexes._making.values()
             pulling.close()
-            may_go.set()
             await asyncio.wait([making])
+            assert not may_go.is_set()
         assert answers.came.empty()
         Seeking(store, pulling.indexes).offsets_at(Call(answers, 2), "orders", [0], 0.0)
         assert isinstance(await answers.came.get(), StorageFailed)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from enode_django.equeue.broker.deletion import Deletion, Detached
+from enode_django.equeue.broker.deletion import Deletion, Detached, Survey
 from enode_django.equeue.broker.retention import Consumed, Retention
 from enode_django.equeue.broker.space import DiskSpace, urgent
 
@@ -50,6 +50,7 @@ class Deleter:
         self._deleting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stops = False
+        self._surveying: Survey | None = None
 
     async def delete(self) -> None:
         """Return when what is due is deleted. Who calls meanwhile shares it."""
@@ -74,6 +75,8 @@ class Deleter:
     async def stop(self) -> None:
         """Return when no file is being deleted any more; the rest is left to the next start."""
         self._stops = True
+        if self._surveying is not None:
+            self._surveying.give_up()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -94,7 +97,7 @@ class Deleter:
         if task is self._deleting:
             self._deleting, self._ended = None, self._clock()
         error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if error is not None and not self._stops:
             logger.error("files of messages could not be deleted; it is tried again", exc_info=error)
 
     async def _make_room(self) -> None:
@@ -132,10 +135,10 @@ class Deleter:
         return deleted
 
     async def _survey(self) -> None:
-        survey = self._deletion.begin_survey()
-        if survey is not None:
-            await _in_thread(survey.run)
-            self._deletion.finish_survey(survey)
+        self._surveying = self._deletion.begin_survey()
+        if self._surveying is not None:
+            await _in_thread(self._surveying.run)
+            self._deletion.finish_survey(self._surveying)
             await asyncio.sleep(0)
 
     async def _detach(self, retention: Retention) -> list[Detached]:

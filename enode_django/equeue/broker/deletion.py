@@ -60,6 +60,11 @@ class Survey:
     def loads(self) -> list[SegmentLoad]:
         return [load for view in self._views for load in view.loads]
 
+    def give_up(self) -> None:
+        """Let `run` raise `StorageFailed` rather than read the log for a damaged index. Any thread may call it."""
+        for load in self.loads:
+            load.give_up()
+
 
 class Deletion:
     """Called by the thread of the store, but for `remove`, which may be called by any."""
