@@ -12,11 +12,12 @@ SLACK = 60.0
 """Seconds by which the machine's clock may be set forward while the broker runs."""
 FAR_AHEAD = 3_600.0
 """Seconds. A stored time that lies further in the future than this was taken from a wrong clock."""
+_BOOT_TIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_time() -> float:
     """Return seconds since the machine started, those in which it was suspended included where the system has them."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    return time.clock_gettime(_BOOT_TIME)
 
 
 class SteadyClock:
