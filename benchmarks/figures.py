@@ -181,6 +181,7 @@ BARS = (
         lambda ours, theirs: ours / theirs,
         at_least=0.9,
     ),
+    Bar("broker's pauses, p99.9, ms", ["broker's pauses, p99.9"], lambda pause: pause, at_most=20),
     Bar("broker's start after a stop, s", ["broker's start after a stop"], lambda seconds: seconds, at_most=5),
     Bar("broker's start after a kill, s", ["broker's start after a kill"], lambda seconds: seconds, at_most=5),
     Bar("API / empty view", ["API", "empty view"], lambda api, empty: api / empty, at_least=0.8),

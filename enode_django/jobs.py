@@ -25,7 +25,7 @@ from enode_django import job_leases as leases
 from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
-from enode_django.equeue.clocks import lease_clock
+from enode_django.equeue.clocks import boot_time
 from enode_django.eventing.applying import is_transient
 from enode_django.exceptions import JobCancelled, JobLost, JobStopped, JobTimeout
 from enode_django.job_leases import Lease, request_cancel
@@ -67,7 +67,7 @@ class RunningJob:
 
     def check(self) -> None:
         """Raises `JobStopped` (`JobCancelled`, `JobTimeout`, `JobLost`) if the work has to stop."""
-        if self._stopped is None and lease_clock() > self._deadline:
+        if self._stopped is None and boot_time() > self._deadline:
             self.stop(self._lost())
         if self._stopped is not None:
             raise self._stopped
@@ -133,7 +133,7 @@ class RunningJob:
             except Exception as failure:
                 if not is_transient(failure) or isinstance(failure, JobLost):
                     raise
-                if lease_clock() + delay > self._deadline:
+                if boot_time() + delay > self._deadline:
                     raise self._lost() from failure
             time.sleep(delay)
 
@@ -145,7 +145,7 @@ class RunningJob:
             connections[self._lease.alias].close()
 
     def _renew(self) -> None:
-        deadline = lease_clock() + self._lease.seconds
+        deadline = boot_time() + self._lease.seconds
         try:
             is_cancelled = leases.renew(self._lease, self._progress)
         except JobLost as lost:
@@ -161,7 +161,7 @@ class RunningJob:
     def _watch(self) -> None:
         while True:
             try:
-                left = min(self._deadline - lease_clock(), self._ends_at - time.monotonic())
+                left = min(self._deadline - boot_time(), self._ends_at - time.monotonic())
                 word = self._words.get(timeout=max(0.0, left))
             except queue.Empty:
                 self._look_at_the_clock()
@@ -171,7 +171,7 @@ class RunningJob:
             return
 
     def _look_at_the_clock(self) -> None:
-        if lease_clock() > self._deadline:
+        if boot_time() > self._deadline:
             self.stop(self._lost())
         elif time.monotonic() > self._ends_at:
             self.stop(JobTimeout(f"job {self.id} has lasted for more than {self._time_limit:g} s; see JOBS in ENODE"))
@@ -200,7 +200,7 @@ def running_job(
     block means that somebody else may have done the same work meanwhile. Not for use inside an atomic block.
     """
     seconds = conf().job_lease if lease is None else lease
-    deadline = lease_clock() + seconds
+    deadline = boot_time() + seconds
     taken = leases.take(kind, name, task_id=task_id, seconds=seconds)
     limit = conf().job_time_limit if time_limit is None else time_limit
     job = RunningJob(taken, deadline=deadline, time_limit=limit)

@@ -1,4 +1,4 @@
-"""The clock that leases are held against."""
+"""The clock that leases are held against, and other times that must go on while the machine is suspended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def lease_clock() -> float:
+def boot_time() -> float:
     """Return seconds since some moment, those included for which the machine was suspended, where the platform can
     tell (Linux). `time.monotonic` stands still meanwhile: by it an owner would believe in leases that others have taken
     over.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from enode_django.equeue.clocks import lease_clock
+from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.messages import Commit, PulledBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import LONG_POLL, Transport
@@ -71,7 +71,7 @@ class QueueConsumer:
         keep_receipts: int = 0,
         start: Start | Callable[[int], int] = Start.FIRST,
         long_poll: float = LONG_POLL,
-        clock: Callable[[], float] = lease_clock,
+        clock: Callable[[], float] = boot_time,
     ) -> None:
         self._transport = transport
         self.group = self._group = group

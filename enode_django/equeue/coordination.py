@@ -16,6 +16,7 @@ from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Claim, Commit, GroupState, Lease, Membership, QueueState, Route, Start
+from enode_django.equeue.receipts import Receipts
 from enode_django.equeue.transports.base import check_new_topic, check_queues
 from enode_django.exceptions import QueueBacklog, QueueError, QueueHeld, UnknownTopic
 
@@ -37,7 +38,7 @@ class QueueClaim:
     epoch: int = 0
     previous: str | None = None
     offset: int | None = None
-    receipts: list[bytes] = field(default_factory=list)
+    receipts: Receipts = field(default_factory=Receipts)
     deaths: dict[int, set[str]] = field(default_factory=dict)
     lease: float = 0.0
 
@@ -48,9 +49,9 @@ class QueueClaim:
     def commit(self, commit: Commit) -> None:
         if commit.offset <= self.committed:
             return
-        self.receipts += (receipt.body for receipt in commit.receipts if receipt.offset >= self.committed)
         if commit.receipts:
-            del self.receipts[: max(0, len(self.receipts) - commit.keep)]
+            self.receipts.add(receipt.body for receipt in commit.receipts if receipt.offset >= self.committed)
+            self.receipts.keep(commit.keep)
         self.move_to(commit.offset)
 
     def move_to(self, offset: int) -> None:
@@ -119,7 +120,16 @@ class Topic:
         return [record for record in self.groups.values() if record.claims and not record.retired]
 
     def lowest_committed(self, queue: int) -> int:
-        return min((r.claims.get(queue, QueueClaim()).committed for r in self.counting()), default=0)
+        return self.needed(queue) or 0
+
+    def needed(self, queue: int) -> int | None:
+        """The lowest offset that a group has not committed; None if trimming waits for no group."""
+        committed = [
+            claim.committed if (claim := record.claims.get(queue)) is not None else 0
+            for record in self.groups.values()
+            if record.claims and not record.retired
+        ]
+        return min(committed) if committed else None
 
     def turned(self, queue: int) -> set[int]:
         """What is hidden from producers when this queue is hidden, or shown again. Raises `QueueError` for the last."""
@@ -318,14 +328,14 @@ class Coordinator:
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
-    def receipts(self, group: str, name: str, queue: int) -> Sequence[bytes]:
+    def receipts(self, group: str, name: str, queue: int, first: int = 0) -> Sequence[bytes]:
         claim = self.topic(name, (queue,)).groups.get(group, GroupRecord()).claims.get(queue)
-        return list(claim.receipts) if claim is not None else []
+        return claim.receipts.since(first) if claim is not None else []
 
     def committed(self, group: str, name: str) -> Mapping[int, int]:
         topic = self.topic(name)
         claims = topic.groups.get(group, GroupRecord()).claims
-        return {queue: claims.get(queue, QueueClaim()).committed for queue in range(topic.queues)}
+        return {queue: claims[queue].committed if queue in claims else 0 for queue in range(topic.queues)}
 
     def set_offset(self, group: str, name: str, queue: int, offset: int, *, bounds: tuple[int, int]) -> None:
         claim = self.topic(name, (queue,)).record(group).claims.setdefault(queue, QueueClaim())
@@ -360,7 +370,8 @@ class Coordinator:
                         claim.offset = min(claim.offset, bounds[topic.name][queue][1])
 
     def plain(self) -> list[Any]:
-        """All of it as lists, dictionaries, numbers, texts and bytes."""
+        """All of it as lists, dictionaries, numbers, texts and bytes, which later changes do not change. Takes little
+        time for however many receipts: they are packed already."""
         return [
             [
                 [
@@ -402,7 +413,7 @@ def _plain(record: GroupRecord) -> list[Any]:
     division = {member: sorted(queues) for member, queues in group.division.items()}
     claims = [
         [
-            *(queue, claim.owner, claim.until, claim.epoch, claim.previous, claim.offset, claim.receipts),
+            *(queue, claim.owner, claim.until, claim.epoch, claim.previous, claim.offset, claim.receipts.plain()),
             *(_plain_deaths(claim), claim.lease),
         ]
         for queue, claim in record.claims.items()
@@ -419,7 +430,8 @@ def _restored(generation: int, sessions: Any, division: Any, claims: Any, retire
     restored = {
         queue: QueueClaim(
             *(owner, until, epoch, previous, offset),
-            *(list(receipts), {at: set(members) for at, members in deaths}),
+            Receipts.restore(receipts),
+            {at: set(members) for at, members in deaths},
             *lease,  # none in what an earlier version has written
         )
         for queue, owner, until, epoch, previous, offset, receipts, deaths, *lease in claims

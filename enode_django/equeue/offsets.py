@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from enode_django.equeue.clocks import lease_clock
+from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.messages import Commit, Receipt
 
 _NO_EXTRA: Mapping[int, int] = MappingProxyType({})
@@ -40,7 +40,7 @@ class OffsetWindow:
         committed: int,
         deadline: float,
         backlog_end: int = 0,
-        clock: Callable[[], float] = lease_clock,
+        clock: Callable[[], float] = boot_time,
     ) -> None:
         self.topic = topic
         self.queue = queue

@@ -19,6 +19,7 @@ from enode_django.exceptions import MalformedRecords, shown
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _CHECK = struct.Struct("<I")
+CHECK_BYTES = _CHECK.size
 _ARRAY_16 = struct.Struct(">xH")
 _ARRAY_32 = struct.Struct(">xI")
 
@@ -60,6 +61,11 @@ def record_count(body: Buffer) -> int:
     if not count:
         raise MalformedRecords(f"a body must begin with its CRC and an array of records, got {shown(bytes(body[:12]))}")
     return count
+
+
+def check_of(crc: int) -> bytes:
+    """What `seal` puts in front of content with this CRC-32."""
+    return _CHECK.pack(crc)
 
 
 def seal(content: bytes) -> bytes:

@@ -125,8 +125,8 @@ def test_only_what_two_checkpoints_count_is_deleted(tmp_path: Path) -> None:
     assert store.delete(EVERYTHING, lambda topic, queue: None) == 0
     store.checkpoint(b"")
     assert store.delete(EVERYTHING, lambda topic, queue: None) == 0
-    assert store.awaits_checkpoint
+    assert not store.deletion.may_detach
     store.checkpoint(b"")
+    assert store.deletion.may_detach
     assert store.delete(EVERYTHING, lambda topic, queue: None) > 0
-    assert not store.awaits_checkpoint
     store.abandon()

@@ -131,7 +131,7 @@ def test_room_is_made_of_what_is_consumed_the_newest_file_included(store: Messag
         store.checkpoint(b"")
         store.make_room(retention, lambda topic, queue: 20)
     assert store.bounds("orders", 0) == (20, 20)
-    assert store.deleted_early > 3
+    assert store.deletion.early > 3
     free.bytes = RESERVE
     store.space.look()
     assert send(store, 0, b"next") == 20

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 import pytest
 
-from enode_django.equeue.clocks import lease_clock
+from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.failing import FailureTopics
 from enode_django.equeue.handling import Handling
@@ -97,7 +97,7 @@ class Machine:
 def test_the_clock_of_leases_counts_the_time_for_which_a_machine_was_suspended() -> None:
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     before = time.clock_gettime(clock)
-    now = lease_clock()
+    now = boot_time()
     assert before <= now <= time.clock_gettime(clock)
 
 

@@ -72,7 +72,7 @@ def everything_but_the_last(topic: str, queue: int) -> int:
 def filled(directory: Path, *, count: int = 40) -> tuple[MessageStore, list[float]]:
     """One message a second in files of four, in two queues by turns."""
     now = [1000.0]
-    store, _ = opened(directory, clock=lambda: now[0])
+    store, _ = opened(directory, clock=lambda: now[0], monotonic=lambda: now[0])
     for number in range(count):
         send(store, number % 2, b"%03d" % number + BODY)
         now[0] += 1

@@ -100,7 +100,7 @@ def test_a_topic_of_any_name_has_its_own_files(tmp_path: Path, topic: str) -> No
 
 def test_a_batch_that_came_within_the_millisecond_of_a_time_is_not_passed_over(tmp_path: Path) -> None:
     now = [1000.0]
-    store, _ = opened(tmp_path, clock=lambda: now[0])
+    store, _ = opened(tmp_path, clock=lambda: now[0], monotonic=lambda: now[0])
     send(store, 0, b"before")
     now[0] = 1000.0128
     send(store, 0, b"after")

@@ -217,6 +217,15 @@ class ChunkLogMachine(RuleBasedStateMachine):
         left = sum((item.end if tear[0] == "cut" else item.whole) <= changed for item in self.items)
         self._lose_from(left)
         self._open()
+        if lost == "indexes":
+            self._make_indexes_anew()
+
+    def _make_indexes_anew(self) -> None:
+        """Until a queue is read, its first offset is known to be no higher than what is told."""
+        for key in QUEUES:
+            parts, first = self._parts(key), self.store.bounds(*key)[0]
+            assert first <= (parts[0].first if parts else self.ends.get(key, 0))
+            self.store.read(*key, first, 1, 1)
 
     def _lose_from(self, left: int) -> None:
         for item in reversed(self.items[left:]):
@@ -269,6 +278,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         deleted = self.store.delete(Retention(max_bytes=max_bytes), lambda topic, queue: consumed[topic, queue])
         assert deleted == expected
         if deleted:
+            self.flushed = self.end  # commits are safe before what they have made superfluous goes
             self.items = [item for item in self.items if item.start >= starts[deleted]]
 
     def _may_delete(self, starts: list[int], max_bytes: int, consumed: dict[Key, int | None]) -> bool:

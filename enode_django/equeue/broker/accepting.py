@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -73,7 +72,7 @@ class Accepting:
         check_route(send.topic, send.route, topic.version)
         self._state.ensure_written()
         firsts = self._store.append(send.topic, send.batches, producer=send.producer, sequence=send.sequence)
-        self._state.sends.add(send.topic, send.producer, send.sequence, firsts, time.time())
+        self._state.sends.add(send.topic, send.producer, send.sequence, firsts, self._store.now())
         self._pulling.wake(send.topic, firsts)
         return firsts
 

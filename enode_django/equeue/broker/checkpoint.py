@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
-from enode_django.equeue.broker.files import replace_file
+from enode_django.equeue.broker.files import replaced_file
+from enode_django.equeue.broker.packing import joined, pieces
 from enode_django.equeue.broker.queues import SavedQueue
-from enode_django.equeue.records import is_whole, seal, unseal
+from enode_django.equeue.records import CHECK_BYTES, check_of, is_whole, unseal
 from enode_django.exceptions import StorageFailed
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
+"""1 had the state in the list. Now it follows behind the list, so that it can be written piece by piece."""
 
 
 class Checkpoint(NamedTuple):
@@ -30,9 +34,22 @@ class Checkpoint(NamedTuple):
     state: bytes
 
 
-def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Blocks until it is safe. The one before stays beside it."""
-    replace_file(path, seal(msgpack.packb([_FORMAT, *checkpoint])), keep=_before(path))
+def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any], state: Iterable[bytes]) -> int:
+    """Block until it is safe; returns the size in bytes. The one before stays beside it.
+
+    For a thread of its own: others run between the pieces.
+    """
+    head = pieces([_FORMAT, position, time, queues], depth=4)
+    check = 0
+    with replaced_file(path, keep=_before(path)) as file:
+        file.write(bytes(CHECK_BYTES))
+        for part in joined(chain(head, state)):
+            check = zlib.crc32(part, check)
+            file.write(part)
+        size = file.tell()
+        file.seek(0)
+        file.write(check_of(check))
+    return size
 
 
 def found_checkpoint(path: Path, log_start: int, *, accept_loss: bool) -> Checkpoint | None:
@@ -73,12 +90,22 @@ def _read(path: Path) -> Checkpoint | None:
         content = path.read_bytes()
         if not is_whole(content):
             raise ValueError("its CRC is wrong")
-        version, *fields = msgpack.unpackb(unseal(content), use_list=False)
-        if version != _FORMAT:
-            raise ValueError(f"it has format {version!r}, not {_FORMAT!r}")
-        return Checkpoint(*fields)
+        return _unpacked(unseal(content))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, msgpack.UnpackException) as error:
         logger.error("checkpoint %s cannot be used: %s", path, error)
         return None
+
+
+def _unpacked(content: bytes) -> Checkpoint:
+    unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=0)
+    unpacker.feed(content)
+    version, *fields = unpacker.unpack()
+    state = content[unpacker.tell() :]
+    if version == 1:
+        return Checkpoint(*fields)
+    if version != _FORMAT:
+        raise ValueError(f"it has format {version!r}, not {_FORMAT!r}")
+    position, time, queues = fields
+    return Checkpoint(position, time, queues, state)

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from enode_django.equeue.broker.checkpoint import Checkpoint, write_checkpoint
+from enode_django.equeue.broker.checkpoint import write_checkpoint
 from enode_django.equeue.broker.files import FULL, translated
 from enode_django.equeue.broker.log import MessageLog
-from enode_django.equeue.broker.queues import SegmentWrite
+from enode_django.equeue.broker.queues import SavedQueue, SegmentWrite
 from enode_django.equeue.broker.space import DiskSpace
 
 
 class PendingCheckpoint(NamedTuple):
-    """What was true at ``checkpoint.position``; holds copies, so that the store may go on meanwhile."""
+    """What was true at ``position``; holds copies, so that the store may go on meanwhile."""
 
     path: Path
-    checkpoint: Checkpoint
+    position: int
+    time: int
+    queues: Sequence[SavedQueue]
+    state: Iterable[bytes]
     writes: Sequence[SegmentWrite]
     log: MessageLog
     space: DiskSpace
 
-    def write(self) -> None:
-        """Block until it is safe. The messages come first, then the indexes, then the file that counts them, so the
-        checkpoint before counts until everything is there. Raises `QueueFull` and `StorageFailed`."""
+    def write(self) -> int:
+        """Block until it is safe; returns the size of the file in bytes.
+
+        The messages come first, then the indexes, then the file that counts them, so the checkpoint before counts until
+        everything is there. Raises `QueueFull` and `StorageFailed`.
+        """
         self.log.flush()
         with translated("a checkpoint"):
             try:
-                self._write()
+                return self._write()
             except OSError as error:
                 if error.errno not in FULL:
                     raise
                 self.space.give_up()
-                self._write()
+                return self._write()
 
-    def _write(self) -> None:
+    def _write(self) -> int:
         for write in self.writes:
             write.write()
-        write_checkpoint(self.path, self.checkpoint)
+        return write_checkpoint(self.path, self.position, self.time, self.queues, self.state)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
 
@@ -53,20 +54,22 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
         rest, offset = rest[written:], offset + written
 
 
-def replace_file(path: Path, content: bytes, *, keep: Path | None = None) -> None:
-    """After a crash at any point, ``path`` holds its old content or the new one. Blocks until the new one is safe.
+@contextmanager
+def replaced_file(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]:
+    """A file to write new content to. After a crash at any point, ``path`` holds its old content or the new one. Blocks
+    at the end until the new one is safe; an exception leaves the old one.
 
     With ``keep``, that file has the old content afterwards; a crash may leave it there alone."""
     aside = path.with_name(path.name + ".new")
     try:
         with open(aside, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         if keep is not None and path.exists():
             os.replace(path, keep)
         os.replace(aside, path)
-    except OSError:
+    except BaseException:
         aside.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)

@@ -10,6 +10,7 @@ from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
+from enode_django.equeue.broker.seeking import Seeking
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Route
@@ -35,6 +36,7 @@ class Handlers:
         self._store = store
         self._state = state
         self._pulling = pulling
+        self._seeking = Seeking(store, pulling.indexes)
         self._accepting = accepting
         self._answering = answering
         self._when_safe = when_safe
@@ -52,7 +54,6 @@ class Handlers:
             "queues",
             "route",
             "end_offsets",
-            "offsets_at",
             "groups",
             "timelines",
             "status",
@@ -69,6 +70,7 @@ class Handlers:
             "pull": self.pull,
             "receive": answering.receive,
             "trim": self.trim,
+            "offsets_at": self.offsets_at,
         }
 
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
@@ -110,8 +112,8 @@ class Handlers:
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         return {queue: end for queue, (_, end) in self._state.bounds(topic).items()}
 
-    def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
-        return {queue: self._store.offset_at(topic, queue, time) for queue in self._state.bounds(topic)}
+    def offsets_at(self, call: Call, topic: str, time: float) -> Later:
+        return self._seeking.offsets_at(call, topic, range(self._state.coordinator.topic(topic).queues), time)
 
     def timelines(self, topic: str) -> Mapping[int, str]:
         return dict.fromkeys(range(self._state.coordinator.topic(topic).queues), self._state.timeline)
@@ -124,8 +126,7 @@ class Handlers:
 
     def receipts_from(self, group: str, topic: str, queue: int, first: int) -> Sequence[bytes]:
         """Return receipts from index ``first`` on, as many as fit one answer; empty after the last one."""
-        kept = self._state.coordinator.receipts(group, topic, queue)
-        return next(portions(kept[first:], len), [])
+        return next(portions(self._state.coordinator.receipts(group, topic, queue, first), len), [])
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
         return self._state.coordinator.committed(group, topic)
@@ -155,7 +156,7 @@ class Handlers:
             "file_reads": store.reads.file,
             "free_bytes": store.space.free,
             "uses_reserve": store.space.uses_reserve,
-            "deleted_early": store.deleted_early,
+            "deleted_early": store.deletion.early,
             "damaged_batches": len(store.damaged),
             "waiting_pulls": len(self._pulling),
             "waiting_inboxes": len(self._answering),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from enum import Enum
+from typing import Any, NamedTuple
 
 SEGMENT_ENTRIES = 8192
 ENTRY_SIZE = 32
-_WORDS = 4
+ENTRY_WORDS = 4
 
 
 class Entry(NamedTuple):
@@ -46,20 +47,42 @@ class Segment:
         self.check = check
         self.words: array[int] | None = None if count else array("Q")
 
+    def fields(self) -> list[int]:
+        """Return what the constructor takes."""
+        return [self.start, self.count, self.last_position, self.last_time, self.check]
+
     def restart(self, words: array[int]) -> None:
         """Take other words than the file has, which is to be written anew."""
-        self.words, self.count, self.saved, self.check = words, len(words) // _WORDS, 0, 0
+        self.words, self.count, self.saved, self.check = words, len(words) // ENTRY_WORDS, 0, 0
 
 
-LoadWords = Callable[[Segment], "array[int]"]
-"""Reads the file of a segment whose words are not in memory; from a damaged one, what is left restarts it."""
+class Effort(Enum):
+    """What may be done for words that are not in memory: nothing, read the index file, or read the messages if
+    that is damaged."""
+
+    MEMORY = 0
+    FILE = 1
+    LOG = 2
+
+
+class NotInMemory(Exception):
+    """More than the `Effort` allows is needed. ``load`` can be run by another thread; then it is tried again."""
+
+    def __init__(self, load: Any) -> None:
+        super().__init__()
+        self.load = load
+
+
+LoadWords = Callable[[Segment, Effort], "array[int]"]
+"""Returns the words of a segment, or raises `NotInMemory`. With `Effort.LOG`, what is left restarts a damaged one."""
 
 
 class QueueIndex:
     """The entries of one queue, ascending by offset, position and time. ``end`` is the offset that comes next.
 
     Only the newest entries and those not saved yet are held in memory; ``load`` brings the others. Every search is a
-    bisection over the segments and one over the entries of a segment.
+    bisection over the segments and one over the entries of a segment; one that finds nothing in memory raises
+    `NotInMemory` if the effort is not allowed.
     """
 
     def __init__(self, load: LoadWords, end: int = 0, segments: list[Segment] | None = None) -> None:
@@ -70,84 +93,100 @@ class QueueIndex:
 
     def add(self, entry: Entry) -> None:
         """``entry.first_offset`` is `end`, or above it where something is lost."""
-        segment = self._open_segment(entry.first_offset)
-        assert segment.words is not None
-        segment.words.extend(entry.words)
+        segment, words = self._open_segment(entry.first_offset)
+        words.extend(entry.words)
         segment.count += 1
         segment.last_position, segment.last_time = entry.position, entry.time
         self.end = entry.end
 
     def first(self, log_start: int) -> int:
-        """The first offset that is left, given where the log starts now; `end` if none is."""
+        """The first offset that is left, given where the log starts now; `end` if none is. While the index file that
+        tells of it is damaged, one that is not above it."""
         if self._first is None:
-            entry = next(self.at_position(log_start), None)
+            place = bisect_left(self.segments, log_start, key=lambda segment: segment.last_position)
+            try:
+                entry = next(self._from(place, 1, log_start, effort=Effort.FILE), None)
+            except NotInMemory:
+                self._first = self.segments[place].start
+                return self._first
             if entry is None:
                 return self.end
             self._first = entry.first_offset
         return self._first
 
-    def at_offset(self, offset: int) -> Iterator[Entry]:
+    def forget_first(self) -> None:
+        """Let `first` look again."""
+        self._first = None
+
+    def at_offset(self, offset: int, effort: Effort = Effort.LOG) -> Iterator[Entry]:
         """Entries in order, beginning with the one that holds ``offset`` or the next one that is left."""
         place = max(bisect_right(self.segments, offset, key=lambda segment: segment.start) - 1, 0)
-        return (entry for entry in self._from(place, 0, offset + 1, -1) if entry.end > offset)
+        return (entry for entry in self._from(place, 0, offset + 1, -1, effort=effort) if entry.end > offset)
 
     def at_position(self, position: int) -> Iterator[Entry]:
         """Entries in order, beginning with the first one at or behind a position in the log."""
         place = bisect_left(self.segments, position, key=lambda segment: segment.last_position)
         return self._from(place, 1, position)
 
-    def at_time(self, time: int) -> Iterator[Entry]:
+    def at_time(self, time: int, effort: Effort = Effort.LOG) -> Iterator[Entry]:
         """Entries in order, beginning with the first one that is not older than ``time``."""
         place = bisect_left(self.segments, time, key=lambda segment: segment.last_time)
-        return self._from(place, 2, time)
+        return self._from(place, 2, time, effort=effort)
 
-    def before_position(self, position: int) -> Entry | None:
-        """The last entry below a position in the log."""
-        place = bisect_left(self.segments, position, key=lambda segment: segment.last_position)
-        for segment in reversed(self.segments[max(place - 1, 0) : place + 1]):
-            words = self._words(segment)
-            number = _bisect(words, 1, position)
-            if number:
-                return _entry(words, number - 1)
-        return None
+    def place_of(self, segment: Segment) -> int:
+        """Return the place of a segment in ``segments``, -1 if it is not there any more."""
+        place = bisect_left(self.segments, segment.start, key=lambda each: each.start)
+        return place if place < len(self.segments) and self.segments[place] is segment else -1
 
-    def drop_below(self, position: int) -> list[Segment]:
-        """Forget segments all of whose batches lie below a position in the log; returns them, for their files."""
-        self._first = None
+    def between(self, start: int, end: int) -> list[Segment]:
+        """Return the segments that tell of what lies between two positions of the log and of the first entry behind."""
+        first = bisect_left(self.segments, start, key=lambda segment: segment.last_position)
+        beyond = bisect_left(self.segments, end, key=lambda segment: segment.last_position)
+        return self.segments[first : beyond + 1]
+
+    def drop_below(self, position: int, first: int | None = None) -> list[Segment]:
+        """Forget segments all of whose batches lie below a position in the log; returns them, for their files.
+        ``first``: the first offset that is left, if that is known."""
+        self._first = first
         keep = bisect_left(self.segments, position, key=lambda segment: segment.last_position)
         dropped, self.segments[:keep] = self.segments[:keep], []
         return dropped
 
-    def release(self) -> None:
-        """Let go of the words of full segments that are saved."""
-        for segment in self.segments[:-1]:
-            if segment.saved == segment.count:
-                segment.words = None
+    def release(self, segment: Segment) -> None:
+        """Let go of the words of a segment that is full and saved."""
+        if segment.saved == segment.count and self.segments and segment is not self.segments[-1]:
+            segment.words = None
 
-    def _open_segment(self, start: int) -> Segment:
-        if not self.segments or self.segments[-1].count >= SEGMENT_ENTRIES:
-            self.segments.append(Segment(start))
-        segment = self.segments[-1]
-        if segment.words is None:
-            segment.words = array("Q", self._load(segment))
-        return segment
+    def _open_segment(self, start: int) -> tuple[Segment, array[int]]:
+        """A new one if the words of the newest are not in memory: nobody waits for a file to add an entry."""
+        newest = self.segments[-1] if self.segments else None
+        if newest is None or newest.count >= SEGMENT_ENTRIES or newest.words is None:
+            newest = Segment(start)
+            self.segments.append(newest)
+        assert newest.words is not None
+        return newest, newest.words
 
-    def _words(self, segment: Segment) -> array[int]:
-        return segment.words if segment.words is not None else self._load(segment)
-
-    def _from(self, place: int, column: int, sought: int, shift: int = 0) -> Iterator[Entry]:
+    def _from(
+        self, place: int, column: int, sought: int, shift: int = 0, *, effort: Effort = Effort.LOG
+    ) -> Iterator[Entry]:
         """The entries from the first one on whose word in ``column`` is not below ``sought``, in the segment at
         ``place`` and behind; with a ``shift`` of -1 from the one before it."""
         for at in range(place, len(self.segments)):
-            words = self._words(self.segments[at])
-            for number in range(max(_bisect(words, column, sought) + shift, 0), len(words) // _WORDS):
-                yield _entry(words, number)
+            segment = self.segments[at]
+            words = segment.words if segment.words is not None else self._load(segment, effort)
+            for number in range(max(_bisect(words, column, sought) + shift, 0), len(words) // ENTRY_WORDS):
+                yield entry_at(words, number)
+
+
+def number_of(words: array[int], position: int) -> int:
+    """Return how many of the entries lie below a position in the log."""
+    return _bisect(words, 1, position)
 
 
 def _bisect(words: array[int], column: int, sought: int) -> int:
-    return bisect_left(range(len(words) // _WORDS), sought, key=lambda at: words[at * _WORDS + column])
+    return bisect_left(range(len(words) // ENTRY_WORDS), sought, key=lambda at: words[at * ENTRY_WORDS + column])
 
 
-def _entry(words: array[int], number: int) -> Entry:
-    first_offset, position, time, sizes = words[number * _WORDS : number * _WORDS + _WORDS]
+def entry_at(words: array[int], number: int) -> Entry:
+    first_offset, position, time, sizes = words[number * ENTRY_WORDS : number * ENTRY_WORDS + ENTRY_WORDS]
     return Entry(first_offset, position, time, sizes >> 32, sizes & 0xFFFFFFFF)

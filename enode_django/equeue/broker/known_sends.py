@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -48,13 +49,14 @@ class KnownSends:
 
     def plain(self) -> list[Any]:
         return [
-            [topic, producer, known.seen, [[sequence, firsts] for sequence, firsts in known.sends.items()]]
+            [topic, producer, known.seen, list(known.sends.items())]
             for (topic, producer), known in self._producers.items()
         ]
 
     @classmethod
-    def restore(cls, plain: Iterable[Any]) -> KnownSends:
+    def restore(cls, plain: Iterable[Any], *, now: float = math.inf) -> KnownSends:
+        """Nobody was heard of later than ``now``, whatever a wrong clock has said then."""
         sends = cls()
         for topic, producer, seen, answers in plain:
-            sends._producers[topic, producer] = _Producer(seen, OrderedDict(answers))
+            sends._producers[topic, producer] = _Producer(min(seen, now), OrderedDict(answers))
         return sends

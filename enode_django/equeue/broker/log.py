@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from enode_django.equeue.broker.chunk import Chunk
@@ -19,8 +19,37 @@ from enode_django.exceptions import StorageFailed
 _FAILED = "what was written before could not be made safe; look after the disk and start the broker again"
 
 
-class MessageLog:
-    """Called by one thread, but for `flush`, which may run in another at any time between opening and closing.
+class LogReader:
+    """Reads what lies in ``chunks``, oldest first. Called by one thread."""
+
+    def __init__(self, chunks: list[Chunk]) -> None:
+        self.chunks = chunks
+        self.end = chunks[-1].end if chunks else 0
+
+    @property
+    def start(self) -> int:
+        """The position of the first byte that is left."""
+        return self.chunks[0].start if self.chunks else self.end
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to ``length`` bytes of one file: fewer at its end, none where there is no file. What the disk cannot read
+        is not as it was written. Blocks on the disk."""
+        chunk = self.chunk_at(position)
+        return chunk.read_anyway(position, length) if chunk is not None else b""
+
+    def chunk_at(self, position: int) -> Chunk | None:
+        place = bisect_right(self.chunks, position, key=lambda chunk: chunk.start) - 1
+        return self.chunks[place] if place >= 0 and position < self.chunks[place].end else None
+
+    def release(self) -> None:
+        """Let go of all files."""
+        for chunk in self.chunks:
+            chunk.release()
+
+
+class MessageLog(LogReader):
+    """Called by one thread, but for `flush`, `remove` and `reader`, which may be called by others at any time between
+    opening and closing.
 
     ``end`` is where the next append goes, ``flushed`` up to where everything is safe on the disk. What is appended at
     once never spans two files; what is larger than a file gets one of its own size.
@@ -31,8 +60,7 @@ class MessageLog:
         self.directory = directory
         for unfinished in directory.glob("*.new"):
             unfinished.unlink()
-        self.chunks = _chunks(directory, memory)
-        self.end = self.chunks[-1].end if self.chunks else 0
+        super().__init__(_chunks(directory, memory))
         self.flushed = 0
         self._chunk_size = chunk_size
         self._memory = memory
@@ -40,11 +68,6 @@ class MessageLog:
         self._failed = False
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
-
-    @property
-    def start(self) -> int:
-        """The position of the first byte that is left."""
-        return self.chunks[0].start if self.chunks else self.end
 
     def append(self, buffers: Sequence[Buffer], length: int, *, is_control: bool = False) -> int:
         """Write without waiting for the disk; returns the position. ``length`` is that of all buffers together.
@@ -62,15 +85,12 @@ class MessageLog:
         position, self.end = self.end, self.end + length
         return position
 
-    def read(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes of one file: fewer at its end, none where there is no file. What the disk cannot read
-        is not as it was written. Blocks on the disk."""
-        chunk = self.chunk_at(position)
-        return chunk.read_anyway(position, length) if chunk is not None else b""
-
-    def chunk_at(self, position: int) -> Chunk | None:
-        place = bisect_right(self.chunks, position, key=lambda chunk: chunk.start) - 1
-        return self.chunks[place] if place >= 0 and position < self.chunks[place].end else None
+    def reader(self, first: int, last: int) -> LogReader:
+        """Return a reader of its own of the files between two positions, for the thread that calls."""
+        with self._lock:
+            found = [chunk for chunk in self.chunks if chunk.end > first and chunk.start <= last]
+        apart = HeldMemory(0, 0)
+        return LogReader([Chunk(chunk.path, chunk.start, chunk.end - chunk.start, apart) for chunk in found])
 
     def flush(self) -> int:
         """Block until what was appended before the call is safe; returns up to where that is. Any thread may call it.
@@ -136,12 +156,18 @@ class MessageLog:
         """Go on at a position behind the end, in a new file: positions that were given once are not given again."""
         self.end = max(self.end, position)
 
-    def delete_first(self) -> None:
-        """Delete the oldest file, which must be safe on the disk (`flushed`) and not the newest. Safe on return."""
+    def detach_first(self) -> Chunk:
+        """Forget the oldest file, which must be safe on the disk (`flushed`) and not the newest; `remove` follows."""
+        with self._lock:
+            chunk = self.chunks.pop(0)
+        chunk.release()
+        return chunk
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Delete files that are detached, in this order. Blocks until that is safe; any thread may call it."""
         with translated("deleting messages"):
-            with self._lock:
-                chunk = self.chunks.pop(0)
-            chunk.delete()
+            for path in paths:
+                path.unlink(missing_ok=True)
             sync_directory(self.directory)
 
     def drop_idle(self) -> None:
@@ -158,11 +184,6 @@ class MessageLog:
             if self.chunks and not self._failed:
                 self.chunks[-1].truncate(self.chunks[-1].end)
         self.flush()
-
-    def release(self) -> None:
-        """Let go of all files."""
-        for chunk in self.chunks:
-            chunk.release()
 
     def roll(self) -> None:
         """Let what follows begin a new file, so that the newest one may be deleted. Raises `QueueFull`."""

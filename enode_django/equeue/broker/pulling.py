@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch
 from enode_django.equeue.broker.calls import LATER, Call, Later
+from enode_django.equeue.broker.index_loader import IndexLoader
 from enode_django.equeue.broker.reading import ColdRead, Loaded
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import EnodeError, QueueError
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 GIVEN_BYTES = 8 * 1024 * 1024
 """Of one answer, as far as whole batches allow."""
 LEAST_BYTES = 64 * 1024
+INDEXES_AT_ONCE = 32
+"""Parts of indexes that one pull brings into memory; queues beyond have their turn with the next one."""
 READERS = 2
 """So many threads of the loop read from the disk at once; the others are left to flushes and checkpoints."""
 
@@ -52,6 +55,7 @@ class Pulling:
         self._waiting: dict[tuple[str, int], set[_Pull]] = {}
         self._readers = asyncio.Semaphore(READERS)
         self._reads: set[asyncio.Task[None]] = set()
+        self.indexes = IndexLoader(store.queues, self.wake)
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Found | Later:
         """Per queue its number and its batches, each as first offset and body. The queues have been checked."""
@@ -89,6 +93,10 @@ class Pulling:
         for pull in self._those():
             pull.call.answer([])
 
+    def close(self) -> None:
+        """Give up indexes that are being made anew."""
+        self.indexes.close()
+
     def __len__(self) -> int:
         """How many pulls wait."""
         return len(self._those())
@@ -118,6 +126,7 @@ class Pulling:
     async def _from_disk(self, pull: _Pull, found: Found, cold: Sequence[ColdRead]) -> None:
         """Answer with what was found and what the disk gives; if all of that is damaged, look again."""
         try:
+            await self.indexes.load([read.segment for read in cold if read.segment is not None])
             async with self._readers:
                 if pull.call.is_over:
                     return
@@ -143,12 +152,16 @@ class Pulling:
         """
         found: Found = []
         cold: list[ColdRead] = []
+        indexes: list[ColdRead] = []
         if not offsets:
             return found, cold
         share = max(GIVEN_BYTES // len(offsets), LEAST_BYTES)
         left = GIVEN_BYTES
         for queue in _from_anywhere(list(offsets)):
             batches = self._store.read_held(topic, queue, offsets[queue], limit, min(share, left))
+            if isinstance(batches, ColdRead) and batches.segment is not None:
+                indexes.append(batches)
+                continue
             size = batches.size if isinstance(batches, ColdRead) else sum(len(batch.body) for batch in batches)
             if not size or ((found or cold) and size > left):
                 continue
@@ -159,7 +172,7 @@ class Pulling:
                 found.append((queue, _given(batches)))
             if left <= 0:
                 break
-        return found, cold
+        return found, cold + indexes[:INDEXES_AT_ONCE]
 
     def _forget(self, pull: _Pull) -> None:
         if pull.timer is not None:

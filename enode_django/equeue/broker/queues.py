@@ -6,44 +6,56 @@ import os
 import zlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from enode_django.equeue.broker.files import make_directory, sync_directory, write_all
-from enode_django.equeue.broker.index import ENTRY_SIZE, Entry, QueueIndex, Segment
+from enode_django.equeue.broker.index import (
+    ENTRY_SIZE,
+    ENTRY_WORDS,
+    SEGMENT_ENTRIES,
+    Effort,
+    NotInMemory,
+    QueueIndex,
+    Segment,
+)
 from enode_django.equeue.broker.retention import QueuePart
+from enode_django.equeue.broker.segments import FindEntries, QueueView, SegmentFile, SegmentLoad
 from enode_django.exceptions import QueueError
 
-_CACHED_SEGMENTS = 32
+_CACHED_SEGMENTS = 128
+_GOES_ON = SEGMENT_ENTRIES // 8
+"""Entries. The newest segment of a queue is read at the start if it has no more: else every start costs memory."""
 _LONGEST_NAME = 200
+_COUNT, _CHECK = 1, 4
 
-SavedQueue: TypeAlias = tuple[str, int, int, list[tuple[int, int, int, int, int]]]
+SavedQueue: TypeAlias = tuple[str, int, int, list[list[int]]]
 """Topic, queue, end, and per segment its start, count, last position, last time and CRC."""
-
-FindEntries: TypeAlias = Callable[[str, int, int, int], Iterable[Entry]]
-"""The entries of a topic's queue from a position to a position in the log (inclusive), from the log itself."""
 
 
 class SegmentWrite(NamedTuple):
-    """Entries that a checkpoint has to bring to a file, and what is true of its segment afterwards."""
+    """Entries that a checkpoint has to bring to a file. ``before`` is the CRC of those that are there. ``fields`` are
+    those of the segment in the checkpoint, whose CRC is right when `write` has been called."""
 
     path: Path
     offset: int
-    data: bytes
+    words: array[int]
+    before: int
     owner: QueueIndex
     segment: Segment
-    saved: int
-    check: int
+    fields: list[int]
 
     def write(self) -> None:
         """Blocks until the entries are safe. What a lost checkpoint has left behind them is taken away."""
+        data = memoryview(self.words).cast("B")
+        self.fields[_CHECK] = zlib.crc32(data, self.before)
         make_directory(self.path.parent)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, self.offset)
-            write_all(descriptor, self.data, self.offset)
+            write_all(descriptor, data, self.offset)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -51,8 +63,8 @@ class SegmentWrite(NamedTuple):
             sync_directory(self.path.parent)
 
     def finish(self) -> None:
-        self.segment.saved, self.segment.check = self.saved, self.check
-        self.owner.release()
+        self.segment.saved, self.segment.check = self.fields[_COUNT], self.fields[_CHECK]
+        self.owner.release(self.segment)
 
 
 class Queues:
@@ -66,6 +78,7 @@ class Queues:
         self._find = find
         self._queues: dict[tuple[str, int], QueueIndex] = {}
         self._cache: OrderedDict[tuple[Segment, int], array[int]] = OrderedDict()
+        self._made: set[Segment] = set()
 
     def get(self, topic: str, queue: int) -> QueueIndex | None:
         return self._queues.get((topic, queue))
@@ -90,36 +103,73 @@ class Queues:
             self._new(topic, queue, left[0] if left else end)
 
     def save(self) -> tuple[list[SegmentWrite], list[SavedQueue]]:
-        """What a checkpoint has to write to files, and what it has to hold. Changes nothing."""
-        writes, saved = [], []
+        """What a checkpoint has to write to files, and what it has to hold once that is written. Changes nothing."""
+        writes: list[SegmentWrite] = []
+        saved: list[SavedQueue] = []
         for (topic, queue), index in self._queues.items():
-            segments = []
-            for segment in index.segments:
-                check = segment.check
+            segments = [segment.fields() for segment in index.segments]
+            for segment, fields in zip(index.segments, segments, strict=True):
                 if segment.saved < segment.count and segment.words is not None:
-                    data = memoryview(segment.words).cast("B")[segment.saved * ENTRY_SIZE :].tobytes()
-                    check = zlib.crc32(data, check)
                     path, offset = self._path(topic, queue, segment), segment.saved * ENTRY_SIZE
-                    writes.append(SegmentWrite(path, offset, data, index, segment, segment.count, check))
-                segments.append((segment.start, segment.count, segment.last_position, segment.last_time, check))
+                    words = segment.words[segment.saved * ENTRY_WORDS :]
+                    writes.append(SegmentWrite(path, offset, words, segment.check, index, segment, fields))
             saved.append((topic, queue, index.end, segments))
         return writes, saved
 
-    def parts_between(self, start: int, end: int) -> list[QueuePart]:
-        """What lies between two positions of the log, for each queue that has anything there."""
-        parts = []
+    def views(self, start: int, end: int) -> list[QueueView]:
+        """What a thread needs to look for what lies between two positions of the log."""
+        views = []
         for (topic, queue), index in self._queues.items():
-            last = index.before_position(end)
-            if last is not None and last.position >= start:
-                parts.append(QueuePart(topic, queue, last.end, last.time / 1000))
-        return parts
+            segments = index.between(start, end)
+            if segments:
+                lasts = [segment.last_position for segment in segments]
+                words = [self._words_or_load(topic, queue, segment) for segment in segments]
+                views.append(QueueView(topic, queue, lasts, words))
+        return views
 
-    def drop_below(self, position: int) -> None:
-        """Delete the files that hold nothing but batches below a position in the log."""
-        for (topic, queue), index in self._queues.items():
-            for segment in index.drop_below(position):
+    def take(self, load: SegmentLoad) -> None:
+        """Use what another thread has read of a segment, unless that is of no use any more."""
+        file, segment = load.file, load.file.segment
+        index = self._queues[file.topic, file.queue]
+        is_same = (segment.saved, segment.check) == (file.saved, file.check) and segment.words is None
+        if load.words is None or not is_same or index.place_of(segment) < 0:
+            return
+        if load.is_anew:
+            segment.restart(load.words)
+            index.forget_first()
+        else:
+            self._keep(segment, load.words)
+
+    def begin_making(self, load: SegmentLoad) -> bool:
+        """Note that a segment is being made anew. Return False if it is already."""
+        if load.file.segment in self._made:
+            return False
+        self._made.add(load.file.segment)
+        return True
+
+    def end_making(self, load: SegmentLoad) -> None:
+        self._made.discard(load.file.segment)
+
+    def is_being_made(self, load: SegmentLoad) -> bool:
+        return load.file.segment in self._made
+
+    def drop_below(self, position: int, parts: Iterable[QueuePart]) -> list[Path]:
+        """Forget what lies below a position in the log; returns the files that hold nothing else. ``parts`` tell of the
+        file of messages that goes, the oldest."""
+        paths = []
+        for part in parts:
+            for segment in self._queues[part.topic, part.queue].drop_below(position, part.following):
                 self._cache.pop((segment, segment.saved), None)
-                self._path(topic, queue, segment).unlink(missing_ok=True)
+                paths.append(self._path(part.topic, part.queue, segment))
+        return paths
+
+    def load_newest(self) -> None:
+        """Bring the newest segments into memory that have room. A queue whose newest one is full, or damaged, goes on
+        in a new one."""
+        for (topic, queue), index in self._queues.items():
+            newest = index.segments[-1] if index.segments else None
+            if newest is not None and newest.words is None and newest.count <= _GOES_ON:
+                newest.words = self._load_of(topic, queue, newest).file.whole_words()
 
     def delete_unknown(self) -> None:
         """Delete files that a crash has left: those of no segment."""
@@ -134,39 +184,40 @@ class Queues:
 
     def _new(self, topic: str, queue: int, end: int = 0, segments: list[Segment] | None = None) -> QueueIndex:
         _directory_name(topic)
-        index = QueueIndex(lambda segment: self._loaded(topic, queue, segment), end, segments)
+        index = QueueIndex(lambda segment, effort: self._loaded(topic, queue, segment, effort), end, segments)
         self._queues[topic, queue] = index
         return index
 
-    def _loaded(self, topic: str, queue: int, segment: Segment) -> array[int]:
+    def _loaded(self, topic: str, queue: int, segment: Segment, effort: Effort) -> array[int]:
         key = (segment, segment.saved)  # what was read is of no use when the file has grown
-        words = self._cache.pop(key, None)
-        if words is None:
-            words = self._read(topic, queue, segment)
-        self._cache[key] = words
+        words = self._cache.get(key)
+        if words is not None:
+            self._cache.move_to_end(key)
+            return words
+        load = self._load_of(topic, queue, segment)
+        if effort is Effort.MEMORY:
+            raise NotInMemory(load)
+        if effort is Effort.FILE and load.read_file() is None:
+            raise NotInMemory(load)
+        words = load.run()
+        self.take(load)
+        return words
+
+    def _keep(self, segment: Segment, words: array[int]) -> None:
+        self._cache[segment, segment.saved] = words
         if len(self._cache) > _CACHED_SEGMENTS:
             self._cache.popitem(last=False)
-        return words
 
-    def _read(self, topic: str, queue: int, segment: Segment) -> array[int]:
-        try:
-            data = self._path(topic, queue, segment).read_bytes()[: segment.saved * ENTRY_SIZE]
-        except OSError:
-            data = b""
-        if len(data) == segment.saved * ENTRY_SIZE and zlib.crc32(data) == segment.check:
-            return array("Q", data)
-        words = array("Q")
-        first = self._position_before(topic, queue, segment)
-        for entry in self._find(topic, queue, first, segment.last_position):
-            if entry.first_offset >= segment.start:
-                words.extend(entry.words)
-        segment.restart(words)
-        return words
+    def _words_or_load(self, topic: str, queue: int, segment: Segment) -> array[int] | SegmentLoad:
+        return segment.words if segment.words is not None else self._load_of(topic, queue, segment)
 
-    def _position_before(self, topic: str, queue: int, segment: Segment) -> int:
-        segments = self._queues[topic, queue].segments
-        place = segments.index(segment)
-        return segments[place - 1].last_position if place else 0
+    def _load_of(self, topic: str, queue: int, segment: Segment) -> SegmentLoad:
+        index = self._queues[topic, queue]
+        place = index.place_of(segment)
+        after = index.segments[place - 1].last_position if place > 0 else 0
+        path = self._path(topic, queue, segment)
+        of_segment = (segment, segment.start, after, segment.last_position, segment.saved, segment.check)
+        return SegmentLoad(SegmentFile(path, topic, queue, *of_segment, self._find))
 
     def _path(self, topic: str, queue: int, segment: Segment) -> Path:
         return self._directory / _directory_name(topic) / str(queue) / f"{segment.start:020}.index"

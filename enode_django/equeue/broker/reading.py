@@ -10,12 +10,13 @@ from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch, batch_length, decode_header
 from enode_django.equeue.broker.files import UNREADABLE
-from enode_django.equeue.broker.index import Entry
+from enode_django.equeue.broker.index import Effort, Entry, NotInMemory
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
 from enode_django.equeue.broker.recovery import entry_of
 from enode_django.equeue.broker.ring import Ring
+from enode_django.equeue.broker.segments import SegmentLoad
 from enode_django.equeue.records import Buffer, is_whole
 from enode_django.exceptions import StorageFailed
 
@@ -58,11 +59,12 @@ class Place(NamedTuple):
 
 
 class ColdRead(NamedTuple):
-    """Batches of one queue that only the disk has."""
+    """Batches of one queue that only the disk has; or the ``segment`` of its index that tells where they are."""
 
     topic: str
     queue: int
     places: Sequence[Place]
+    segment: SegmentLoad | None = None
 
     @property
     def size(self) -> int:
@@ -95,7 +97,7 @@ class BatchReader:
         """
         found: list[StoredBatch] = []
         size = 0
-        for entry in self._entries(topic, queue, offset):
+        for entry in self._entries(topic, queue, offset, Effort.LOG):
             batch = self._held(topic, queue, entry) or self._from_disk(topic, queue, entry)
             if batch is not None:
                 size += entry.length
@@ -111,12 +113,32 @@ class BatchReader:
     ) -> list[StoredBatch] | ColdRead:
         """Return what `read` would, as far as it is in memory; does not block on the message files.
 
-        If not even the first batch is, return what has to be read from the disk, to be given to `finish`.
+        If not even the first batch is, return what has to be read from the disk, to be given to `finish`; or a segment
+        of the index, to be given to the `IndexLoader`. Nothing while that is being made anew.
         """
         found: list[StoredBatch] = []
         cold: list[Place] = []
+        try:
+            self._collect(found, cold, topic, queue, offset, limit, max_bytes)
+        except NotInMemory as missing:
+            if not (found or cold or self._queues.is_being_made(missing.load)):
+                return ColdRead(topic, queue, (), missing.load)
+        return ColdRead(topic, queue, cold) if cold else found
+
+    def _collect(
+        self,
+        found: list[StoredBatch],
+        cold: list[Place],
+        topic: str,
+        queue: int,
+        offset: int,
+        limit: int,
+        max_bytes: int,
+    ) -> None:
+        """Add batches that are in memory, or the places of those that are not. Raises `NotInMemory` where the index is
+        not."""
         size = 0
-        for entry in self._entries(topic, queue, offset):
+        for entry in self._entries(topic, queue, offset, Effort.MEMORY):
             if (found or cold) and size + entry.length > max_bytes:
                 break
             batch = None if cold else self._held(topic, queue, entry)
@@ -131,7 +153,6 @@ class BatchReader:
             size += entry.length
             if entry.end - offset >= limit or size >= max_bytes:
                 break
-        return ColdRead(topic, queue, cold) if cold else found
 
     def finish(self, read: ColdRead, loaded: Sequence[Loaded]) -> list[StoredBatch]:
         """Return the batches that were read, without the damaged ones and those deleted meanwhile; maybe none is left.
@@ -152,11 +173,11 @@ class BatchReader:
         self.damaged[position] = Damage(file, position - start, position, reason)
         logger.error("damaged batch in %s at byte %d: %s; it is passed over", file, position - start, reason)
 
-    def _entries(self, topic: str, queue: int, offset: int) -> Iterator[Entry]:
+    def _entries(self, topic: str, queue: int, offset: int, effort: Effort) -> Iterator[Entry]:
         index = self._queues.get(topic, queue)
         if index is None or offset >= index.end:
             return
-        for entry in index.at_offset(max(offset, index.first(self._log.start))):
+        for entry in index.at_offset(max(offset, index.first(self._log.start)), effort):
             if self._shows_safe and entry.position >= self._log.flushed:
                 return
             yield entry

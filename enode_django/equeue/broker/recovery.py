@@ -109,13 +109,20 @@ def entry_of(header: Header) -> Entry:
     return Entry(header.first_offset, header.position, header.time, header.messages, header.body_length)
 
 
-def find_entries(log: MessageLog, topic: str, queue: int, first: int, last: int) -> Iterator[Entry]:
-    """The entries of one queue between two positions of the log (both included), read from the log itself."""
-    for item in scan(log, max(first, log.start)):
-        if item.position > last:
-            return
-        if isinstance(item, Found) and (item.header.topic, item.header.queue) == (topic, queue):
-            yield entry_of(item.header)
+def find_entries(
+    log: MessageLog, topic: str, queue: int, first: int, last: int, is_over: Callable[[], bool]
+) -> Iterator[Entry]:
+    """The entries of one queue between two positions of the log (both included), read from the log itself. Blocks on
+    the disk; any thread may ask for them. Ends early when ``is_over`` says so."""
+    reader = log.reader(first, last)
+    try:
+        for item in scan(reader, max(first, reader.start)):
+            if item.position > last or is_over():
+                return
+            if isinstance(item, Found) and (item.header.topic, item.header.queue) == (topic, queue):
+                yield entry_of(item.header)
+    finally:
+        reader.release()
 
 
 def _answer(headers: list[Header]) -> Sent:

@@ -17,12 +17,13 @@ Consumed: TypeAlias = Callable[[str, int], int | None]
 
 class QueuePart(NamedTuple):
     """What a file holds of one queue: the offset of the message behind it, and when its newest batch was taken
-    (seconds since 1970)."""
+    (seconds since 1970). ``following``: the offset of the first message behind the file, None if there was none."""
 
     topic: str
     queue: int
     beyond: int
     newest: float
+    following: int | None = None
 
 
 class Notices:

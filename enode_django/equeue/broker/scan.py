@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from enode_django.equeue.broker.batches import ALIGNMENT, MAGIC, MAX_HEADER, Header, decode_header
 from enode_django.equeue.broker.chunk import UNREADABLE_PAGE, Chunk
 from enode_django.equeue.broker.files import UNREADABLE
-from enode_django.equeue.broker.log import MessageLog
+from enode_django.equeue.broker.log import LogReader
 from enode_django.equeue.records import is_whole
 
 _PAGE = 4096
@@ -39,11 +39,11 @@ class Damaged(NamedTuple):
 Scanned: TypeAlias = Found | Damaged
 
 
-def header_at(log: MessageLog, position: int) -> Header | None:
+def header_at(log: LogReader, position: int) -> Header | None:
     return decode_header(log.read(position, MAX_HEADER), position)
 
 
-def scan(log: MessageLog, position: int) -> Iterator[Scanned]:
+def scan(log: LogReader, position: int) -> Iterator[Scanned]:
     """What follows from ``position`` on, each beginning where the one before ends.
 
     It stops at the torn end: where no whole header follows, or where a crash of the machine has left a hole. That is
@@ -65,13 +65,13 @@ def scan(log: MessageLog, position: int) -> Iterator[Scanned]:
         position = following.position
 
 
-def _reaches(log: MessageLog, header: Header) -> bool:
+def _reaches(log: LogReader, header: Header) -> bool:
     """Whether the file goes on to the batch's end, of which up to seven bytes are no part of its body."""
     chunk = log.chunk_at(header.position)
     return chunk is not None and header.end <= chunk.end
 
 
-def _next_header(log: MessageLog, position: int) -> Header | None:
+def _next_header(log: LogReader, position: int) -> Header | None:
     """The first whole header at or behind ``position``."""
     for chunk in log.chunks:
         if chunk.end > position:
@@ -96,11 +96,11 @@ def _header_between(chunk: Chunk, first: int, last: int) -> Header | None:
     return None
 
 
-def _is_torn(log: MessageLog, first: int, last: int) -> bool:
+def _is_torn(log: LogReader, first: int, last: int) -> bool:
     return _has_hole(log, first, last) and not _is_unreadable(log, first, last)
 
 
-def _is_unreadable(log: MessageLog, first: int, last: int) -> bool:
+def _is_unreadable(log: LogReader, first: int, last: int) -> bool:
     """Return True if the disk cannot read all that a file should have between the two positions, or could not when it
     was written anew."""
     chunk = log.chunk_at(first)
@@ -117,7 +117,7 @@ def _is_unreadable(log: MessageLog, first: int, last: int) -> bool:
     return False
 
 
-def _has_hole(log: MessageLog, first: int, last: int) -> bool:
+def _has_hole(log: LogReader, first: int, last: int) -> bool:
     """Return True if a page that ends between the two positions ends with zeros, or is missing. The last page of a file
     ends where the file does."""
     chunk = log.chunk_at(first)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import resource
 import signal
 import time
@@ -14,15 +13,17 @@ from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.checkpoints import Checkpoints
+from enode_django.equeue.broker.deleting import Deleter
 from enode_django.equeue.broker.flushing import Action, Flusher
 from enode_django.equeue.broker.handlers import Handlers
+from enode_django.equeue.broker.interpreter import favour_loop
 from enode_django.equeue.broker.options import EVERY_WRITE, BrokerOptions, location_of, parse_location
 from enode_django.equeue.broker.pulling import Pulling
-from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
-from enode_django.exceptions import ConfigurationError, QueueError, QueueFull
+from enode_django.exceptions import ConfigurationError, QueueFull
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,12 @@ def run(
     `StorageFailed` for a disk that cannot.
     """
     _allow_many_files()
-    return asyncio.run(Broker(options, on_turn=on_turn, on_stop=on_stop).serve(on_ready))
+
+    def ready(location: str) -> None:
+        favour_loop()
+        on_ready(location)
+
+    return asyncio.run(Broker(options, on_turn=on_turn, on_stop=on_stop).serve(ready))
 
 
 class Broker:
@@ -71,10 +77,6 @@ class Broker:
         self._sessions: set[Session] = set()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
-        self._deleting: asyncio.Task[None] | None = None
-        self._writing: asyncio.Future[None] | None = None
-        self._checkpointed = time.monotonic()
-        self._deleted = -math.inf
         self._is_short = False
 
     async def serve(self, on_ready: Callable[[str], object]) -> int:
@@ -99,6 +101,16 @@ class Broker:
     def _build(self) -> None:
         options = self._options
         self._flusher = Flusher(self._store, on_flushed=self._flushed, on_failure=self._fail)
+        self._checkpoints = Checkpoints(
+            self._store, self._state, interval=options.checkpoint_interval, size=options.checkpoint_bytes
+        )
+        self._deleter = Deleter(
+            self._store.deletion,
+            options.retention,
+            self._state.consumed,
+            checkpoint=self._checkpoints.write,
+            space=self._store.space,
+        )
         self._pulling = Pulling(self._store)
         self._accepting = Accepting(
             self._store,
@@ -116,7 +128,7 @@ class Broker:
             self._accepting,
             self._answering,
             when_safe=self._when_safe if options.flush == EVERY_WRITE else None,
-            trim=self._trim,
+            trim=self._deleter.trim,
         )
 
     async def _listen(self) -> asyncio.Server:
@@ -156,24 +168,6 @@ class Broker:
         self._failure = error
         self._stopping.set()
 
-    async def _checkpoint(self, *, again: bool = False) -> None:
-        """When it is cancelled, since the broker stops, one is still being written, and no other may be beside it."""
-        pending = self._state.begin_checkpoint(again=again)
-        self._checkpointed = time.monotonic()
-        if pending is None:
-            return
-        written = False
-        try:
-            self._writing = asyncio.get_running_loop().run_in_executor(None, pending.write)
-            await asyncio.shield(self._writing)
-            written = True
-        except QueueError as error:
-            logger.error("no checkpoint could be written: %s", error)
-        except Exception:
-            self._state.finish_checkpoint(False)
-            raise
-        self._state.finish_checkpoint(written)
-
     # -- chores ---------------------------------------------------------------------------------------------------
 
     def _chores(self) -> list[tuple[float, Callable[[], Coroutine[Any, Any, None]]]]:
@@ -208,27 +202,10 @@ class Broker:
         self._answering.forget()
         self._state.forget_producers()
         self._store.drop_idle()
-        due = time.monotonic() - self._checkpointed >= self._options.checkpoint_interval
-        if due or self._store.since_checkpoint >= self._options.checkpoint_bytes:
-            await self._checkpoint()
+        self._checkpoints.begin_if_due()
 
     async def _delete(self) -> None:
-        """Delete what is due."""
-        if self._options.retention == Retention() or self._store.size <= self._options.chunk_size:
-            return
-        self._deleted = time.monotonic()
-        deleted = await self._delete_by(lambda: self._store.delete(self._options.retention, self._state.consumed))
-        if deleted:
-            logger.info("deleted %d files of messages", deleted)
-
-    async def _delete_by(self, delete: Callable[[], int]) -> int:
-        """Delete files; returns how many. Only what lies before the last two checkpoints may go."""
-        await self._checkpoint()
-        deleted = delete()
-        if self._store.awaits_checkpoint:
-            await self._checkpoint(again=True)
-            deleted += delete()
-        return deleted
+        await self._deleter.delete()
 
     async def _mind_space(self) -> None:
         """While room on the disk is short, delete what is consumed before its time."""
@@ -243,20 +220,8 @@ class Broker:
                 )
             else:
                 logger.warning("there is room on the broker's disk again")
-        if is_short and self._options.retention != Retention():
-            retention, consumed = self._options.retention, self._state.consumed
-            deleted = await self._delete_by(lambda: self._store.make_room(retention, consumed))
-            if deleted:
-                logger.error("deleted %d files of consumed messages before their time to make room", deleted)
-
-    def _trim(self, done: Callable[[], None]) -> None:
-        """For clients, who may ask often: what a moment ago could not be deleted cannot be now."""
-        if time.monotonic() - self._deleted < _TICK:
-            done()
-            return
-        if self._deleting is None or self._deleting.done():
-            self._deleting = asyncio.create_task(self._delete())
-        self._deleting.add_done_callback(lambda _: done())
+        if is_short:
+            await self._deleter.make_room()
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -288,9 +253,9 @@ class Broker:
 
     async def _wait_for_disk(self) -> None:
         """Until no other thread writes a checkpoint: it is older than the last one, and must not come after it."""
-        for work in (self._deleting, self._writing):
-            if work is not None:
-                await asyncio.wait([work])
+        self._pulling.close()
+        await self._deleter.stop()
+        await self._checkpoints.finish()
 
     async def _drain(self) -> None:
         """Answer what is under way. Nothing new is begun: a client that goes on sending finds the connection closed."""

@@ -21,6 +21,7 @@ import msgpack
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.known_sends import KnownSends
+from enode_django.equeue.broker.packing import Packed
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
@@ -34,7 +35,11 @@ logger = logging.getLogger(__name__)
 
 _DEAD_LETTERS = dead_letter_topic("")
 
-_FORMAT, _OLDEST_FORMAT = 3, 2
+_FORMAT = 3
+_READ = (2, 3)
+"""Formats of checkpoints that can be read: 2 had receipts one by one and no timeline, 3 has them in blocks."""
+_TO_CLAIMS = 6
+"""So deep in what the coordinator knows lie the claims of queues, with their receipts."""
 MOST_TOPIC = 200
 """Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
@@ -206,10 +211,10 @@ class BrokerState:
         """The lowest offset that a group still needs; None for a topic that nobody consumes, and for dead letters of
         which some are not settled: who settles one does not keep the others."""
         known = self.coordinator.topics.get(topic)
-        if known is None or not known.counting():
-            return None
-        needed, (_, end) = known.lowest_committed(queue), self._store.bounds(topic, queue)
-        return None if topic.startswith(_DEAD_LETTERS) and needed < end else needed
+        needed = known.needed(queue) if known is not None else None
+        if needed is None or not topic.startswith(_DEAD_LETTERS):
+            return needed
+        return needed if needed >= self._store.bounds(topic, queue)[1] else None
 
     # -- records and checkpoints ----------------------------------------------------------------------------------
 
@@ -243,10 +248,15 @@ class BrokerState:
 
     def plain(self, *, is_last: bool = False) -> bytes:
         """``is_last``: nothing will be written behind it before the next start."""
+        return b"".join(self._packed(is_last))
+
+    def _packed(self, is_last: bool = False) -> Packed:
+        """All that is known now. It is taken down at once, and packed by whoever asks for the pieces."""
+        known, sends = self.coordinator.plain(), self.sends.plain()
         may_lose = not (is_last or self._store.shows_safe)
-        known = [_FORMAT, self.run, self.coordinator.plain(), self.sends.plain(), self.timeline, may_lose]
-        state: bytes = msgpack.packb(known)
-        return state
+        return Packed(
+            *((_FORMAT, 0), (self.run, 0), (known, _TO_CLAIMS), (sends, 1)), *((self.timeline, 0), (may_lose, 0))
+        )
 
     def checkpoint(self) -> None:
         """Blocks until it is safe on the disk."""
@@ -258,7 +268,7 @@ class BrokerState:
         it shall be written ``again``."""
         if self._pending is not None or not (again or self._behind or self._store.since_checkpoint):
             return None
-        self._pending = self._store.begin_checkpoint(self.plain())
+        self._pending = self._store.begin_checkpoint(self._packed())
         return self._pending
 
     def finish_checkpoint(self, written: bool) -> None:
@@ -268,14 +278,14 @@ class BrokerState:
             self._behind = False
 
     def forget_producers(self) -> None:
-        self.sends.forget(time.time())
+        self.sends.forget(self._store.now())
 
     def _restore(self, state: bytes) -> None:
         version, self.run, coordinator, sends, *timeline = msgpack.unpackb(state, strict_map_key=False)
-        if not _OLDEST_FORMAT <= version <= _FORMAT:
+        if version not in _READ:
             raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
         self.coordinator = Coordinator.restore(coordinator, self._allocate)
-        self.sends = KnownSends.restore(sends)
+        self.sends = KnownSends.restore(sends, now=self._store.now())
         self.timeline, self._may_have_lost = timeline or ("", True)  # none in what an earlier version has written
 
     def _replay(self, record: bytes, position: int) -> None:
@@ -310,7 +320,7 @@ class BrokerState:
         record.group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
 
     def _remember(self, sent: Sent) -> None:
-        self.sends.add(sent.topic, sent.producer, sent.sequence, sent.offsets, sent.time)
+        self.sends.add(sent.topic, sent.producer, sent.sequence, sent.offsets, min(sent.time, self._store.now()))
 
 
 def commit_of(values: Any) -> Commit:

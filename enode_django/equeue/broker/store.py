@@ -12,26 +12,33 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from enode_django.equeue.broker.batches import ALIGNMENT, NO_PRODUCER, NewBatch, StoredBatch
 from enode_django.equeue.broker.checkpoint import Checkpoint, found_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock
+from enode_django.equeue.broker.deletion import Deletion
 from enode_django.equeue.broker.files import DirectoryLock, make_directory, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
+from enode_django.equeue.broker.index import Effort
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
 from enode_django.equeue.broker.reading import BatchReader, ColdRead, Damage, Loaded
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
-from enode_django.equeue.broker.retention import Consumed, Notices, Retention
+from enode_django.equeue.broker.retention import Consumed, Retention
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.broker.space import DiskSpace, urgent
+from enode_django.equeue.clocks import boot_time
+
+logger = logging.getLogger(__name__)
 
 
 class Opened(NamedTuple):
@@ -70,13 +77,14 @@ class MessageStore:
         preload: int = 3,
         shows_safe: bool = False,
         clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = boot_time,
         reserve: int = 0,
         low_space: int = 0,
         accept_loss: bool = False,
     ) -> None:
-        """``clock`` gives the time of batches. Watermarks in bytes; None: a share of the machine's memory.
-        ``shows_safe``: `read` gives what is safe on the disk only. ``reserve`` and ``low_space`` see `DiskSpace`.
+        """``clock`` gives the time of batches, as far as ``monotonic`` lets it be believed (`SteadyClock`). Watermarks
+        in bytes; None: a share of the machine's memory. ``shows_safe``: `read` gives what is safe on the disk only.
+        ``reserve`` and ``low_space`` see `DiskSpace`.
         ``accept_loss``: open also if what was known is lost.
 
         Raises `DirectoryInUse`.
@@ -92,19 +100,17 @@ class MessageStore:
         self._memory = HeldMemory(low_watermark, high_watermark, monotonic=monotonic)
         self.space = DiskSpace(directory, reserve=reserve, low=low_space)
         self._log = MessageLog(directory / "messages", chunk_size, self._memory, self.space)
-        self._queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
+        self.queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
         self._ring = Ring(ring_batches, ring_bytes)
-        self._reader = BatchReader(self._log, self._queues, self._ring, shows_safe=shows_safe)
+        self._reader = BatchReader(self._log, self.queues, self._ring, shows_safe=shows_safe)
         self._preload = preload
-        self._clock = clock
-        self._notices = Notices()
+        self.now = SteadyClock(clock, monotonic)
+        self.deletion = Deletion(self._log, self.queues, self.now)
+        """The steps of `delete`, for who has other things to do between them."""
         self._time = 0
         self._accept_loss = accept_loss
         self._checkpointed = 0
-        self._kept = 0
         self._is_first = True
-        self.deleted_early = 0
-        """Files of consumed messages that were deleted before their time, for want of room, since opening."""
 
     def open(
         self,
@@ -126,16 +132,16 @@ class MessageStore:
         self.has_lost = self._log.end < checkpoint.position
         rebuilt = known is None or self.has_lost
         if rebuilt:
-            self._queues.load_ends(checkpoint.queues, self._log.start)
+            self.queues.load_ends(checkpoint.queues, self._log.start)
         else:
-            self._queues.load(checkpoint.queues, self._log.start)
-        self._queues.delete_unknown()
+            self.queues.load(checkpoint.queues, self._log.start)
+        self.queues.delete_unknown()
         if known is not None:
             restore(known.state)
         start = self._log.start if rebuilt else checkpoint.position
         recovered = Recovery(
             self._log,
-            self._queues,
+            self.queues,
             replay=replay,
             replay_from=checkpoint.position,
             sent=sent,
@@ -145,7 +151,8 @@ class MessageStore:
         self._log.cut(recovered.end)
         renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.damaged)
         self._log.skip_to(checkpoint.position)
-        self._time = max(checkpoint.time, recovered.time)
+        self.queues.load_newest()
+        self._time = self._believed(max(checkpoint.time, recovered.time), self.now())
         self._checkpointed, self._is_first = checkpoint.position, known is None
         if known is not None and rebuilt:
             # The disk lost what that checkpoint counts. It must not be believed again once something new stands there.
@@ -208,14 +215,14 @@ class MessageStore:
         `MalformedRecords` for a body that is not whole, `QueueFull` for want of room, `StorageFailed`.
         """
         layout = lay_out(
-            topic, batches, lambda queue: self._queues.of(topic, queue).end, self._stamp(), producer, sequence
+            topic, batches, lambda queue: self.queues.of(topic, queue).end, self._stamp(), producer, sequence
         )
         if not batches:
             return {}
         self._log.append(layout.buffers(), layout.length)
         firsts: dict[int, int] = {}
         for header, body in zip(layout.headers, layout.bodies, strict=True):
-            self._queues.of(topic, header.queue).add(entry_of(header))
+            self.queues.of(topic, header.queue).add(entry_of(header))
             firsts.setdefault(header.queue, header.first_offset)
             kept = body if isinstance(body, bytes) else bytes(body)
             self._ring.add(header.position, StoredBatch(header.first_offset, header.messages, header.time / 1000, kept))
@@ -244,16 +251,17 @@ class MessageStore:
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """The first offset that is left and the one that the next message will get; equal if nothing is left."""
-        index = self._queues.get(topic, queue)
+        index = self.queues.get(topic, queue)
         return (index.first(self._log.start), index.end) if index is not None else (0, 0)
 
-    def offset_at(self, topic: str, queue: int, at: float) -> int:
+    def offset_at(self, topic: str, queue: int, at: float, effort: Effort = Effort.LOG) -> int:
         """The first offset of the first batch that was taken at a time (seconds since 1970) or later, else the end. A
-        batch has its time in whole milliseconds, so what was taken in the same one counts, too."""
-        index = self._queues.get(topic, queue)
+        batch has its time in whole milliseconds, so what was taken in the same one counts, too. Raises
+        `NotInMemory` if the effort is not allowed."""
+        index = self.queues.get(topic, queue)
         if index is None:
             return 0
-        entry = next(index.at_time(int(at * 1000 // 1)), None)
+        entry = next(index.at_time(int(at * 1000 // 1), effort), None)
         return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
 
     def flush(self) -> int:
@@ -261,22 +269,23 @@ class MessageStore:
         also several at once. Raises `StorageFailed`; the store takes nothing more then."""
         return self._log.flush()
 
-    def begin_checkpoint(self, state: bytes) -> PendingCheckpoint:
-        """Take down what is true now, without waiting: ``state`` is what the caller knows at `position`.
+    def begin_checkpoint(self, state: bytes | Iterable[bytes]) -> PendingCheckpoint:
+        """Take down what is true now, without waiting: ``state`` is what the caller knows at `position`, as bytes or in
+        pieces, which the thread that writes asks for, a second time if the disk is full.
 
         To be written by any thread, then handed to `finish_checkpoint` here; one at a time.
         """
-        writes, queues = self._queues.save()
-        checkpoint = Checkpoint(self._log.end, self._time, queues, state)
-        return PendingCheckpoint(self.directory / "checkpoint", checkpoint, writes, self._log, self.space)
+        writes, queues = self.queues.save()
+        parts = (state,) if isinstance(state, bytes) else state
+        path = self.directory / "checkpoint"
+        return PendingCheckpoint(path, self._log.end, self._time, queues, parts, writes, self._log, self.space)
 
     def finish_checkpoint(self, pending: PendingCheckpoint) -> None:
         """Take note that it was written; without that call nothing breaks, more is read and written again."""
         for write in pending.writes:
             write.finish()
-        position = pending.checkpoint.position
-        self._kept = position if self._is_first else self._checkpointed
-        self._checkpointed, self._is_first = position, False
+        self.deletion.counted = pending.position if self._is_first else self._checkpointed
+        self._checkpointed, self._is_first = pending.position, False
 
     def checkpoint(self, state: bytes) -> None:
         """All three steps at once; blocks on the disk. Raises `QueueFull`; the checkpoint before counts then."""
@@ -287,20 +296,10 @@ class MessageStore:
     def delete(self, retention: Retention, consumed: Consumed) -> int:
         """Delete files from the oldest on while they are due and may be; returns how many. Blocks on the disk, shortly.
 
-        The newest file always stays, and so does what the checkpoint before the newest one does not count (see
-        `awaits_checkpoint`). What is left of queues begins later then (`bounds`).
+        The newest file always stays, and so does what the checkpoint before the newest one does not count. What is
+        left of queues begins later then (`bounds`).
         """
-        deleted = 0
-        while self._may_delete(retention, consumed):
-            self._log.delete_first()
-            self._queues.drop_below(self._log.start)
-            deleted += 1
-        return deleted
-
-    @property
-    def awaits_checkpoint(self) -> bool:
-        """Whether it takes another checkpoint until the oldest file may be deleted."""
-        return len(self._log.chunks) > 1 and self._kept < self._log.chunks[0].end <= self._checkpointed
+        return self.deletion.run(retention, consumed)
 
     def make_room(self, retention: Retention, consumed: Consumed) -> int:
         """Delete what every group has consumed, though it is not due yet; returns how many files. Blocks as `delete`.
@@ -308,12 +307,10 @@ class MessageStore:
         Where the newest file has nothing else either, and sends are refused, it may go the next time. Raises
         `QueueFull`.
         """
-        everything = self._queues.parts_between(self._log.start, self._log.end)
-        is_needed = urgent(retention).spares(everything, consumed, self._notices, now=self._clock())
-        if (self.space.uses_reserve or self.space.is_full) and not is_needed:
-            self._log.roll()
+        if self.space.uses_reserve or self.space.is_full:
+            self.deletion.roll(urgent(retention), consumed)
         deleted = self.delete(urgent(retention), consumed)
-        self.deleted_early += deleted
+        self.deletion.early += deleted
         return deleted
 
     def drop_idle(self) -> None:
@@ -337,18 +334,19 @@ class MessageStore:
         self._lock.release()
 
     def _stamp(self) -> Stamp:
-        self._time = max(self._time, int(self._clock() * 1000))
+        now = self.now()
+        self._time = max(self._believed(self._time, now), int(now * 1000))
         return Stamp(self._log.end, self._log.flushed, self._time)
 
-    def _may_delete(self, retention: Retention, consumed: Consumed) -> bool:
-        oldest = self._log.chunks[0] if len(self._log.chunks) > 1 else None
-        if oldest is None or oldest.end > min(self._kept, self._log.flushed):
-            return False
-        parts = self._queues.parts_between(oldest.start, oldest.end)
-        newest = max((part.newest for part in parts), default=oldest.path.stat().st_mtime)
-        messages = sum(index.end - index.first(self._log.start) for _, index in self._queues.items())
-        now = self._clock()
-        spared = retention.spares(
-            parts, consumed, self._notices, now=now
-        )  # first: it may give notice of what is not due
-        return not spared and retention.is_due(age=now - newest, size=self.size, messages=messages)
+    def _believed(self, newest: int, now: float) -> int:
+        """Return the time of the newest batch in milliseconds, or 0 if it is from a clock that was wrong."""
+        ahead = newest / 1000 - now
+        if ahead <= FAR_AHEAD:
+            return newest
+        self.deletion.wrong_times_seen = now
+        logger.error(
+            "the newest messages are %.1f hours in the future: the machine's clock was wrong then, or is wrong now. "
+            "That time is not believed, new messages get the clock's",
+            ahead / 3600,
+        )
+        return 0

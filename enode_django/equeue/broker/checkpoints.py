@@ -1,0 +1,90 @@
+"""When checkpoints are written while the broker serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from enode_django.equeue.broker.state import BrokerState
+from enode_django.equeue.broker.store import MessageStore
+from enode_django.exceptions import QueueError
+
+logger = logging.getLogger(__name__)
+
+LEAST_REST = 9.0
+"""So many times as long as the last checkpoint took to write, the next one waits."""
+
+
+class Checkpoints:
+    """Lives in the event loop. One is written at a time, by a thread; whoever asks meanwhile shares it.
+
+    One is due ``interval`` seconds after the last one, or ``size`` bytes of the log behind it. Where a checkpoint holds
+    much, it takes long to write, and the log has to grow by as much as it holds: so there are fewer then.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        state: BrokerState,
+        *,
+        interval: float,
+        size: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._interval = interval
+        self._size = size
+        self._clock = clock
+        self._begun = clock()
+        self._took = 0.0
+        self._held = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    @property
+    def is_due(self) -> bool:
+        if self._clock() - self._begun >= max(self._interval, (1 + LEAST_REST) * self._took):
+            return True
+        return self._store.since_checkpoint >= max(self._size, self._held)
+
+    def begin_if_due(self) -> None:
+        if self._writing is None and self.is_due:
+            self._begin()
+
+    async def write(self) -> None:
+        """Return when one is written that begins now, though nothing is new, or that has begun. That none could be
+        written is logged."""
+        await asyncio.wait([self._writing or self._begin(again=True)])
+
+    async def finish(self) -> None:
+        """Return when none is being written."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    def _begin(self, *, again: bool = False) -> asyncio.Task[None]:
+        self._writing = asyncio.create_task(self._write(again))
+        self._writing.add_done_callback(self._end)
+        return self._writing
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._writing = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("a checkpoint failed; it is tried again", exc_info=error)
+
+    async def _write(self, again: bool) -> None:
+        self._begun = self._clock()
+        pending = self._state.begin_checkpoint(again=again)
+        if pending is None:
+            return
+        written = False
+        try:
+            self._held = await asyncio.get_running_loop().run_in_executor(None, pending.write)
+            written = True
+        except QueueError as error:
+            logger.error("no checkpoint could be written: %s", error)
+        finally:
+            self._took = self._clock() - self._begun
+            self._state.finish_checkpoint(written)

@@ -1,0 +1,155 @@
+"""Deletion while the broker serves: by a timer, and when clients ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from enode_django.equeue.broker.deletion import Deletion, Detached, Survey
+from enode_django.equeue.broker.retention import Consumed, Retention
+from enode_django.equeue.broker.space import DiskSpace, urgent
+
+logger = logging.getLogger(__name__)
+
+LEAST_PAUSE = 1.0
+"""Seconds. What a moment ago could not be deleted cannot be now."""
+CHECKPOINTS = 2
+"""So many at most are written for one deletion."""
+REMOVED_AT_ONCE = 8
+"""Files, with one sync of their directory."""
+
+
+class Deleter:
+    """Lives in the event loop, which does no more than detach one file at a time; threads wait for the disk.
+
+    Only what both checkpoints count may go, the newest and the one before it. If the oldest file is due and they do
+    not, ``checkpoint`` is asked for them.
+    """
+
+    def __init__(
+        self,
+        deletion: Deletion,
+        retention: Retention,
+        consumed: Consumed,
+        *,
+        checkpoint: Callable[[], Coroutine[Any, Any, None]],
+        space: DiskSpace,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._deletion = deletion
+        self._retention = retention
+        self._consumed = consumed
+        self._checkpoint = checkpoint
+        self._space = space
+        self._one_at_a_time = asyncio.Lock()
+        self._clock = clock
+        self._ended: float | None = None
+        self._deleting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stops = False
+        self._surveying: Survey | None = None
+
+    async def delete(self) -> None:
+        """Return when what is due is deleted. Who calls meanwhile shares it."""
+        await asyncio.wait([self._begin()])
+
+    def trim(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when what is due is deleted, or after `LEAST_PAUSE` while that goes on: many files take longer
+        than a client waits for an answer. Clients may ask often; a second call of ``done`` must change nothing."""
+        if self._deleting is None and self._ended is not None and self._clock() - self._ended < LEAST_PAUSE:
+            done()
+        else:
+            self._begin().add_done_callback(lambda _: done())
+            asyncio.get_running_loop().call_later(LEAST_PAUSE, done)
+
+    async def make_room(self) -> None:
+        """Return when what every group has consumed is deleted, though it was not due yet.
+
+        Where the newest file has nothing else either, and keeps sends from being taken, it goes the next time.
+        """
+        await asyncio.wait([self._start(self._make_room())])
+
+    async def stop(self) -> None:
+        """Return when no file is being deleted any more; the rest is left to the next start."""
+        self._stops = True
+        if self._surveying is not None:
+            self._surveying.give_up()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _begin(self) -> asyncio.Task[None]:
+        if self._deleting is None:
+            self._deleting = self._start(self._delete())
+        return self._deleting
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Goes on if who waits for it is cancelled: a thread may be at work."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task is self._deleting:
+            self._deleting, self._ended = None, self._clock()
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._stops:
+            logger.error("files of messages could not be deleted; it is tried again", exc_info=error)
+
+    async def _make_room(self) -> None:
+        if self._retention == Retention():
+            return
+        retention = urgent(self._retention)
+        if self._space.uses_reserve or self._space.is_full:
+            self._deletion.roll(retention, self._consumed)
+        deleted = await self._delete_all(retention)
+        self._deletion.early += deleted
+        if deleted:
+            logger.error("deleted %d files of consumed messages before their time to make room", deleted)
+
+    async def _delete(self) -> None:
+        if self._retention == Retention():
+            return
+        deleted = await self._delete_all(self._retention)
+        if deleted:
+            logger.info("deleted %d files of messages", deleted)
+
+    async def _delete_all(self, retention: Retention) -> int:
+        deleted, asked = 0, 0
+        async with self._one_at_a_time:
+            while not self._stops:
+                await self._survey()
+                some = await self._detach(retention)
+                if some:
+                    await _in_thread(self._deletion.remove, some)
+                    deleted += len(some)
+                elif asked == CHECKPOINTS or not self._deletion.is_due(retention, self._consumed):
+                    break
+                else:
+                    asked += 1
+                    await self._checkpoint()
+        return deleted
+
+    async def _survey(self) -> None:
+        self._surveying = self._deletion.begin_survey()
+        if self._surveying is not None:
+            await _in_thread(self._surveying.run)
+            self._deletion.finish_survey(self._surveying)
+            await asyncio.sleep(0)
+
+    async def _detach(self, retention: Retention) -> list[Detached]:
+        some: list[Detached] = []
+        while len(some) < REMOVED_AT_ONCE and self._deletion.is_due(retention, self._consumed):
+            if not self._deletion.may_detach:
+                break
+            some.append(self._deletion.detach())
+            await asyncio.sleep(0)  # others have their turn
+        return some
+
+
+async def _in_thread(work: Callable[..., Any], *arguments: Any) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, work, *arguments)

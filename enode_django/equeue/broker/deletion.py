@@ -1,0 +1,161 @@
+"""Deletion of message files, in steps: what blocks on the disk is done by a thread, what changes the log is short.
+
+A *survey* finds out what the oldest files hold, which does not change and is remembered. If the oldest file is due, and
+no group needs it, it is *detached*, and from then on not to be seen; then it is *removed*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from enode_django.equeue.broker.chunk import Chunk
+from enode_django.equeue.broker.clock import FAR_AHEAD
+from enode_django.equeue.broker.log import MessageLog
+from enode_django.equeue.broker.queues import Queues
+from enode_django.equeue.broker.retention import Consumed, Notices, QueuePart, Retention
+from enode_django.equeue.broker.segments import QueueView, SegmentLoad
+
+SURVEYED_AT_ONCE = 32
+"""Files. An index file tells of many, so it is read once for many."""
+
+
+class Contents(NamedTuple):
+    """``newest``: when the newest batch of the file was taken, in seconds since 1970."""
+
+    parts: Sequence[QueuePart]
+    newest: float
+
+
+class Detached(NamedTuple):
+    """A file of messages that is in the log no more, and the index files that told of nothing else."""
+
+    chunk: Path
+    indexes: Sequence[Path]
+
+
+class Survey:
+    """`run` blocks on the disk and may be called by any thread."""
+
+    def __init__(self, chunks: Sequence[Chunk], views: Sequence[QueueView]) -> None:
+        self._places = [(chunk.start, chunk.end, chunk.path) for chunk in chunks]
+        self._views = views
+        self.contents: dict[int, Contents] = {}
+        """By the position where each file starts."""
+
+    def run(self) -> None:
+        parts: dict[int, list[QueuePart]] = {start: [] for start, _, _ in self._places}
+        for view in self._views:
+            for start, end, _ in self._places:
+                part = view.part(start, end)
+                if part is not None:
+                    parts[start].append(part)
+            view.forget()
+        for start, _, path in self._places:
+            newest = max((part.newest for part in parts[start]), default=None)
+            self.contents[start] = Contents(parts[start], _written(path) if newest is None else newest)
+
+    @property
+    def loads(self) -> list[SegmentLoad]:
+        return [load for view in self._views for load in view.loads]
+
+    def give_up(self) -> None:
+        """Let `run` raise `StorageFailed` rather than read the log for a damaged index. Any thread may call it."""
+        for load in self.loads:
+            load.give_up()
+
+
+class Deletion:
+    """Called by the thread of the store, but for `remove`, which may be called by any."""
+
+    def __init__(self, log: MessageLog, queues: Queues, now: Callable[[], float]) -> None:
+        self.counted = 0
+        """Up to where the newest checkpoint and the one before it count what is in the log; the rest must stay."""
+        self.wrong_times_seen = now()
+        """What has a time from the far future counts as taken then: when that was last noticed, at the latest."""
+        self.early = 0
+        """Files of consumed messages that were deleted before their time, for want of room."""
+        self._log = log
+        self._queues = queues
+        self._now = now
+        self._notices = Notices()
+        self._contents: dict[int, Contents] = {}
+
+    def run(self, retention: Retention, consumed: Consumed) -> int:
+        """Delete all that is due; returns how many files that were. Blocks on the disk."""
+        deleted = 0
+        while True:
+            survey = self.begin_survey()
+            if survey is not None:
+                survey.run()
+                self.finish_survey(survey)
+            if not (self.is_due(retention, consumed) and self.may_detach):
+                return deleted
+            self.remove([self.detach()])
+            deleted += 1
+
+    def begin_survey(self) -> Survey | None:
+        """What has to `run` before it is known whether the oldest file is due, to be handed to `finish_survey` then;
+        None if nothing has to."""
+        oldest = self._log.chunks[:-1][:SURVEYED_AT_ONCE]
+        if not oldest or oldest[0].start in self._contents:
+            return None
+        return Survey(oldest, self._queues.views(oldest[0].start, oldest[-1].end))
+
+    def finish_survey(self, survey: Survey) -> None:
+        self._contents |= survey.contents
+        self._take(survey)
+
+    def is_due(self, retention: Retention, consumed: Consumed) -> bool:
+        """Return True if the oldest file is due and no group needs it; False, too, before a survey has seen it."""
+        contents = self._contents.get(self._log.start) if len(self._log.chunks) > 1 else None
+        if contents is None:
+            return False
+        now = self._now()
+        newest = contents.newest if contents.newest <= now + FAR_AHEAD else self.wrong_times_seen
+        # First of all: it may give notice of what is not due yet.
+        spared = retention.spares(contents.parts, consumed, self._notices, now=now)
+        messages = self._count_messages() if retention.max_messages is not None else 0
+        return not spared and retention.is_due(
+            age=now - newest, size=self._log.end - self._log.start, messages=messages
+        )
+
+    @property
+    def may_detach(self) -> bool:
+        """Whether both checkpoints count the oldest file."""
+        return self._log.chunks[0].end <= min(self.counted, self._log.flushed)
+
+    def detach(self) -> Detached:
+        """Forget the oldest file, which `is_due` and `may_detach`; to be handed to `remove`."""
+        contents = self._contents.pop(self._log.start)
+        chunk = self._log.detach_first()
+        return Detached(chunk.path, self._queues.drop_below(self._log.start, contents.parts))
+
+    def remove(self, detached: Sequence[Detached]) -> None:
+        """Delete what was detached, the oldest first. Blocks on the disk. Raises `StorageFailed`."""
+        self._log.flush()  # the commits that have made the messages superfluous
+        self._log.remove(path for each in detached for path in (each.chunk, *each.indexes))
+
+    def roll(self, retention: Retention, consumed: Consumed) -> None:
+        """Let what follows begin a new file if nothing in the log is needed any more, so that the newest file may be
+        deleted, too. Raises `QueueFull`."""
+        start, end = self._log.start, self._log.end
+        parts = [part for view in self._queues.views(start, end) if (part := view.part(start, end)) is not None]
+        if not retention.spares(parts, consumed, self._notices, now=self._now()):
+            self._log.roll()
+
+    def _take(self, survey: Survey) -> None:
+        for load in survey.loads:
+            if load.is_anew:
+                self._queues.take(load)
+
+    def _count_messages(self) -> int:
+        return sum(index.end - index.first(self._log.start) for _, index in self._queues.items())
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

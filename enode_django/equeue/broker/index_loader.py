@@ -1,0 +1,78 @@
+"""Bringing index files into memory while the broker serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from enode_django.equeue.broker.queues import Queues
+from enode_django.equeue.broker.segments import SegmentLoad
+from enode_django.exceptions import QueueError, StorageFailed
+
+logger = logging.getLogger(__name__)
+
+
+class IndexLoader:
+    """Lives in the event loop. Threads read the files. Those that are damaged are made anew one after the other; nobody
+    waits for that but who reads there.
+
+    ``on_made`` is called with the topic and the queue of an index that was made anew.
+    """
+
+    def __init__(self, queues: Queues, on_made: Callable[[str, Sequence[int]], None]) -> None:
+        self._queues = queues
+        self._on_made = on_made
+        self._one_at_a_time = asyncio.Lock()
+        self._is_closed = False
+        self._making: dict[SegmentLoad, asyncio.Task[None]] = {}
+
+    async def load(self, loads: Sequence[SegmentLoad]) -> None:
+        """Return when the files were read. Those that are damaged are begun to be made anew."""
+        if loads:
+            await asyncio.get_running_loop().run_in_executor(None, _read_files, loads)
+        for load in loads:
+            if load.words is not None:
+                self._queues.take(load)
+            else:
+                self._begin(load)
+
+    async def load_anyway(self, load: SegmentLoad) -> None:
+        """Return when the words are in memory. Raises `StorageFailed` if they could not be made."""
+        await self.load([load])
+        for each, task in list(self._making.items()):
+            if each.file.segment is load.file.segment:
+                await asyncio.wait([task])
+                if each.words is None:
+                    raise StorageFailed(f"the index {load.file.path} is damaged, and could not be made anew; try again")
+
+    def close(self) -> None:
+        """Give up what is being made."""
+        self._is_closed = True
+        for load in self._making:
+            load.give_up()
+
+    def _begin(self, load: SegmentLoad) -> None:
+        if self._queues.begin_making(load):
+            self._making[load] = asyncio.create_task(self._make(load))
+
+    async def _make(self, load: SegmentLoad) -> None:
+        file = load.file
+        try:
+            async with self._one_at_a_time:
+                if not self._is_closed:
+                    await asyncio.get_running_loop().run_in_executor(None, load.run)
+            self._queues.take(load)
+        except QueueError as error:
+            logger.error("the index %s could not be made anew: %s", file.path, error)
+        except Exception:
+            logger.exception("the index %s could not be made anew", file.path)
+        finally:
+            self._queues.end_making(load)
+            del self._making[load]
+        self._on_made(file.topic, [file.queue])
+
+
+def _read_files(loads: Sequence[SegmentLoad]) -> None:
+    for load in loads:
+        load.read_file()

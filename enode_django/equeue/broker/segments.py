@@ -1,0 +1,144 @@
+"""Reading index files beside the event loop: for reads far behind a queue's end, and for deletion."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from enode_django.equeue.broker.files import translated
+from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, Entry, Segment, entry_at, number_of
+from enode_django.equeue.broker.retention import QueuePart
+from enode_django.exceptions import StorageFailed
+
+logger = logging.getLogger(__name__)
+
+FindEntries: TypeAlias = Callable[[str, int, int, int, Callable[[], bool]], Iterable[Entry]]
+"""The entries of a topic's queue from a position to a position in the log (inclusive), from the log itself, until a
+function says that nobody wants them any more."""
+
+_NOTHING = array("Q")
+
+
+class SegmentFile(NamedTuple):
+    """What has to be known to read the words of a segment without the index that it belongs to. ``after`` is the
+    position of the last entry before it; ``saved`` and ``check`` are as the segment has them."""
+
+    path: Path
+    topic: str
+    queue: int
+    segment: Segment
+    start: int
+    after: int
+    last_position: int
+    saved: int
+    check: int
+    find: FindEntries
+
+    def whole_words(self) -> array[int] | None:
+        """Return what the file has; None if it is missing or damaged."""
+        try:
+            data = self.path.read_bytes()[: self.saved * ENTRY_SIZE]
+        except OSError:
+            return None
+        if len(data) != self.saved * ENTRY_SIZE or zlib.crc32(data) != self.check:
+            return None
+        return array("Q", data)
+
+    def words_from_log(self, is_over: Callable[[], bool]) -> array[int]:
+        """Make the words anew, until it is over. Blocks while the log is read between the entry before the first one
+        and the last one."""
+        logger.error("the index %s is damaged; it is made anew from the messages", self.path)
+        words = array("Q")
+        with translated("making an index anew"):
+            for entry in self.find(self.topic, self.queue, self.after, self.last_position, is_over):
+                if entry.first_offset >= self.start:
+                    words.extend(entry.words)
+        return words
+
+
+class SegmentLoad:
+    """``run`` reads a file in any thread; who keeps the indexes takes the ``words`` then (`Queues.take`). They are from
+    the log if the file is damaged (``is_anew``)."""
+
+    def __init__(self, file: SegmentFile) -> None:
+        self.file = file
+        self.words: array[int] | None = None
+        self.is_anew = False
+        self._is_over = False
+
+    def read_file(self) -> array[int] | None:
+        """Blocks on the disk. None if the file is damaged."""
+        if self.words is None:
+            self.words = self.file.whole_words()
+        return self.words
+
+    def run(self) -> array[int]:
+        """Blocks on the disk, for long if the file is damaged; safe to call twice. Raises `StorageFailed` if messages
+        cannot be read, either, or when it is given up."""
+        words = self.read_file()
+        if words is None:
+            words = self.file.words_from_log(lambda: self._is_over)
+            if self._is_over:
+                raise StorageFailed("the broker stops; the index is made anew after its next start")
+            self.words, self.is_anew = words, True
+        return words
+
+    def give_up(self) -> None:
+        """Let `run` end soon. Any thread may call it."""
+        self._is_over = True
+
+
+class QueueView:
+    """The segments of one queue around some positions of the log, as they were when this was made, for one thread.
+
+    ``lasts`` are the last position of each segment, ``words`` its words or how to get them.
+    """
+
+    def __init__(self, topic: str, queue: int, lasts: Sequence[int], words: Sequence[array[int] | SegmentLoad]) -> None:
+        self._topic = topic
+        self._queue = queue
+        self._lasts = lasts
+        self._words = words
+
+    @property
+    def loads(self) -> list[SegmentLoad]:
+        return [words for words in self._words if isinstance(words, SegmentLoad)]
+
+    def part(self, start: int, end: int) -> QueuePart | None:
+        """What lies between two positions of the log; None if nothing does. Blocks on the disk."""
+        place = bisect_left(self._lasts, end)
+        number = self._number(place, end)
+        following = self._entry(place, number)
+        if not number:  # the last one before is the last of the segment before, which may have grown since
+            place -= 1
+            number = self._number(place, end)
+            following = following or self._entry(place, number)
+        last = self._entry(place, number - 1)
+        if last is None or last.position < start:
+            return None
+        first = following.first_offset if following is not None else None
+        return QueuePart(self._topic, self._queue, last.end, last.time / 1000, first)
+
+    def forget(self) -> None:
+        """Let go of what was read from index files that are whole."""
+        for load in self.loads:
+            if not load.is_anew:
+                load.words = None
+
+    def _at(self, place: int) -> array[int]:
+        if not 0 <= place < len(self._words):
+            return _NOTHING
+        words = self._words[place]
+        return words.run() if isinstance(words, SegmentLoad) else words
+
+    def _number(self, place: int, end: int) -> int:
+        return number_of(self._at(place), end)
+
+    def _entry(self, place: int, number: int) -> Entry | None:
+        words = self._at(place)
+        return entry_at(words, number) if 0 <= number * ENTRY_WORDS < len(words) else None
