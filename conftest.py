@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -11,6 +12,12 @@ pytest_plugins = [
     "tests.emptying",
     "enode_django.pytest_plugin",
 ]
+
+
+def pytest_configure() -> None:
+    """Let processes under test hear Ctrl-C, which a shell lets those ignore that it runs in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

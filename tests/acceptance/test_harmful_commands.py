@@ -24,7 +24,9 @@ def test_a_command_that_ends_its_process_or_never_returns_is_failed_after_three_
         assert processors.count("hangs in the command at queue") >= 3
         assert processors.count("died: killed by SIGKILL; starting another") >= 3
     stack.check()
-    assert {error for _, error in stack.dead_letters()} == {"CommandKilledWorker"}
+    # A copy of a deposit to no account may have been handled while nobody waited for it: that is a letter, too.
+    letters = {letter for letter in stack.dead_letters() if letter[0].startswith("faulty.")}
+    assert letters == {(f"faulty.{name}", "CommandKilledWorker") for name in ("EndProcess", "NeverReturn")}
 
 
 def fail(stack: Stack, command: Command) -> None:

@@ -59,7 +59,7 @@ def test_outcomes_are_counted_as_their_senders_see_them() -> None:
         Finished(
             Envelope("crashed", "x", "bank.Deposit", None),
             None,
-            crash("crashed", "x", KeyError("k"), with_traceback=False),
+            crash("crashed", "x", KeyError("k"), with_traceback=False, is_told=False),
         ),
     ]
     assert outcomes_of(batch) == Outcomes(succeeded=2, unchanged=1, failed=2, crashed=1)
