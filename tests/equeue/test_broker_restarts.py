@@ -22,6 +22,9 @@ from enode_django.testing.transport_lease_contract import messages
 from tests.equeue.brokers import DEADLINE, RunningBroker
 from tests.equeue.lossy_proxy import LossyProxy
 
+LEASE = 10.0
+"""Seconds: a broker that was killed waits as long for who had a queue, and the test with it."""
+
 
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + DEADLINE
@@ -99,16 +102,16 @@ def test_restart_keeps_topics_groups_offsets_and_receipts_and_ends_leases(own_br
     transport = own_broker.transport()
     transport.create_topic("t", 2)
     transport.send("t", {0: [b"a", b"b"]})
-    transport.join("g", "t", "one", 60)
-    lease = transport.acquire("g", "t", 0, "one", 60)
+    transport.join("g", "t", "one", LEASE)
+    lease = transport.acquire("g", "t", 0, "one", LEASE)
     transport.commit("g", "t", {0: Commit(lease.epoch, 1, [Receipt(0, b"r")], 9)})
     for end in (own_broker.kill, own_broker.stop):
         end()
         own_broker.start()
         assert transport.commit("g", "t", {0: Commit(lease.epoch, 2)}) == {0}
         with pytest.raises(QueueHeld, match="'one'"):
-            transport.acquire("g", "t", 0, "two", 60)
-        again = transport.acquire("g", "t", 0, "one", 60)
+            transport.acquire("g", "t", 0, "two", LEASE)
+        again = transport.acquire("g", "t", 0, "one", LEASE)
         assert again.epoch > lease.epoch
         assert (again.committed, again.end, again.previous_owner) == (1, 2, None)
         assert transport.receipts("g", "t", 0) == [b"r"]
@@ -122,7 +125,7 @@ def test_restart_keeps_topics_groups_offsets_and_receipts_and_ends_leases(own_br
 
 def _is_held(transport: BrokerTransport, owner: str) -> bool:
     try:
-        return transport.acquire("g", "t", 0, owner, 60).previous_owner != "one"
+        return transport.acquire("g", "t", 0, owner, LEASE).previous_owner != "one"
     except QueueHeld:
         return True
 
