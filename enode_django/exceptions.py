@@ -68,7 +68,8 @@ EnodeError
 │   ├── QueueHeld                    retriable: another owner holds a valid lease
 │   ├── MalformedRecords             the bytes of a batch are not what a producer makes
 │   ├── MalformedFrame               bytes that are no message between a broker and its clients, or too many
-│   ├── BadRequest                   the broker does not know the request, or not with these arguments
+│   ├── BadRequest                   the broker does not take the request with these arguments
+│   │   └── UnknownRequest           the broker is of an earlier version that does not have the request
 │   └── DirectoryInUse               another broker works in the directory
 ├── SparkUnavailable                 PySpark or Java is missing, or too old
 └── ConfigurationError               a setting that cannot be used
@@ -421,6 +422,10 @@ class MalformedFrame(QueueError, ValueError):
 
 
 class BadRequest(QueueError):
+    pass
+
+
+class UnknownRequest(BadRequest):
     pass
 
 

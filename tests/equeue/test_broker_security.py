@@ -69,6 +69,7 @@ def test_other_version_is_told(broker: RunningBroker) -> None:
     answer = raw.ask(1, "hello", [MAGIC, 99, os.urandom(16)])
     assert answer[1:3] == [False, "ConfigurationError"]
     assert "version 99" in answer[3]
+    assert "upgrade enode_django on the broker's host" in answer[3]
     assert raw.answer() is None
 
 

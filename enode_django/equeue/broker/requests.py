@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.state import commit_of
 from enode_django.equeue.messages import Commit
-from enode_django.exceptions import BadRequest, shown
+from enode_django.exceptions import BadRequest, UnknownRequest, shown
 
 LONGEST = 10 * 365 * 86_400.0
 MOST_TEXT = 1_000
@@ -115,11 +115,13 @@ def replies(value: Any) -> Sequence[tuple[str, bytes]]:
 
 class Request(NamedTuple):
     """``durable``: its answer says that something is stored, so it waits for the disk if every write has to.
-    ``tells_ends``: so does this one, which says where queues end."""
+    ``tells_ends``: so does this one, which says where queues end. ``defaults``: values for its last arguments, which
+    earlier clients do not send."""
 
     arguments: tuple[Check, ...]
     durable: bool = False
     tells_ends: bool = False
+    defaults: tuple[Any, ...] = ()
 
 
 REQUESTS: Mapping[str, Request] = {
@@ -161,13 +163,19 @@ REQUESTS: Mapping[str, Request] = {
 
 
 def checked(name: str, values: Sequence[Any]) -> list[Any]:
-    """The arguments of a request; raises `BadRequest`."""
+    """Return the arguments of a request. What a later client has added behind them is ignored. Raises `BadRequest`, and
+    `UnknownRequest`."""
     request = REQUESTS.get(name)
     if request is None:
-        raise BadRequest(f"the broker knows no request {name[:50]!r}; is it older than its client?")
-    if len(values) != len(request.arguments):
+        raise UnknownRequest(
+            f"the broker knows no request {name[:50]!r}; if it is older than its client, upgrade enode_django on the "
+            "broker's host"
+        )
+    missing = len(request.arguments) - len(values)
+    if missing > len(request.defaults):
         raise BadRequest(f"{name} takes {len(request.arguments)} arguments, got {len(values)}")
+    given = [*values, *request.defaults[len(request.defaults) - missing :]] if missing > 0 else values
     try:
-        return [check(value) for check, value in zip(request.arguments, values, strict=True)]
+        return [check(value) for check, value in zip(request.arguments, given, strict=False)]
     except (ValueError, TypeError, AttributeError) as error:
         raise BadRequest(f"{name}: {error}") from error

@@ -9,6 +9,7 @@ import socket
 from collections import deque
 from typing import Any, cast
 
+from enode_django.equeue import wire
 from enode_django.equeue.broker.calls import Call
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
@@ -18,7 +19,9 @@ from enode_django.equeue.wire import (
     MAX_HANDSHAKE_FRAME,
     NONCE_BYTES,
     PROVE,
-    VERSION,
+    SPEAK,
+    check_newest,
+    check_oldest,
     error_values,
     is_proof,
     proof,
@@ -47,6 +50,7 @@ class Session(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
         self._nonces: tuple[bytes, bytes] | None = None
         self._is_open = False
+        self._version = 0
         self._requests: deque[Any] = deque()
         self._calls: set[Call] = set()
         self._may_write = True
@@ -118,9 +122,12 @@ class Session(asyncio.BufferedProtocol):
         if not _is_request(message):
             self._refuse(MalformedFrame(f"a request is a number, a name and its arguments, got {shown(message)}"))
             return
-        number, name, values = message
+        number, name, values, *_ = message
         if not self._is_open:
             self._greet(number, name, values)
+            return
+        if name == SPEAK or self._version < wire.SPOKEN.oldest:
+            self._agree(number, name, values)
             return
         call = Call(self, number)
         self._calls.add(call)
@@ -186,18 +193,22 @@ class Session(asyncio.BufferedProtocol):
 
     def _hello(self, values: list[Any]) -> dict[str, Any]:
         match values:
-            case [str() as magic, int() as version, bytes() as nonce] if magic == MAGIC and len(nonce) == NONCE_BYTES:
-                if version != VERSION:
-                    raise ConfigurationError(
-                        f"the client speaks version {version} of the protocol and the broker {VERSION}; "
-                        "let both run the same version of enode_django"
-                    )
+            case [str() as magic, int() as version, bytes() as nonce, *_] if (
+                magic == MAGIC and len(nonce) == NONCE_BYTES
+            ):
+                check_newest(version, wire.SPOKEN)
             case _:
                 raise MalformedFrame(f"a hello names the protocol, its version and a nonce, got {shown(values)}")
+        self._version = version
         self._nonces = nonce, secrets.token_bytes(NONCE_BYTES)
         if self._secret is None:
             self._open()
-        return {"run": self._run, "nonce": self._nonces[1], "secret": self._secret is not None}
+        return {
+            "run": self._run,
+            "nonce": self._nonces[1],
+            "secret": self._secret is not None,
+            "versions": wire.SPOKEN,
+        }
 
     def _prove(self, values: list[Any]) -> bytes:
         assert self._nonces is not None
@@ -207,6 +218,20 @@ class Session(asyncio.BufferedProtocol):
             raise ConfigurationError("the broker does not take this secret; give client and broker the same one")
         self._open()
         return proof(self._secret, "broker", *self._nonces)
+
+    def _agree(self, number: int, name: str, values: list[Any]) -> None:
+        """Take the version that the client has chosen, or refuse one that goes on without."""
+        try:
+            version = values[0] if name == SPEAK and values else self._version
+            if not isinstance(version, int):
+                raise MalformedFrame(f"speak names a version of the protocol, got {shown(values)}")
+            check_newest(version, wire.SPOKEN)
+            check_oldest(version, wire.SPOKEN)
+        except EnodeError as error:
+            self._refuse(error, number)
+        else:
+            self._version = version
+            self._write((number, True, version))
 
     def _open(self) -> None:
         self._is_open = True
@@ -248,6 +273,6 @@ class Session(asyncio.BufferedProtocol):
 
 def _is_request(message: Any) -> bool:
     match message:
-        case [int(), str(), list()]:
+        case [int(), str(), list(), *_]:
             return True
     return False
