@@ -70,6 +70,7 @@ EnodeError
 │   ├── MalformedFrame               bytes that are no message between a broker and its clients, or too many
 │   ├── BadRequest                   the broker does not take the request with these arguments
 │   │   └── UnknownRequest           the broker is of an earlier version that does not have the request
+│   ├── RoleMissing                  the client's secret does not have the role that a request needs
 │   └── DirectoryInUse               another broker works in the directory
 ├── SparkUnavailable                 PySpark or Java is missing, or too old
 └── ConfigurationError               a setting that cannot be used
@@ -426,6 +427,10 @@ class BadRequest(QueueError):
 
 
 class UnknownRequest(BadRequest):
+    pass
+
+
+class RoleMissing(QueueError):
     pass
 
 

@@ -27,6 +27,7 @@ from enode_django.exceptions import (
     QueueError,
     QueueFull,
     QueueHeld,
+    RoleMissing,
     StaleRoute,
     StorageFailed,
     TransportUnavailable,
@@ -63,7 +64,7 @@ _ERRORS: Mapping[str, type[EnodeError]] = {
     error.__name__: error
     for error in (
         *(BadRequest, ConfigurationError, MalformedFrame, MalformedRecords, QueueBacklog, QueueError, QueueFull),
-        *(StaleRoute, StorageFailed, TransportUnavailable, UnknownTopic),
+        *(RoleMissing, StaleRoute, StorageFailed, TransportUnavailable, UnknownTopic),
     )
 }
 

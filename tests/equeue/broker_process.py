@@ -14,6 +14,7 @@ from django.utils.module_loading import import_string
 
 from enode_django.equeue import wire
 from enode_django.equeue.broker import server
+from enode_django.equeue.broker.access import Role, Secret
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.broker.options import BrokerOptions, Tls
 from enode_django.equeue.broker.requests import REQUESTS, Request, number, optional, text
@@ -28,6 +29,10 @@ def options_of(given: dict[str, Any]) -> BrokerOptions:
         given["retention"] = Retention(**given["retention"])
     if "tls" in given:
         given["tls"] = Tls(**given["tls"])
+    given["secrets"] = tuple(
+        Secret(name=name, text=text, roles=frozenset(map(Role, roles)))
+        for name, (text, roles) in given.pop("secrets", {}).items()
+    )
     if "allocate" in given:
         given["allocate"] = import_string(given["allocate"])
     return BrokerOptions(**given)

@@ -7,11 +7,14 @@ import logging
 import secrets
 import socket
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, cast
 
 from enode_django.equeue import wire
+from enode_django.equeue.broker.access import Secret, proven
 from enode_django.equeue.broker.calls import Call
 from enode_django.equeue.broker.handlers import Handlers
+from enode_django.equeue.broker.requests import REQUESTS
 from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
 from enode_django.equeue.wire import (
     HELLO,
@@ -23,13 +26,20 @@ from enode_django.equeue.wire import (
     check_newest,
     check_oldest,
     error_values,
-    is_proof,
     proof,
 )
-from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFrame, QueueError, shown
+from enode_django.exceptions import (
+    ConfigurationError,
+    EnodeError,
+    MalformedFrame,
+    QueueError,
+    TransportUnavailable,
+    shown,
+)
 
 logger = logging.getLogger(__name__)
 
+MOST_CONNECTIONS = 10_000
 MOST_UNDER_WAY = 64
 """Requests of one connection that may wait for their answers; the next ones are left in the connection."""
 _JOINED = 16 * 1024
@@ -39,12 +49,23 @@ _MOST_JOINED = 64 * 1024
 class Session(asyncio.BufferedProtocol):
     """Requests are begun in their order; a connection that does not read its answers is not read from either.
 
-    It is in ``sessions`` while it is connected (with TLS, from the end of its handshake on).
+    It is in ``sessions`` while it is connected (with TLS, from the end of its handshake on). With ``secrets`` a client
+    has to know one of them. Above ``most`` sessions a new one is refused.
     """
 
-    def __init__(self, handlers: Handlers, secret: str | None, run: int, sessions: set[Session]) -> None:
+    def __init__(
+        self,
+        handlers: Handlers,
+        secrets: Sequence[Secret],
+        run: int,
+        sessions: set[Session],
+        *,
+        most: int = MOST_CONNECTIONS,
+    ) -> None:
         self._handlers = handlers
-        self._secret = secret
+        self._secrets = secrets
+        self._most = most
+        self._secret: Secret | None = None
         self._run = run
         self._sessions = sessions
         self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
@@ -65,6 +86,9 @@ class Session(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if len(self._sessions) >= self._most:
+            self._refuse(TransportUnavailable(f"the broker has {self._most} connections, as many as it may; try later"))
+            return
         self._sessions.add(self)
         connection = transport.get_extra_info("socket")
         if connection is not None:
@@ -132,12 +156,17 @@ class Session(asyncio.BufferedProtocol):
         call = Call(self, number)
         self._calls.add(call)
         try:
+            self._check_role(name)
             self._handlers.handle(call, name, values)
         except EnodeError as error:
             call.fail(error)
         except Exception:
             logger.exception("request %s failed", name)
             call.fail(QueueError(f"the broker failed at {name}; its log says why"))
+
+    def _check_role(self, name: str) -> None:
+        if self._secret is not None and name in REQUESTS:
+            self._secret.check(name, REQUESTS[name].role)
 
     def answer(self, call: Call, value: Any) -> None:
         self._calls.discard(call)
@@ -201,23 +230,22 @@ class Session(asyncio.BufferedProtocol):
                 raise MalformedFrame(f"a hello names the protocol, its version and a nonce, got {shown(values)}")
         self._version = version
         self._nonces = nonce, secrets.token_bytes(NONCE_BYTES)
-        if self._secret is None:
+        if not self._secrets:
             self._open()
         return {
             "run": self._run,
             "nonce": self._nonces[1],
-            "secret": self._secret is not None,
+            "secret": bool(self._secrets),
             "versions": wire.SPOKEN,
         }
 
     def _prove(self, values: list[Any]) -> bytes:
         assert self._nonces is not None
+        self._secret = proven(self._secrets, values[0] if values else None, self._nonces)
         if self._secret is None:
-            raise MalformedFrame("the broker has no secret that could be proven")
-        if not values or not is_proof(values[0], proof(self._secret, "client", *self._nonces)):
             raise ConfigurationError("the broker does not take this secret; give client and broker the same one")
         self._open()
-        return proof(self._secret, "broker", *self._nonces)
+        return proof(self._secret.text, "broker", *self._nonces)
 
     def _agree(self, number: int, name: str, values: list[Any]) -> None:
         """Take the version that the client has chosen, or refuse one that goes on without."""
