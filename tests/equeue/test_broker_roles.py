@@ -18,7 +18,7 @@ from enode_django.equeue.broker.requests import REQUESTS
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.broker import BrokerTransport
-from enode_django.equeue.transports.broker_connection import address_of
+from enode_django.equeue.transports.broker_address import address_of
 from enode_django.equeue.wire import proof
 from enode_django.exceptions import ConfigurationError, QueueError, RoleMissing
 from tests.docs.pages import DOCS, rows_by_code

@@ -15,7 +15,8 @@ import pytest
 from enode_django.equeue import wire
 from enode_django.equeue.broker.requests import REQUESTS
 from enode_django.equeue.transports.broker import BrokerTransport
-from enode_django.equeue.transports.broker_connection import Address, Connection, address_of
+from enode_django.equeue.transports.broker_address import Address, address_of
+from enode_django.equeue.transports.broker_connection import Connection
 from enode_django.equeue.wire import (
     MAGIC,
     SPOKEN,

@@ -14,20 +14,17 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from enode_django.equeue.broker.options import location_of, parse_location
 from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
+from enode_django.equeue.transports.broker_address import Address
 from enode_django.equeue.wire import (
     HELLO,
     MAGIC,
     NONCE_BYTES,
     PROVE,
     SPEAK,
-    SPOKEN,
-    Versions,
     chosen_version,
     error_of,
     is_proof,
@@ -48,21 +45,6 @@ class ConnectionLost(Exception):
     def __init__(self, reason: str, *, connected: bool) -> None:
         super().__init__(reason)
         self.connected = connected
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where the broker is, and how to get in. ``tls``: see `BrokerTransport`."""
-
-    host: str
-    port: int
-    secret: str | None = field(repr=False)
-    tls: ssl.SSLContext | None
-    spoken: Versions = SPOKEN
-
-    @property
-    def location(self) -> str:
-        return location_of(self.host, self.port)
 
 
 class Connection:
@@ -308,27 +290,6 @@ def unreachable(location: str, reason: object) -> TransportUnavailable:
         f"the broker at {location} cannot be reached ({reason}); start it with manage.py runbroker or runprocessors "
         "--with-broker, or name another one in ENODE['QUEUE']"
     )
-
-
-def client_tls(options: Mapping[str, Any] | bool | None) -> ssl.SSLContext | None:
-    """The context for `BrokerTransport`'s ``tls``; raises `ConfigurationError`."""
-    if not options:
-        return None
-    paths = {} if options is True else dict(options)
-    unknown = paths.keys() - {"ca", "certificate", "key"}
-    if unknown:
-        raise ConfigurationError(f"tls knows 'ca', 'certificate' and 'key', not {sorted(unknown)[0]!r}")
-    try:
-        context = ssl.create_default_context(cafile=paths.get("ca"))
-        if "certificate" in paths:
-            context.load_cert_chain(paths["certificate"], paths.get("key"))
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"the certificates in tls cannot be used: {error}") from error
-    return context
-
-
-def address_of(location: str, secret: str | None, tls: Mapping[str, Any] | bool | None) -> Address:
-    return Address(*parse_location(location), secret, client_tls(tls))
 
 
 def _connected(address: Address, timeout: float) -> socket.socket:
