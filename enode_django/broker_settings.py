@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from django.utils.module_loading import import_string
 
 from enode_django.conf import BROKER_DEFAULTS, Conf
 from enode_django.equeue.assignment import Allocate, divide
+from enode_django.equeue.broker.access import Role, Secret
 from enode_django.equeue.broker.options import BrokerOptions, Tls
 from enode_django.equeue.broker.retention import Retention
 from enode_django.exceptions import ConfigurationError
@@ -46,6 +48,8 @@ def broker_options(
             low_space=given["LOW_SPACE"],
             accept_loss=accept_loss,
             secret=given["SECRET"],
+            secrets=_secrets(given["SECRETS"]),
+            max_connections=given["MAX_CONNECTIONS"],
             tls=_tls(given),
         )
     except TypeError as error:
@@ -74,6 +78,23 @@ def _retention(given: dict[str, Any]) -> Retention:
         all_limits=given["RETENTION_ALL"],
         delete_unconsumed=given["DELETE_UNCONSUMED"],
     )
+
+
+def _secrets(given: Any) -> tuple[Secret, ...]:
+    """Messages show names of secrets and no texts."""
+    if not isinstance(given, Mapping):
+        raise ConfigurationError("ENODE['BROKER']['SECRETS'] must be a dictionary of secrets by their names")
+    return tuple(_secret(name, each) for name, each in given.items())
+
+
+def _secret(name: str, given: Any) -> Secret:
+    if not isinstance(given, Mapping) or given.keys() != {"SECRET", "ROLES"}:
+        raise ConfigurationError(f"ENODE['BROKER']['SECRETS'][{name!r}] must be a dictionary of 'SECRET' and 'ROLES'")
+    roles = given["ROLES"]
+    known = [role.value for role in Role]
+    if not isinstance(roles, list | tuple | set | frozenset) or not roles or any(each not in known for each in roles):
+        raise ConfigurationError(f"the ROLES of ENODE['BROKER']['SECRETS'][{name!r}] must be a list of some of {known}")
+    return Secret(name=name, text=given["SECRET"], roles=frozenset(map(Role, roles)))
 
 
 def _tls(given: dict[str, Any]) -> Tls | None:

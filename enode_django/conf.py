@@ -36,6 +36,8 @@ BROKER_DEFAULTS: Mapping[str, Any] = {
     "RESERVE": None,
     "LOW_SPACE": None,
     "SECRET": None,
+    "SECRETS": {},
+    "MAX_CONNECTIONS": 10_000,
     "TLS_CERTIFICATE": None,
     "TLS_KEY": None,
     "TLS_CLIENT_CA": None,
@@ -74,7 +76,7 @@ DISCOVERED_MODULES = (
 class Conf:
     """Sizes in bytes, times in seconds. Counts are for one worker process unless they say otherwise."""
 
-    QUEUE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    QUEUE: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     """``BACKEND`` (dotted path of a transport), ``LOCATION`` (URL), ``OPTIONS`` (keyword arguments)."""
     COMMAND_TOPIC: str = "commands"
     EVENT_TOPIC: str = "events"
@@ -116,7 +118,7 @@ class Conf:
     """``MASTER`` (``"local[*]"``), ``CONFIG`` (properties of Spark), ``PY_FILES`` (what else executors need)."""
     REPORTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``INTERVAL`` (5; None: none are written), ``RETENTION`` (3,600)."""
-    BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     """The settings of the broker that ``runbroker`` runs: see `BROKER_DEFAULTS`."""
     API: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The settings of `enode_django.api`: see `API_DEFAULTS`."""

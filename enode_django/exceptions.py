@@ -69,7 +69,9 @@ EnodeError
 │   ├── QueueHeld                    retriable: another owner holds a valid lease
 │   ├── MalformedRecords             the bytes of a batch are not what a producer makes
 │   ├── MalformedFrame               bytes that are no message between a broker and its clients, or too many
-│   ├── BadRequest                   the broker does not know the request, or not with these arguments
+│   ├── BadRequest                   the broker does not take the request with these arguments
+│   │   └── UnknownRequest           the broker is of an earlier version that does not have the request
+│   ├── RoleMissing                  the client's secret does not have the role that a request needs
 │   └── DirectoryInUse               another broker works in the directory
 ├── SparkUnavailable                 PySpark or Java is missing, or too old
 └── ConfigurationError               a setting that cannot be used
@@ -431,6 +433,14 @@ class MalformedFrame(QueueError, ValueError):
 
 
 class BadRequest(QueueError):
+    pass
+
+
+class UnknownRequest(BadRequest):
+    pass
+
+
+class RoleMissing(QueueError):
     pass
 
 

@@ -11,7 +11,8 @@ import msgpack
 from chaos.faults.base import Fault, Skipped
 from chaos.names import COMMANDS, EVENTS, Setup
 from enode_django.equeue.records import seal
-from enode_django.equeue.transports.broker_connection import ConnectionLost, Pool, address_of
+from enode_django.equeue.transports.broker_address import address_of
+from enode_django.equeue.transports.broker_connection import ConnectionLost, Pool
 from enode_django.exceptions import QueueError
 
 MOST_QUEUES = 12

@@ -1,11 +1,13 @@
 """What broker and client say to each other beside the requests: the handshake, and errors. No I/O.
 
-The client begins: ``[1, "hello", [MAGIC, VERSION, nonce]]``. The broker answers with its run and a nonce of its own. If
-it has a secret, it expects ``[2, "prove", [proof]]`` next, and proves itself in its answer: nobody sends the secret,
-and a proof is of no use in another connection.
+The client begins: ``[1, "hello", [MAGIC, version, nonce]]``, with the oldest version that it speaks. The broker answers
+with its run, a nonce of its own, and the versions that it speaks. If it has a secret, it expects ``[2, "prove",
+[proof]]`` next, and proves itself in its answer: nobody sends the secret, and a proof is of no use in another
+connection. If both speak a newer version than that of the hello, the client says so: ``[3, "speak", [version]]``.
 
 A request is ``[number, name, arguments]``, its answer ``[number, True, value]`` or ``[number, False, error, text,
-details]``, with the name of an exception of this package.
+details]``, with the name of an exception of this package. What a later version adds at the end of the arguments, of
+the answer, or of the lists within the answer, is ignored by a side that does not know it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from enode_django.exceptions import (
     BadRequest,
@@ -25,24 +27,44 @@ from enode_django.exceptions import (
     QueueError,
     QueueFull,
     QueueHeld,
+    RoleMissing,
     StaleRoute,
     StorageFailed,
     TransportUnavailable,
+    UnknownRequest,
     UnknownTopic,
 )
 
 MAGIC = "equeue"
 VERSION = 1
+OLDEST_VERSION = 1
+"""Spoken as well as `VERSION`: that of the release before, if it was another one."""
 NONCE_BYTES = 16
 MAX_HANDSHAKE_FRAME = 4096
 HELLO = "hello"
 PROVE = "prove"
+SPEAK = "speak"
+
+
+class Versions(NamedTuple):
+    """The versions of the protocol that one side speaks."""
+
+    oldest: int
+    newest: int
+
+    def __str__(self) -> str:
+        if self.oldest == self.newest:
+            return f"version {self.newest}"
+        return f"versions {self.oldest} to {self.newest}"
+
+
+SPOKEN = Versions(OLDEST_VERSION, VERSION)
 
 _ERRORS: Mapping[str, type[EnodeError]] = {
     error.__name__: error
     for error in (
         *(BadRequest, ConfigurationError, MalformedFrame, MalformedRecords, QueueBacklog, QueueError, QueueFull),
-        *(StaleRoute, StorageFailed, TransportUnavailable, UnknownTopic),
+        *(RoleMissing, StaleRoute, StorageFailed, TransportUnavailable, UnknownTopic),
     )
 }
 
@@ -56,17 +78,49 @@ def is_proof(claimed: object, expected: bytes) -> bool:
     return isinstance(claimed, bytes) and hmac.compare_digest(claimed, expected)
 
 
+def check_newest(version: int, spoken: Versions) -> None:
+    """Raise `ConfigurationError` if the oldest version of a client is newer than all that the broker speaks."""
+    if version > spoken.newest:
+        raise ConfigurationError(
+            f"the client speaks version {version} of the protocol or later, and the broker {spoken}; upgrade "
+            "enode_django on the broker's host first"
+        )
+
+
+def check_oldest(version: int, spoken: Versions) -> None:
+    """Raise `ConfigurationError` if a client goes on in a version that is older than all that the broker speaks."""
+    if version < spoken.oldest:
+        raise ConfigurationError(
+            f"the client speaks version {version} of the protocol, and the broker {spoken}; upgrade enode_django on "
+            "the client's host"
+        )
+
+
+def chosen_version(own: Versions, told: Any) -> int:
+    """Return the newest version that both sides speak. ``told`` is what the broker says; one of the first release says
+    nothing, and speaks what it was greeted with. Raises `ConfigurationError` if there is no such version."""
+    theirs = Versions(*told[:2]) if told else Versions(own.oldest, own.oldest)
+    version = min(own.newest, theirs.newest)
+    check_oldest(version, theirs)
+    check_newest(own.oldest, theirs)
+    return version
+
+
 def error_values(error: EnodeError) -> tuple[str, str, Any]:
     """Name, text and details of an error, for a frame."""
     if isinstance(error, QueueHeld):
         return "QueueHeld", str(error), [error.owner, error.seconds]
+    if isinstance(error, UnknownRequest):
+        return "BadRequest", str(error), [UnknownRequest.__name__]  # clients of the first release know `BadRequest`
     name = type(error).__name__
     return (name if name in _ERRORS else "QueueError"), str(error), None
 
 
-def error_of(name: str, text: str, details: Any) -> EnodeError:
+def error_of(name: str, text: str, details: Any = None, *_: Any) -> EnodeError:
     """The error that `error_values` was given, or the nearest that this version knows."""
     if name == "QueueHeld":
-        owner, seconds = details
+        owner, seconds, *_ = details
         return QueueHeld(text, owner=owner, seconds=seconds)
+    if name == "BadRequest" and details and details[0] == UnknownRequest.__name__:
+        return UnknownRequest(text)
     return _ERRORS.get(name, QueueError)(text)

@@ -109,7 +109,7 @@ def test_random_bytes_do_no_harm(broker: RunningBroker, data: bytes, greeted: bo
     ("name", "arguments", "says"),
     [
         ("fly", [], "fly"),
-        ("topics", [1], "takes 0"),
+        ("queue_count", [], "takes 1"),
         ("queue_count", [1], "no text"),
         ("queue_count", ["x" * 2_000], "no text"),
         ("create_topic", ["t", "many"], "no whole number"),

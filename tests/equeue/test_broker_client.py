@@ -22,7 +22,8 @@ from enode_django.equeue.transports.broker import (
     _batches,
     _steps,
 )
-from enode_django.equeue.transports.broker_connection import Pool, Wakes, address_of
+from enode_django.equeue.transports.broker_address import address_of
+from enode_django.equeue.transports.broker_connection import Pool, Wakes
 from enode_django.equeue.transports.broker_rests import KEPT_BYTES, Rests
 from enode_django.exceptions import TransportUnavailable
 from enode_django.processors.observing import figures_of

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from enode_django.equeue.frames import FrameDecoder, encode_frame
-from enode_django.equeue.transports.broker_connection import Address, Connection, ConnectionLost, client_tls
+from enode_django.equeue.transports.broker_address import Address, client_tls
+from enode_django.equeue.transports.broker_connection import Connection, ConnectionLost
 from tests.equeue.brokers import DEADLINE
 from tests.equeue.certificates import Authority
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from enode_django.equeue.broker.access import Secret
 from enode_django.equeue.broker.options import BrokerOptions, Tls
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.wire import MAGIC
@@ -69,6 +70,7 @@ def test_other_version_is_told(broker: RunningBroker) -> None:
     answer = raw.ask(1, "hello", [MAGIC, 99, os.urandom(16)])
     assert answer[1:3] == [False, "ConfigurationError"]
     assert "version 99" in answer[3]
+    assert "upgrade enode_django on the broker's host" in answer[3]
     assert raw.answer() is None
 
 
@@ -84,7 +86,9 @@ def test_something_else_that_listens_is_no_broker() -> None:
 def test_address_for_others_needs_a_secret_and_tls(host: str, given: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="without a secret and TLS"):
         BrokerOptions(directory=Path("x"), listen=f"tcp://{host}:1", **given)
-    BrokerOptions(directory=Path("x"), listen=f"tcp://{host}:1", secret="x", tls=Tls(certificate="c", key="k"))
+    tls = Tls(certificate="c", key="k")
+    BrokerOptions(directory=Path("x"), listen=f"tcp://{host}:1", secret="x", tls=tls)
+    BrokerOptions(directory=Path("x"), listen=f"tcp://{host}:1", secrets=(Secret(name="x", text="x"),), tls=tls)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.3.2.1"])

@@ -58,7 +58,7 @@ def test_what_waits_for_the_disk_is_answered_and_nothing_else_is_begun(tmp_path:
             when_safe=waiting.append,
             trim=lambda done: done(),
         )
-        wire, session = Wire(), Session(handlers, None, 1, set())
+        wire, session = Wire(), Session(handlers, (), 1, set())
         session.connection_made(wire)
         ask(session, 1, HELLO, [MAGIC, VERSION, bytes(NONCE_BYTES)])
         ask(session, 2, "create_topic", ["t", 1])
@@ -79,7 +79,7 @@ def test_connection_where_nothing_waits_is_closed_at_once(tmp_path: Path) -> Non
     async def scenario() -> None:
         wire = Wire()
         handlers: Any = None  # it is asked for nothing
-        session = Session(handlers, None, 1, set())
+        session = Session(handlers, (), 1, set())
         session.connection_made(wire)
         session.end()
         assert wire.closed

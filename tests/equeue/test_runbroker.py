@@ -18,6 +18,7 @@ from django.test import override_settings
 from enode_django import checks
 from enode_django.broker_settings import broker_options
 from enode_django.conf import BROKER_DEFAULTS, conf
+from enode_django.equeue.broker.access import Role, Secret
 from enode_django.equeue.broker.options import BrokerOptions, Tls
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.transports.broker import BrokerTransport
@@ -99,7 +100,8 @@ def test_defaults_of_the_settings_are_those_of_the_broker() -> None:
             **{"TLS_CERTIFICATE": "c", "TLS_KEY": "k", "TLS_CLIENT_CA": "a", "RETENTION_AGE": None},
             **{"RETENTION_BYTES": 5, "RETENTION_MESSAGES": 6, "RETENTION_ALL": True, "DELETE_UNCONSUMED": True},
             **{"FLUSH_INTERVAL": 0.5, "CHUNK_SIZE": 7, "LOW_WATERMARK": 8, "HIGH_WATERMARK": 9, "MAX_UNFLUSHED": 10},
-            **{"RING_BATCHES": 11, "RING_BYTES": 12, "RESERVE": 13, "LOW_SPACE": 14},
+            **{"RING_BATCHES": 11, "RING_BYTES": 12, "RESERVE": 13, "LOW_SPACE": 14, "MAX_CONNECTIONS": 15},
+            "SECRETS": {"web": {"SECRET": "w", "ROLES": ["produce"]}},
         }
     }
 )
@@ -110,6 +112,8 @@ def test_settings_reach_the_broker() -> None:
     assert (options.ring_batches, options.ring_bytes) == (11, 12)
     assert (options.chosen_reserve, options.chosen_low_space) == (13, 14)
     assert (options.low_watermark, options.high_watermark, options.secret) == (8, 9, "s")
+    assert options.secrets == (Secret(name="web", text="w", roles=frozenset({Role.PRODUCE})),)
+    assert options.max_connections == 15
     assert options.tls == Tls(certificate="c", key="k", client_ca="a")
     assert options.retention == Retention(None, 5, 6, True, True)
 
@@ -126,6 +130,18 @@ def test_settings_reach_the_broker() -> None:
         {"CHUNK_SIZE": 1.5},
         {"TLS_CERTIFICATE": "c"},
         {"SECRET": 5},
+        {"SECRET": ""},
+        {"SECRETS": ["text"]},
+        {"SECRETS": {"web": "text"}},
+        {"SECRETS": {"web": {"SECRET": "text"}}},
+        {"SECRETS": {"web": {"SECRET": "", "ROLES": ["produce"]}}},
+        {"SECRETS": {"web": {"SECRET": ["produce"], "ROLES": "text"}}},
+        {"SECRETS": {"web": {"SECRET": "text", "ROLES": []}}},
+        {"SECRETS": {"web": {"SECRET": "text", "ROLES": ["fly"]}}},
+        {"SECRETS": {"web": {"SECRET": "text", "ROLES": [["produce"]]}}},
+        {"SECRETS": {name: {"SECRET": "text", "ROLES": ["produce"]} for name in ("web", "worker")}},
+        {"SECRET": "text", "SECRETS": {"web": {"SECRET": "text", "ROLES": ["produce"]}}},
+        {"MAX_CONNECTIONS": 0},
         {"RETENTION_AGE": "3 days"},
         {"RETENTION_BYTES": -1},
         {"MAX_UNFLUSHED": None},
@@ -141,6 +157,7 @@ def test_what_no_broker_can_use_is_found_by_the_check(broker: dict[str, object])
     with override_settings(ENODE={"BROKER": broker}):
         (message,) = checks.check_settings(None)
         assert message.id == "enode_django.E026"
+        assert "'text'" not in message.msg
         with pytest.raises(ConfigurationError):
             broker_options(conf())
 

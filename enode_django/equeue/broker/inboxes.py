@@ -10,7 +10,10 @@ from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
+from enode_django.exceptions import QueueFull
+
 FORGOTTEN_AFTER = 600.0
+MOST_INBOXES = 10_000
 MOST_ANSWERS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
 GIVEN_AT_ONCE = 10_000
@@ -65,9 +68,11 @@ class Inboxes:
 
     def open(self, address: str, now: float, following: int = 0) -> Inbox:
         """The inbox of this address; made when there is none (any more), with no number below ``following``: those
-        have arrived from the one that was forgotten."""
+        have arrived from the one that was forgotten. Raises `QueueFull` above `MOST_INBOXES`."""
         inbox = self._inboxes.get(address)
         if inbox is None:
+            if len(self._inboxes) >= MOST_INBOXES:
+                raise QueueFull(f"the broker has {MOST_INBOXES} inboxes, as many as it may; try later")
             inbox = self._inboxes[address] = Inbox(max(self._first_number, following), now)
         inbox.seen = now
         return inbox

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from enode_django.equeue.assignment import Allocate, divide
+from enode_django.equeue.broker.access import Secret, check_distinct
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES
 from enode_django.equeue.broker.space import default_reserve
@@ -61,7 +62,11 @@ class BrokerOptions:
     """The newest batches that are held in memory: so many, of so many bytes together. 0: none."""
     allocate: Allocate = divide
     """How the queues of a topic are divided among the members of a group."""
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    """One that has all roles."""
+    secrets: tuple[Secret, ...] = ()
+    """Others, each with roles of its own."""
+    max_connections: int = 10_000
     tls: Tls | None = None
     max_unflushed: int = 128 * 1024 * 1024
     """Above it sends wait, for ``patience_of_sends``, and are then refused."""
@@ -79,6 +84,12 @@ class BrokerOptions:
     """Space on the disk for commits, leases and checkpoints when it is full; None: see `default_reserve`."""
     low_space: int | None = None
     """With less free space on its disk consumed files are deleted before their time; None: as much as one file."""
+
+    @property
+    def all_secrets(self) -> tuple[Secret, ...]:
+        """Raises `ConfigurationError` for a secret that is none."""
+        own = () if self.secret is None else (Secret(name="SECRET", text=self.secret),)
+        return (*own, *self.secrets)
 
     @property
     def chosen_reserve(self) -> int:
@@ -100,16 +111,15 @@ class BrokerOptions:
         for name, value in zip(("age", "bytes", "messages"), self.retention, strict=False):
             if value is not None:
                 _check_number(f"the limit of {name}", value, int | float)
-        if self.secret is not None and (not isinstance(self.secret, str) or not self.secret):
-            raise ConfigurationError("the secret must be a text that is not empty")
-        if not is_loopback(host) and (not self.secret or self.tls is None):
+        check_distinct(self.all_secrets)
+        if not is_loopback(host) and (not self.all_secrets or self.tls is None):
             raise ConfigurationError(
                 f"the broker would listen on {host!r} without a secret and TLS; give it both, or an address of this "
                 "machine only, like tcp://127.0.0.1"
             )
 
 
-_SIZES = ("chunk_size", "max_unflushed", "checkpoint_bytes")
+_SIZES = ("chunk_size", "max_unflushed", "checkpoint_bytes", "max_connections")
 _SIZES_OR_NONE = ("ring_batches", "ring_bytes", "reserve", "low_space")
 _CHOSEN = ("reserve", "low_space")
 _TIMES = ("flush_interval", "retention_interval", "checkpoint_interval", "handshake_timeout", "frame_timeout")

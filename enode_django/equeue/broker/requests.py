@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from enode_django.equeue.broker.access import Role
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.state import commit_of
 from enode_django.equeue.messages import Commit
-from enode_django.exceptions import BadRequest, shown
+from enode_django.exceptions import BadRequest, UnknownRequest, shown
 
 LONGEST = 10 * 365 * 86_400.0
 MOST_TEXT = 1_000
@@ -115,59 +116,70 @@ def replies(value: Any) -> Sequence[tuple[str, bytes]]:
 
 class Request(NamedTuple):
     """``durable``: its answer says that something is stored, so it waits for the disk if every write has to.
-    ``tells_ends``: so does this one, which says where queues end."""
+    ``tells_ends``: so does this one, which says where queues end. ``defaults``: values for its last arguments, which
+    earlier clients do not send. ``role``: which one a client's secret has to have; None: any."""
 
     arguments: tuple[Check, ...]
     durable: bool = False
     tells_ends: bool = False
+    defaults: tuple[Any, ...] = ()
+    role: Role | None = Role.ADMINISTER
 
+
+PRODUCE, CONSUME, ADMINISTER = Role.PRODUCE, Role.CONSUME, Role.ADMINISTER
 
 REQUESTS: Mapping[str, Request] = {
-    "topics": Request(()),
-    "create_topic": Request((text, queue_total), durable=True),
-    "queue_count": Request((text,)),
-    "queues": Request((text,)),
-    "route": Request((text,)),
-    "add_queues": Request((text, queue_total, flag), durable=True),
-    "show": Request((text, number, flag, flag, flag), durable=True),
-    "announce": Request((text, text)),
-    "producers": Request((text,)),
-    "send": Request((text, batches, optional(number), producer, natural), durable=True),
-    "pull": Request((text, numbers, number, seconds)),
-    "end_offsets": Request((text,), tells_ends=True),
-    "offsets_at": Request((text, moment)),
-    "join": Request((text, text, text, seconds)),
-    "leave": Request((text, text, text)),
-    "bury": Request((text, text, text, deaths), durable=True),
-    "acquire": Request((text, text, number, text, seconds, number), durable=True),
-    "renew": Request((text, text, text, numbers, seconds)),
-    "release": Request((text, text, text, numbers)),
-    "commit": Request((text, text, commits), durable=True),
-    "receipts": Request((text, text, number)),
-    "receipts_from": Request((text, text, number, natural)),
-    "committed": Request((text, text)),
-    "set_offset": Request((text, text, number, number), durable=True),
-    "groups": Request((text,)),
-    "timelines": Request((text,)),
-    "delete_group": Request((text, text), durable=True),
-    "retire_group": Request((text, text), durable=True),
-    "trim": Request((text,)),
-    "open_inbox": Request((text,)),
-    "close_inbox": Request((text,)),
-    "receive": Request((text, natural, seconds)),
-    "reply": Request((replies,)),
-    "status": Request(()),
+    "topics": Request((), role=None),
+    "create_topic": Request((text, queue_total), durable=True, role=PRODUCE),
+    "queue_count": Request((text,), role=None),
+    "queues": Request((text,), role=None),
+    "route": Request((text,), role=None),
+    "add_queues": Request((text, queue_total, flag), durable=True, role=ADMINISTER),
+    "show": Request((text, number, flag, flag, flag), durable=True, role=ADMINISTER),
+    "announce": Request((text, text), role=PRODUCE),
+    "producers": Request((text,), role=None),
+    "send": Request((text, batches, optional(number), producer, natural), durable=True, role=PRODUCE),
+    "pull": Request((text, numbers, number, seconds), role=CONSUME),
+    "end_offsets": Request((text,), tells_ends=True, role=None),
+    "offsets_at": Request((text, moment), role=None),
+    "join": Request((text, text, text, seconds), role=CONSUME),
+    "leave": Request((text, text, text), role=CONSUME),
+    "bury": Request((text, text, text, deaths), durable=True, role=CONSUME),
+    "acquire": Request((text, text, number, text, seconds, number), durable=True, role=CONSUME),
+    "renew": Request((text, text, text, numbers, seconds), role=CONSUME),
+    "release": Request((text, text, text, numbers), role=CONSUME),
+    "commit": Request((text, text, commits), durable=True, role=CONSUME),
+    "receipts": Request((text, text, number), role=CONSUME),
+    "receipts_from": Request((text, text, number, natural), role=CONSUME),
+    "committed": Request((text, text), role=None),
+    "set_offset": Request((text, text, number, number), durable=True, role=ADMINISTER),
+    "groups": Request((text,), role=None),
+    "timelines": Request((text,), role=None),
+    "delete_group": Request((text, text), durable=True, role=ADMINISTER),
+    "retire_group": Request((text, text), durable=True, role=ADMINISTER),
+    "trim": Request((text,), role=CONSUME),
+    "open_inbox": Request((text,), role=PRODUCE),
+    "close_inbox": Request((text,), role=PRODUCE),
+    "receive": Request((text, natural, seconds), role=PRODUCE),
+    "reply": Request((replies,), role=CONSUME),
+    "status": Request((), role=None),
 }
 
 
 def checked(name: str, values: Sequence[Any]) -> list[Any]:
-    """The arguments of a request; raises `BadRequest`."""
+    """Return the arguments of a request. What a later client has added behind them is ignored. Raises `BadRequest`, and
+    `UnknownRequest`."""
     request = REQUESTS.get(name)
     if request is None:
-        raise BadRequest(f"the broker knows no request {name[:50]!r}; is it older than its client?")
-    if len(values) != len(request.arguments):
+        raise UnknownRequest(
+            f"the broker knows no request {name[:50]!r}; if it is older than its client, upgrade enode_django on the "
+            "broker's host"
+        )
+    missing = len(request.arguments) - len(values)
+    if missing > len(request.defaults):
         raise BadRequest(f"{name} takes {len(request.arguments)} arguments, got {len(values)}")
+    given = [*values, *request.defaults[len(request.defaults) - missing :]] if missing > 0 else values
     try:
-        return [check(value) for check, value in zip(request.arguments, values, strict=True)]
+        return [check(value) for check, value in zip(request.arguments, given, strict=False)]
     except (ValueError, TypeError, AttributeError) as error:
         raise BadRequest(f"{name}: {error}") from error

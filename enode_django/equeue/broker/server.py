@@ -146,7 +146,10 @@ class Broker:
             ) from error
 
     def _session(self) -> Session:
-        return Session(self._handlers, self._options.secret, self._state.run, self._sessions)
+        options = self._options
+        return Session(
+            self._handlers, options.all_secrets, self._state.run, self._sessions, most=options.max_connections
+        )
 
     # -- the disk -------------------------------------------------------------------------------------------------
 

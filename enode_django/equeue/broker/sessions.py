@@ -7,10 +7,14 @@ import logging
 import secrets
 import socket
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, cast
 
+from enode_django.equeue import wire
+from enode_django.equeue.broker.access import Secret, proven
 from enode_django.equeue.broker.calls import Call
 from enode_django.equeue.broker.handlers import Handlers
+from enode_django.equeue.broker.requests import REQUESTS
 from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
 from enode_django.equeue.wire import (
     HELLO,
@@ -18,15 +22,24 @@ from enode_django.equeue.wire import (
     MAX_HANDSHAKE_FRAME,
     NONCE_BYTES,
     PROVE,
-    VERSION,
+    SPEAK,
+    check_newest,
+    check_oldest,
     error_values,
-    is_proof,
     proof,
 )
-from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFrame, QueueError, shown
+from enode_django.exceptions import (
+    ConfigurationError,
+    EnodeError,
+    MalformedFrame,
+    QueueError,
+    TransportUnavailable,
+    shown,
+)
 
 logger = logging.getLogger(__name__)
 
+MOST_CONNECTIONS = 10_000
 MOST_UNDER_WAY = 64
 """Requests of one connection that may wait for their answers; the next ones are left in the connection."""
 _JOINED = 16 * 1024
@@ -36,17 +49,29 @@ _MOST_JOINED = 64 * 1024
 class Session(asyncio.BufferedProtocol):
     """Requests are begun in their order; a connection that does not read its answers is not read from either.
 
-    It is in ``sessions`` while it is connected (with TLS, from the end of its handshake on).
+    It is in ``sessions`` while it is connected (with TLS, from the end of its handshake on). With ``secrets`` a client
+    has to know one of them. Above ``most`` sessions a new one is refused.
     """
 
-    def __init__(self, handlers: Handlers, secret: str | None, run: int, sessions: set[Session]) -> None:
+    def __init__(
+        self,
+        handlers: Handlers,
+        secrets: Sequence[Secret],
+        run: int,
+        sessions: set[Session],
+        *,
+        most: int = MOST_CONNECTIONS,
+    ) -> None:
         self._handlers = handlers
-        self._secret = secret
+        self._secrets = secrets
+        self._most = most
+        self._secret: Secret | None = None
         self._run = run
         self._sessions = sessions
         self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
         self._nonces: tuple[bytes, bytes] | None = None
         self._is_open = False
+        self._version = 0
         self._requests: deque[Any] = deque()
         self._calls: set[Call] = set()
         self._may_write = True
@@ -61,6 +86,9 @@ class Session(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if len(self._sessions) >= self._most:
+            self._refuse(TransportUnavailable(f"the broker has {self._most} connections, as many as it may; try later"))
+            return
         self._sessions.add(self)
         connection = transport.get_extra_info("socket")
         if connection is not None:
@@ -118,19 +146,27 @@ class Session(asyncio.BufferedProtocol):
         if not _is_request(message):
             self._refuse(MalformedFrame(f"a request is a number, a name and its arguments, got {shown(message)}"))
             return
-        number, name, values = message
+        number, name, values, *_ = message
         if not self._is_open:
             self._greet(number, name, values)
+            return
+        if name == SPEAK or self._version < wire.SPOKEN.oldest:
+            self._agree(number, name, values)
             return
         call = Call(self, number)
         self._calls.add(call)
         try:
+            self._check_role(name)
             self._handlers.handle(call, name, values)
         except EnodeError as error:
             call.fail(error)
         except Exception:
             logger.exception("request %s failed", name)
             call.fail(QueueError(f"the broker failed at {name}; its log says why"))
+
+    def _check_role(self, name: str) -> None:
+        if self._secret is not None and name in REQUESTS:
+            self._secret.check(name, REQUESTS[name].role)
 
     def answer(self, call: Call, value: Any) -> None:
         self._calls.discard(call)
@@ -186,27 +222,44 @@ class Session(asyncio.BufferedProtocol):
 
     def _hello(self, values: list[Any]) -> dict[str, Any]:
         match values:
-            case [str() as magic, int() as version, bytes() as nonce] if magic == MAGIC and len(nonce) == NONCE_BYTES:
-                if version != VERSION:
-                    raise ConfigurationError(
-                        f"the client speaks version {version} of the protocol and the broker {VERSION}; "
-                        "let both run the same version of enode_django"
-                    )
+            case [str() as magic, int() as version, bytes() as nonce, *_] if (
+                magic == MAGIC and len(nonce) == NONCE_BYTES
+            ):
+                check_newest(version, wire.SPOKEN)
             case _:
                 raise MalformedFrame(f"a hello names the protocol, its version and a nonce, got {shown(values)}")
+        self._version = version
         self._nonces = nonce, secrets.token_bytes(NONCE_BYTES)
-        if self._secret is None:
+        if not self._secrets:
             self._open()
-        return {"run": self._run, "nonce": self._nonces[1], "secret": self._secret is not None}
+        return {
+            "run": self._run,
+            "nonce": self._nonces[1],
+            "secret": bool(self._secrets),
+            "versions": wire.SPOKEN,
+        }
 
     def _prove(self, values: list[Any]) -> bytes:
         assert self._nonces is not None
+        self._secret = proven(self._secrets, values[0] if values else None, self._nonces)
         if self._secret is None:
-            raise MalformedFrame("the broker has no secret that could be proven")
-        if not values or not is_proof(values[0], proof(self._secret, "client", *self._nonces)):
             raise ConfigurationError("the broker does not take this secret; give client and broker the same one")
         self._open()
-        return proof(self._secret, "broker", *self._nonces)
+        return proof(self._secret.text, "broker", *self._nonces)
+
+    def _agree(self, number: int, name: str, values: list[Any]) -> None:
+        """Take the version that the client has chosen, or refuse one that goes on without."""
+        try:
+            version = values[0] if name == SPEAK and values else self._version
+            if not isinstance(version, int):
+                raise MalformedFrame(f"speak names a version of the protocol, got {shown(values)}")
+            check_newest(version, wire.SPOKEN)
+            check_oldest(version, wire.SPOKEN)
+        except EnodeError as error:
+            self._refuse(error, number)
+        else:
+            self._version = version
+            self._write((number, True, version))
 
     def _open(self) -> None:
         self._is_open = True
@@ -248,6 +301,6 @@ class Session(asyncio.BufferedProtocol):
 
 def _is_request(message: Any) -> bool:
     match message:
-        case [int(), str(), list()]:
+        case [int(), str(), list(), *_]:
             return True
     return False

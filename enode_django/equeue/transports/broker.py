@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext, suppress
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from enode_django.equeue.frames import MAX_FRAME
 from enode_django.equeue.messages import (
@@ -28,16 +28,18 @@ from enode_django.equeue.messages import (
 from enode_django.equeue.portions import PORTION_BYTES, portions
 from enode_django.equeue.records import decode_records, encode_records
 from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
+from enode_django.equeue.transports.broker_address import address_of
 from enode_django.equeue.transports.broker_connection import (
     ConnectionLost,
     Pool,
     Wakes,
     Within,
-    address_of,
     unreachable,
 )
 from enode_django.equeue.transports.broker_rests import Rests
 from enode_django.exceptions import BadRequest, TransportUnavailable
+
+Made = TypeVar("Made", bound=NamedTuple)
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024
@@ -60,7 +62,7 @@ class BrokerInbox:
     def receive(self, wait: float) -> Sequence[bytes]:
         if self._is_closed:
             return []
-        self._following, bodies = self._transport._call("receive", self.address, self._following, wait, wait=wait)
+        self._following, bodies, *_ = self._transport._call("receive", self.address, self._following, wait, wait=wait)
         return list(bodies)
 
     def close(self) -> None:
@@ -109,10 +111,10 @@ class BrokerTransport:
         return int(self._call("queue_count", topic))
 
     def queues(self, topic: str) -> Mapping[int, QueueState]:
-        return {queue: QueueState(*values) for queue, values in self._call("queues", topic).items()}
+        return {queue: _known(QueueState, values) for queue, values in self._call("queues", topic).items()}
 
     def route(self, topic: str) -> Route:
-        version, queues = self._call("route", topic)
+        version, queues, *_ = self._call("route", topic)
         return Route(version, tuple(queues))
 
     def add_queues(self, topic: str, queues: int, *, unordered: bool = False) -> int:
@@ -160,7 +162,7 @@ class BrokerTransport:
             return pulled
         wait = 0.0 if pulled else wait
         found = self._pull(topic, missing, limit, wait)
-        for queue, batches in found:
+        for queue, batches, *_ in found:
             batch = self._rests.cut(topic, queue, missing[queue], limit, _decoded(batches))
             if batch.bodies:
                 pulled.append(batch)
@@ -195,14 +197,14 @@ class BrokerTransport:
         """Return nothing if the broker is of a version that does not tell."""
         try:
             timelines: Mapping[int, str] = self._call("timelines", topic)
-        except BadRequest:  # a broker of the version before, which will soon be replaced
+        except BadRequest:  # a broker of an earlier version; the first ones do not raise `UnknownRequest`
             return {}
         return timelines
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:
-        generation, queues, members = self._call("join", group, topic, member, session)
+        generation, queues, members, *_ = self._call("join", group, topic, member, session)
         return Membership(generation, frozenset(queues), tuple(members))
 
     def leave(self, group: str, topic: str, member: str) -> None:
@@ -215,7 +217,7 @@ class BrokerTransport:
         self, group: str, topic: str, queue: int, owner: str, lease: float, *, start: Start | int = Start.FIRST
     ) -> Lease:
         at = (0 if start is Start.FIRST else _LAST) if isinstance(start, Start) else start
-        return Lease(*self._call("acquire", group, topic, queue, owner, lease, at))
+        return _known(Lease, self._call("acquire", group, topic, queue, owner, lease, at))
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
         return set(self._call("renew", group, topic, owner, dict(epochs), lease))
@@ -326,7 +328,7 @@ def _batches(bodies: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, int, 
 
 
 def _decoded(batches: Sequence[tuple[int, bytes]]) -> list[tuple[int, list[bytes]]]:
-    return [(first, decode_records(body)) for first, body in batches]
+    return [(first, decode_records(body)) for first, body, *_ in batches]
 
 
 def _steps(
@@ -356,11 +358,16 @@ def _size_of_reply(reply: tuple[str, bytes]) -> int:
     return len(reply[1])
 
 
-def _group_state(generation: int, members: Any, division: Any, claims: Any, counts: bool) -> GroupState:
+def _known(kind: type[Made], values: Sequence[Any]) -> Made:
+    """Return a named tuple of an answer, without what a later broker has added behind its fields."""
+    return kind(*values[: len(kind._fields)])
+
+
+def _group_state(generation: int, members: Any, division: Any, claims: Any, counts: bool, *_: Any) -> GroupState:
     return GroupState(
         generation,
         members,
         {member: frozenset(queues) for member, queues in division.items()},
-        {queue: Claim(*claim) for queue, claim in claims.items()},
+        {queue: _known(Claim, claim) for queue, claim in claims.items()},
         counts,
     )

@@ -15,11 +15,21 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
-from enode_django.equeue.broker.options import location_of, parse_location
 from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
-from enode_django.equeue.wire import HELLO, MAGIC, NONCE_BYTES, PROVE, VERSION, error_of, is_proof, proof
+from enode_django.equeue.transports.broker_address import Address
+from enode_django.equeue.wire import (
+    HELLO,
+    MAGIC,
+    NONCE_BYTES,
+    PROVE,
+    SPEAK,
+    chosen_version,
+    error_of,
+    is_proof,
+    proof,
+)
 from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFrame, TransportUnavailable
 
 MOST_IDLE = 16
@@ -37,21 +47,9 @@ class ConnectionLost(Exception):
         self.connected = connected
 
 
-class Address(NamedTuple):
-    """Where the broker is, and how to get in. ``tls``: see `BrokerTransport`."""
-
-    host: str
-    port: int
-    secret: str | None
-    tls: ssl.SSLContext | None
-
-    @property
-    def location(self) -> str:
-        return location_of(self.host, self.port)
-
-
 class Connection:
-    """For one thread at a time. ``run`` tells the starts of the broker apart."""
+    """For one thread at a time. ``run`` tells the starts of the broker apart, ``version`` is that of the protocol which
+    both sides speak."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         """Raises `ConnectionLost`, and `ConfigurationError` when the broker does not let us in."""
@@ -63,7 +61,7 @@ class Connection:
         self._arrivals = select.poll()
         self._arrivals.register(self._socket, select.POLLIN)
         try:
-            self.run = self._greet(address, deadline)
+            self.run, self.version = self._greet(address, deadline)
         except BaseException:
             self.close()
             raise
@@ -99,9 +97,18 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def _greet(self, address: Address, deadline: float) -> int:
+    def _greet(self, address: Address, deadline: float) -> tuple[int, int]:
+        """Return the broker's run, and the version of the protocol that both speak."""
         nonce = secrets.token_bytes(NONCE_BYTES)
-        welcome = self.call(HELLO, (MAGIC, VERSION, nonce), deadline)
+        welcome = self.call(HELLO, (MAGIC, address.spoken.oldest, nonce), deadline)
+        self._prove(address, nonce, welcome, deadline)
+        version = chosen_version(address.spoken, welcome.get("versions"))
+        if version != address.spoken.oldest:
+            self.call(SPEAK, (version,), deadline)
+        return int(welcome["run"]), version
+
+    def _prove(self, address: Address, nonce: bytes, welcome: Mapping[str, Any], deadline: float) -> None:
+        """Show the secret that the broker asks for, and that it has it, too."""
         if welcome["secret"]:
             if address.secret is None:
                 raise ConfigurationError(f"the broker at {address.location} asks for a secret; give the transport one")
@@ -111,7 +118,6 @@ class Connection:
                 raise ConfigurationError(f"the broker at {address.location} does not know the secret")
         elif address.secret is not None:
             raise ConfigurationError(f"the broker at {address.location} has no secret, so it may be anyone's")
-        return int(welcome["run"])
 
     def _send(self, head: bytes, payload: bytes, deadline: float) -> None:
         for part in (head + payload,) if len(payload) <= _JOINED else (head, payload):
@@ -284,27 +290,6 @@ def unreachable(location: str, reason: object) -> TransportUnavailable:
         f"the broker at {location} cannot be reached ({reason}); start it with manage.py runbroker or runprocessors "
         "--with-broker, or name another one in ENODE['QUEUE']"
     )
-
-
-def client_tls(options: Mapping[str, Any] | bool | None) -> ssl.SSLContext | None:
-    """The context for `BrokerTransport`'s ``tls``; raises `ConfigurationError`."""
-    if not options:
-        return None
-    paths = {} if options is True else dict(options)
-    unknown = paths.keys() - {"ca", "certificate", "key"}
-    if unknown:
-        raise ConfigurationError(f"tls knows 'ca', 'certificate' and 'key', not {sorted(unknown)[0]!r}")
-    try:
-        context = ssl.create_default_context(cafile=paths.get("ca"))
-        if "certificate" in paths:
-            context.load_cert_chain(paths["certificate"], paths.get("key"))
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"the certificates in tls cannot be used: {error}") from error
-    return context
-
-
-def address_of(location: str, secret: str | None, tls: Mapping[str, Any] | bool | None) -> Address:
-    return Address(*parse_location(location), secret, client_tls(tls))
 
 
 def _connected(address: Address, timeout: float) -> socket.socket:

@@ -1,0 +1,48 @@
+"""Where a broker is, and how a client gets in."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from enode_django.equeue.broker.options import location_of, parse_location
+from enode_django.equeue.wire import SPOKEN, Versions
+from enode_django.exceptions import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the broker is, and how to get in. ``tls``: see `BrokerTransport`."""
+
+    host: str
+    port: int
+    secret: str | None = field(repr=False)
+    tls: ssl.SSLContext | None
+    spoken: Versions = SPOKEN
+
+    @property
+    def location(self) -> str:
+        return location_of(self.host, self.port)
+
+
+def client_tls(options: Mapping[str, Any] | bool | None) -> ssl.SSLContext | None:
+    """The context for `BrokerTransport`'s ``tls``; raises `ConfigurationError`."""
+    if not options:
+        return None
+    paths = {} if options is True else dict(options)
+    unknown = paths.keys() - {"ca", "certificate", "key"}
+    if unknown:
+        raise ConfigurationError(f"tls knows 'ca', 'certificate' and 'key', not {sorted(unknown)[0]!r}")
+    try:
+        context = ssl.create_default_context(cafile=paths.get("ca"))
+        if "certificate" in paths:
+            context.load_cert_chain(paths["certificate"], paths.get("key"))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"the certificates in tls cannot be used: {error}") from error
+    return context
+
+
+def address_of(location: str, secret: str | None, tls: Mapping[str, Any] | bool | None) -> Address:
+    return Address(*parse_location(location), secret, client_tls(tls))

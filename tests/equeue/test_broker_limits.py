@@ -1,0 +1,142 @@
+"""What one connection may take of the broker is limited."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from enode_django.equeue.broker import inboxes, pulling, requests, sessions
+from enode_django.equeue.broker.inboxes import Inboxes
+from enode_django.equeue.broker.options import BrokerOptions
+from enode_django.equeue.broker.sessions import MOST_UNDER_WAY
+from enode_django.equeue.frames import MAX_FRAME, MAX_ITEMS, encode_frame
+from enode_django.equeue.transports.broker import BrokerTransport
+from enode_django.equeue.wire import MAX_HANDSHAKE_FRAME
+from enode_django.exceptions import QueueFull, TransportUnavailable
+from tests.docs.pages import DOCS, tables
+from tests.equeue.brokers import RunningBroker
+from tests.equeue.consuming import eventually
+from tests.equeue.test_broker_bad_input import Raw
+
+
+def frame(*message: object) -> bytes:
+    return b"".join(encode_frame(message))
+
+
+def test_requests_that_wait_are_limited_and_the_rest_is_begun_when_they_end(
+    broker: RunningBroker, transport: BrokerTransport
+) -> None:
+    topic = uuid.uuid4().hex
+    transport.create_topic(topic, 1)
+    raw = Raw(broker.location)
+    waiting = MOST_UNDER_WAY + 10
+    raw.send(b"".join(frame(number, "pull", [topic, {0: 0}, 1, 600]) for number in range(2, waiting + 2)))
+    eventually(lambda: transport.status()["waiting_pulls"] == MOST_UNDER_WAY)
+    assert transport.status()["waiting_pulls"] == MOST_UNDER_WAY
+    transport.send(topic, {0: [b"x"]})
+    assert {raw.answer()[0] for _ in range(waiting)} == set(range(2, waiting + 2))
+    assert transport.status()["waiting_pulls"] == 0
+    raw.close()
+
+
+def test_a_frame_above_the_limit_is_refused_before_it_comes(broker: RunningBroker) -> None:
+    raw = Raw(broker.location)
+    raw.send(struct.pack(">I", MAX_FRAME + 1))
+    assert raw.answer()[1:3] == [False, "MalformedFrame"]
+    assert raw.answer() is None
+
+
+def test_a_frame_of_a_handshake_above_the_limit_is_refused(broker: RunningBroker) -> None:
+    raw = Raw(broker.location, greet=False)
+    raw.send(struct.pack(">I", MAX_HANDSHAKE_FRAME + 1))
+    assert raw.answer()[1:3] == [False, "MalformedFrame"]
+    assert raw.answer() is None
+
+
+@pytest.mark.parametrize(("items", "is_taken"), [(MAX_ITEMS, True), (MAX_ITEMS + 1, False)])
+def test_lists_have_a_limit(broker: RunningBroker, items: int, is_taken: bool) -> None:
+    raw = Raw(broker.location)
+    payload = msgpack.packb([2, "topics", [None] * items])
+    raw.send(struct.pack(">I", len(payload)) + payload)
+    assert raw.answer()[1] is is_taken
+    raw.close()
+
+
+def test_an_answer_to_a_pull_has_a_limit(transport: BrokerTransport) -> None:
+    topic = uuid.uuid4().hex
+    transport.create_topic(topic, 1)
+    sent = 2 * pulling.GIVEN_BYTES // 1_000_000
+    transport.send(topic, {0: [os.urandom(1_000_000)] * sent})
+    (batch,) = transport.pull(topic, {0: 0}, limit=sent, wait=0)
+    assert sum(map(len, batch.bodies)) <= pulling.GIVEN_BYTES
+
+
+def test_connections_above_the_limit_are_refused_until_one_ends(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", max_connections=2) as broker:
+        first, second = Raw(broker.location), Raw(broker.location)
+        third = Raw(broker.location, greet=False)
+        _, good, error, text, _ = third.answer()
+        assert (good, error) == (False, "TransportUnavailable")
+        assert "2 connections" in text
+        assert third.answer() is None
+        with closing(broker.transport()) as transport:
+            with pytest.raises(TransportUnavailable):
+                transport.topics()
+            first.close()
+            eventually(lambda: answers(transport))
+        second.close()
+
+
+def answers(transport: BrokerTransport) -> bool:
+    try:
+        return transport.topics() == []
+    except TransportUnavailable:
+        return False
+
+
+def test_inboxes_above_the_limit_are_refused_until_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inboxes, "MOST_INBOXES", 2)
+    found = Inboxes(0)
+    for address in ("a", "b", "a"):
+        found.open(address, 0.0)
+    with pytest.raises(QueueFull, match="2 inboxes"):
+        found.open("c", 0.0)
+    found.close("a")
+    found.open("c", 0.0)
+    assert len(found) == 2
+
+
+def test_the_page_names_the_limits() -> None:
+    rows = {row[0]: row[1] for table in tables(DOCS / "reference" / "broker-protocol.md") for row in table}
+    options = BrokerOptions(directory=Path("x"))
+    limits = {
+        "a frame": MAX_FRAME,
+        "a frame of the handshake": MAX_HANDSHAKE_FRAME,
+        "items of a list or dictionary": MAX_ITEMS,
+        "characters of a name": requests.MOST_TEXT,
+        "queues of a topic": requests.MOST_QUEUES,
+        "requests under way": sessions.MOST_UNDER_WAY,
+        "an answer to a pull": pulling.GIVEN_BYTES,
+        "seconds until the handshake is done": options.handshake_timeout,
+        "seconds that half a frame stands still": options.frame_timeout,
+        "bytes that wait for the disk": options.max_unflushed,
+        "connections": options.max_connections,
+        "inboxes": inboxes.MOST_INBOXES,
+        "answers in an inbox": inboxes.MOST_ANSWERS,
+        "bytes in an inbox": inboxes.MOST_BYTES,
+        "seconds that nobody receives from an inbox": inboxes.FORGOTTEN_AFTER,
+    }
+    assert options.max_connections == sessions.MOST_CONNECTIONS
+    assert {name: number_of(rows[name]) for name in limits} == limits
+
+
+def number_of(cell: str) -> float:
+    number, unit = cell.split()[0].replace(",", ""), cell.split()[1:]
+    return float(number) * math.prod({"KiB": 1 << 10, "MiB": 1 << 20}.get(each, 1) for each in unit)
