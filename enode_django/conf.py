@@ -135,7 +135,7 @@ class Conf:
     """Seconds that workers may drain on shutdown."""
     HANDLER_TIME_LIMIT: float = 60.0
     SUBSCRIBER_TIME_LIMIT: float = 300.0
-    """Of a subscriber that has no ``time_limit`` of its own, for the events of one command."""
+    """Seconds that a subscriber without a ``time_limit`` of its own may take for the events of one command."""
     HANDLER_ATTEMPTS: int = 5
     """The most failures: after so many at the same event a subscriber parks its aggregate; after so many errors that
     pass a command fails."""

@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 210, 46
 COLUMN, ROW = 260, 62
 MARGIN = 12
 MOST_EVENTS = 12
-"""How many events of one command are drawn. Of the others only those are drawn that something follows from."""
+"""The number of events drawn for one command. Further events are drawn only if they have effects."""
 _CHARACTERS = 28
 
 

@@ -29,8 +29,8 @@ from enode_django.serialization.registry import types
 
 
 class Cause(NamedTuple):
-    """What a new command answers. ``fields`` are the command's, or those of a parked stream's events by name; if
-    several events have a field, the last one's counts."""
+    """The source that a new command is prepared from. ``fields`` holds the values of a command, or of the events of a
+    parked stream; for a name that several events have, the last event's value."""
 
     id: str
     correlation_id: str

@@ -38,7 +38,7 @@ class Body(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """How long the client wants to wait, and the version that the aggregate must have."""
+    """The wait and the expected aggregate version that the client asked for."""
 
     wait_for: WaitFor | None
     timeout: float | None

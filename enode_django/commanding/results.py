@@ -29,7 +29,7 @@ class CommandStatus(Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WaitFor:
-    """How long `execute_command` waits. Use the values and the method below, not the constructor.
+    """The point up to which `execute_command` waits. Use the values and the method below, not the constructor.
 
     ``handling``: also for subscribers, for that of this ``name`` or (None) for all that handle one of the command's
     events.

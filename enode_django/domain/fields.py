@@ -172,7 +172,7 @@ def _tuple(arguments: tuple[Any, ...]) -> FieldType:
 
 
 def _each_pair(convert_key: Convert, convert: Convert, values: dict[Any, Any]) -> dict[Any, Any]:
-    """As `_each`, for keys and values."""
+    """Convert the keys and values of a dictionary; an `InvalidField` names the entry."""
     try:
         return {convert_key(key): convert(value) for key, value in values.items()}
     except InvalidField:

@@ -135,7 +135,7 @@ class DeferredInserts:
 
 
 def _do_insert(self: Any, manager: Any, using: str, fields: Any, returning_fields: Any, raw: bool) -> Any:
-    """Replace ``Model._do_insert``, and do the same wherever nothing waits."""
+    """Hold the row back if inserts wait on this connection; otherwise insert it as ``Model._do_insert`` does."""
     if not raw:
         for wrapper in connections[using].execute_wrappers:
             if isinstance(wrapper, WaitingInserts):

@@ -1,4 +1,4 @@
-"""Who may ask for what: secrets and the roles they have. Pure; the texts of secrets are in no message and no repr."""
+"""Secrets of clients, and the requests that their roles allow. No message and no repr shows a secret."""
 
 from __future__ import annotations
 

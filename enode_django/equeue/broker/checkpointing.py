@@ -14,7 +14,7 @@ from enode_django.equeue.broker.space import DiskSpace
 
 
 class PendingCheckpoint(NamedTuple):
-    """What was true at ``position``; holds copies, so that the store may go on meanwhile."""
+    """A checkpoint at ``position`` that another thread may write: it holds copies, so the store may go on."""
 
     path: Path
     position: int

@@ -71,9 +71,9 @@ class Deletion:
 
     def __init__(self, log: MessageLog, queues: Queues, now: Callable[[], float]) -> None:
         self.counted = 0
-        """Up to where the newest checkpoint and the one before it count what is in the log; the rest must stay."""
+        """The position that the last two checkpoints both cover. Files behind it must stay."""
         self.wrong_times_seen = now()
-        """What has a time from the far future counts as taken then: when that was last noticed, at the latest."""
+        """When a time in the far future was last noticed. It stands for such times, which come from wrong clocks."""
         self.early = 0
         """Files of consumed messages that were deleted before their time, for want of room."""
         self._log = log
@@ -96,8 +96,8 @@ class Deletion:
             deleted += 1
 
     def begin_survey(self) -> Survey | None:
-        """What has to `run` before it is known whether the oldest file is due, to be handed to `finish_survey` then;
-        None if nothing has to."""
+        """Return the survey that a thread must run before `is_due` can judge the oldest file; None if none is needed.
+        Hand it to `finish_survey` afterwards."""
         oldest = self._log.chunks[:-1][:SURVEYED_AT_ONCE]
         if not oldest or oldest[0].start in self._contents:
             return None
@@ -123,7 +123,7 @@ class Deletion:
 
     @property
     def may_detach(self) -> bool:
-        """Whether both checkpoints count the oldest file."""
+        """Return True if the last two checkpoints both cover the oldest file."""
         return self._log.chunks[0].end <= min(self.counted, self._log.flushed)
 
     def detach(self) -> Detached:
