@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-JAVA_ARCHIVE := $(VENV)/.java-archive
+WARM := $(VENV)/.warm
 EMBEDDED := $(BIN)/python -m sample_project.embedded
 # 3.11 and 3.12 first: for them every requirement comes as a wheel, so that no compiler is needed.
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
@@ -21,7 +21,7 @@ demo: $(INSTALLED)
 
 # Everything: the linters beside the tests, which are shared by three processes a core. With ARGS just the tests that it
 # names, in one process: make test ARGS="tests/unit -x".
-test: $(if $(ARGS),$(INSTALLED) java,$(JAVA_ARCHIVE)) chromium
+test: $(if $(ARGS),$(INSTALLED) java,$(WARM)) chromium
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(if $(ARGS),,lint) pytest
 
 # The plus exempts the line from being printed at the end only.
@@ -67,10 +67,11 @@ java:
 	    [ "$$ENODE_REQUIRE_SERVICES" != 1 ]; \
 	fi
 
-# Half of what Spark's tests would take to start. Java may be missing, or another one later.
-$(JAVA_ARCHIVE): $(INSTALLED) | java
-	@echo "archiving the classes of Spark (once) …"
-	@if command -v "$(JAVA)" >/dev/null; then $(BIN)/python -m tests.java >/dev/null 2>&1; fi; touch $@
+# Six processes would each compile all tests, and each start of Spark load its classes anew. Java may be missing.
+$(WARM): $(INSTALLED) | java
+	@echo "compiling the tests and archiving the classes of Spark (once) …"
+	@if command -v "$(JAVA)" >/dev/null; then $(BIN)/python -m tests.java >/dev/null 2>&1 & fi; \
+	$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1; wait; touch $@
 
 # Without it the tests in a browser are skipped, unless services are required.
 chromium:
