@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 LEFT_ALONE = r"aggregates are loaded from the store alone for 5 s"
 FEW = 4
 """Aggregates that a worker may hold: every other command loads its own."""
-PLANTINGS = 100
+DISCARDED = "the shared state of .* is discarded"
+DELETED = "is no state of ours, and is deleted"
 
 
 class States:
@@ -76,30 +77,31 @@ def test_stale_foreign_and_garbled_states_may_be_planted_and_workers_killed(
     random_ = random.Random(seed)
     processors = start(stack, states, SNAPSHOTS={"ENABLED": False})
     seen: dict[bytes, list[bytes]] = {}
-    planted = 0
+
+    def both_kinds_are_found() -> bool:
+        for key in states.keys:
+            plant(states.client, key, seen, random_)
+        return bool(processors.count(DISCARDED) and processors.count(DELETED))
+
     with stack.load(seed) as load:
         states.wait_used()
-        while planted < PLANTINGS:
-            for key in states.keys:
-                planted += plant(states.client, key, seen, random_)
+        wait_until(both_kinds_are_found, "workers find states of both kinds that are of no use")
         states.wait_used()
         assert_all_live(processors)
-        assert processors.count("the shared state of .* is discarded")
         for _ in range(2):
             load.wait_for_rounds(random_.randint(20, 40))
             victim = random_.choice(sorted(processors.living_workers().keys() & set(processors.owners().values())))
             os.kill(processors.workers()[victim], signal.SIGKILL)
             processors.wait_for(rf"worker {victim} died: killed by SIGKILL; starting another")
         states.wait_used()
-    assert processors.count("is no state of ours, and is deleted") >= 1
     stack.check()
 
 
-def plant(client: redis.Redis, key: bytes, seen: dict[bytes, list[bytes]], random_: random.Random) -> bool:
+def plant(client: redis.Redis, key: bytes, seen: dict[bytes, list[bytes]], random_: random.Random) -> None:
     """What was there before, what is another's, other bytes, or nothing."""
     value = client.get(key)
     if not value:
-        return False  # it is gone by now, or empty already
+        return  # it is gone by now, or empty already
     own = seen.setdefault(key, [])
     own.append(value)
     place = random_.randrange(len(value))
@@ -113,7 +115,6 @@ def plant(client: redis.Redis, key: bytes, seen: dict[bytes, list[bytes]], rando
         ]
     )
     client.set(key, chosen)
-    return True
 
 
 def test_their_redis_may_be_away_freeze_be_full_and_forget_everything(stack: Stack, states: States, seed: int) -> None:

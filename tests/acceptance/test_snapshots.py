@@ -98,7 +98,8 @@ def test_a_snapshot_with_a_flipped_byte_is_reported_and_replaced(snapshotting: S
     snapshotting.wait_followed()
     wait_until(lambda: snapshotting.is_through(SNAPSHOTS), "snapshots are made of all events")
     versions = snapshot_versions(snapshotting)
-    assert [versions.get(account) for account in flipped] == [DEPOSITS + 2] * len(flipped)
+    at_once = DEPOSITS + 1  # made by a sweep between the discard and the deposit; the next is not due yet
+    assert {versions.get(account) for account in flipped} <= {at_once, DEPOSITS + 2}
     assert verified(snapshotting) >= len(accounts)
     snapshotting.check()
     snapshotting.check_read_side()
