@@ -20,7 +20,7 @@ logger = logging.getLogger("enode_django.equeue")
 RETRY_ACQUIRE = 0.1
 """Seconds between tries to acquire a queue that another worker is about to release."""
 RETRY_UNAVAILABLE = 1.0
-"""Seconds between tries to acquire a queue whose server cannot be used, while others are ours."""
+"""Seconds between tries to acquire a queue whose server cannot be used, while others are ours or to be given back."""
 NOTHING_TO_PULL = 0.05
 """Seconds that `QueueConsumer.pull` takes when it may pull from none of its queues at the moment."""
 LOOK_AGAIN = 0.2
@@ -169,7 +169,8 @@ class QueueConsumer:
         return [*self._windows.values(), *self._draining]
 
     def acquire_missing(self) -> list[Acquired]:
-        """Take what is assigned and not owned yet, as far as nobody else holds it. Called by the pulling thread."""
+        """Take what is assigned and not owned yet, as far as nobody else holds it. Called by the pulling thread. Raises
+        `TransportUnavailable` only if there is nothing to pull from and nothing to give back meanwhile."""
         has_left = self._has_left
         for queue, window in list(self._windows.items()):
             if window.closed:
@@ -185,9 +186,9 @@ class QueueConsumer:
         self._next_try = self._clock() + RETRY_ACQUIRE
         acquired, failure = self._acquire_all(missing)
         if failure is not None:
-            if not self._windows:
+            if self.is_idle:
                 raise failure
-            self._next_try = self._clock() + RETRY_UNAVAILABLE  # what is ours is pulled meanwhile
+            self._next_try = self._clock() + RETRY_UNAVAILABLE  # what is ours is pulled or given back meanwhile
         if acquired:
             queues = ", ".join(str(one.window.queue) for one in acquired)
             logger.info("acquired %s/%s for %s", self._topic, queues, self._group)

@@ -54,3 +54,14 @@ def test_transport_that_lets_nothing_be_acquired_is_no_secret(transport: FailsTo
     new.assign(range(3))
     with pytest.raises(TransportUnavailable):
         new.acquire_missing()
+
+
+def test_drained_queues_are_given_back_though_no_other_can_be_acquired(transport: FailsToAcquire) -> None:
+    old = consumer(transport, [])
+    old.assign([0])
+    old.acquire_missing()
+    transport.failing = 1
+    old.assign([1])
+    assert old.acquire_missing() == []
+    old.release_drained()
+    assert transport.acquire("g", "commands", 0, "other", 60.0).previous_owner is None
