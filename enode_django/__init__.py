@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from enode_django.eventing.event_handlers import event_handler
     from enode_django.eventing.process_managers import ProcessManager, handles_crash
     from enode_django.eventing.projections import ModelProjection, Projection
+    from enode_django.eventing.retries import Retries
     from enode_django.eventing.subscribers import handles
     from enode_django.exceptions import Retry
     from enode_django.serialization.crashes import CommandCrashed
@@ -47,6 +48,7 @@ __all__ = [
     "ModelProjection",
     "ProcessManager",
     "Projection",
+    "Retries",
     "Retry",
     "VersionMismatch",
     "WaitFor",
@@ -87,6 +89,7 @@ _PLACES = {
     "eventing.event_handlers": ("event_handler",),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),
     "eventing.projections": ("ModelProjection", "Projection"),
+    "eventing.retries": ("Retries",),
     "eventing.subscribers": ("handles",),
     "exceptions": ("Retry",),
     "serialization.upcasting": ("upcasts",),

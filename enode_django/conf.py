@@ -137,12 +137,13 @@ class Conf:
     SUBSCRIBER_TIME_LIMIT: float = 300.0
     """Seconds that a subscriber without a ``time_limit`` of its own may take for the events of one command."""
     HANDLER_ATTEMPTS: int = 5
-    """The most failures: after so many at the same event a subscriber parks its aggregate; after so many errors that
-    pass a command fails."""
+    """The most failures: after so many at the same event a subscriber without ``retry`` parks its aggregate; after so
+    many errors that pass a command fails."""
     HANDLER_RETRY_DELAY: float = 0.1
     """Before the second attempt; twice as much before each next."""
     HANDLER_RETRY_ON: tuple[str, ...] = PASSING_ERRORS
-    """Dotted paths of the exceptions after which a command is handled again, if its handler does not say which."""
+    """Dotted paths of the exceptions after which a command is handled again, if its handler does not say which, and
+    after which a subscriber tries an event without end."""
     SWEEP_INTERVAL: float = 30.0
     """Between comparisons of the event store with a subscriber's checkpoints."""
     MAX_ABNORMAL_ENDS: int = 3

@@ -27,7 +27,7 @@ EnodeError
 │   ├── CommandFailed                what ``result.raise_for_status()`` raises
 │   ├── CommandTimeout               no answer in time; the command goes on
 │   ├── CommandKilledWorker          the command ended its worker process again and again
-│   ├── Retry                        retriable: raised by a command's handler to be called again
+│   ├── Retry                        retriable: raised by a handler to be called again
 │   ├── ExecuteInsideHandler         ``execute_command`` was called by a handler
 │   └── WaitInsideTransaction        waiting for subscribers inside an atomic block, whose locks they may wait for
 ├── SubscriberError
@@ -233,9 +233,10 @@ class CommandKilledWorker(CommandError):
 
 
 class Retry(CommandError):
-    """Raise it in a command's handler that cannot do its work for the moment: it is called again in ``after`` seconds,
-    or, if that is None, in ``HANDLER_RETRY_DELAY``, and twice as many each next time. After ``HANDLER_ATTEMPTS`` the
-    command fails. Raises `ValueError` if ``after`` is no number of seconds from 0 to a year (`LONGEST_RETRY`)."""
+    """Raise it in a handler that cannot do its work for the moment: it is called again in ``after`` seconds, or, if
+    that is None, in ``HANDLER_RETRY_DELAY``, and twice as many each next time. After ``HANDLER_ATTEMPTS`` a command
+    fails; an event is tried without end. Raises `ValueError` if ``after`` is no number of seconds from 0 to a year
+    (`LONGEST_RETRY`)."""
 
     retriable = True
 

@@ -237,6 +237,12 @@ class ParkedEvent(models.Model):
     attempts = models.IntegerField("attempts")
     first_failed_at = models.DateTimeField("first failed at")
     last_failed_at = models.DateTimeField("last failed at")
+    next_try_at = models.DateTimeField(
+        "next try at", null=True, help_text="Empty: only when somebody asks for it, or when the code has changed."
+    )
+    fingerprint = models.CharField(
+        "fingerprint", max_length=100, db_default="", db_collation="C", help_text="Of the code that has failed."
+    )
 
     class Meta:
         verbose_name = "parked event"

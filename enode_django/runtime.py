@@ -22,13 +22,13 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
 from enode_django.eventing.calling import CallingApplier, SendCommands
-from enode_django.eventing.follower import RetryPolicy
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.notices import notices_through
 from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.replaying import replay as replay_stored
+from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.snapshotting import SnapshotApplier, SnapshotSubscriber, snapshot_subscriber
 from enode_django.eventing.subscribers import Subscriber
@@ -175,8 +175,8 @@ def make_follower(
     current, handler = conf(), crash_handler(subscriber)
     applier = make_applier(subscriber, store, lambda some: current_bus().forward(some, handler))
     return SweepingFollower(
-        Runner(applier, persist, in_flight),
-        policy=RetryPolicy(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, tuple(current.UNKNOWN_TYPE_DELAYS)),
+        Runner(applier, persist, in_flight, singles_out=True),
+        policy=make_policy(subscriber, current),
         notify=notices_through(transport, persist),
         transport=transport,
         topic=current.EVENT_TOPIC,
@@ -192,6 +192,12 @@ def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
         if not (isinstance(error, type) and issubclass(error, Exception)):
             raise ConfigurationError(f"ENODE HANDLER_RETRY_ON names {error!r}, which is no class of exceptions")
     return HandlerRetries(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, errors, waits)
+
+
+def make_policy(subscriber: Subscriber, current: Conf) -> RetryPolicy:
+    """Return how the subscriber tries again what has failed; raises `ConfigurationError`."""
+    attempts, delay, errors, _ = make_retries(current)
+    return RetryPolicy.of(subscriber.retry, attempts, delay, unknown_delays=current.UNKNOWN_TYPE_DELAYS, passing=errors)
 
 
 @contextmanager

@@ -128,10 +128,12 @@ def _limits(subscriber: Subscriber) -> Iterator[CheckMessage]:
 def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:
     if group.is_at_one:
         return
-    said = sorted({f"{one.name!r} (start={one.start!r}, replays={one.replays})" for one in group.handlers})
+    said = sorted(
+        {f"{one.name!r} (start={one.start!r}, replays={one.replays}, retry={one.retry})" for one in group.handlers}
+    )
     yield Error(
         f"The handlers of {_description(group)} share checkpoints, but differ: {', '.join(said)}.",
-        hint="Give all of them the same start and replays, or those that differ another group.",
+        hint="Give all of them the same start, replays and retry, or those that differ another group.",
         id="enode_django.E017",
     )
 

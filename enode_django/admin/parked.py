@@ -35,7 +35,15 @@ class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
     """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
     to change parked events."""
 
-    list_display = ("aggregate_root_id", "subscriber", "version", "error_type", "attempts", "last_failed_at")
+    list_display = (
+        "aggregate_root_id",
+        "subscriber",
+        "version",
+        "error_type",
+        "attempts",
+        "last_failed_at",
+        "next_try_at",
+    )
     list_filter = (DatabaseFilter, "subscriber", "error_type")
     search_fields = ("aggregate_root_id__exact", "command_id__exact")
     search_help_text = "an aggregate root id or a command id, whole"
@@ -49,6 +57,7 @@ class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
         "attempts",
         "first_failed_at",
         "last_failed_at",
+        "next_try_at",
         "error_type",
         "shown_error",
     )

@@ -95,8 +95,7 @@ _NOT_MIGRATED = ("42P01", "42703")
 
 def is_transient(error: BaseException) -> bool:
     """Return True if the call should simply be tried again: the database or the queue is away, or two transactions are
-    in each other's way. A `Retry` is for handlers of commands; raised here it is an error like others, which are tried
-    again, too."""
+    in each other's way. A `Retry` is no such error: what raised it is tried again when it says."""
     if isinstance(error, EnodeError):
         return error.retriable and not isinstance(error, UnknownMessageType | Retry)
     if isinstance(error.__cause__ or error, psycopg.InterfaceError):
@@ -105,10 +104,25 @@ def is_transient(error: BaseException) -> bool:
 
 
 def failure_of(record: StreamRecord, error: Exception) -> Failure:
-    """Return the failure of an aggregate that a handler's error means. A transient error is raised again."""
-    if is_transient(error):
+    """Return the failure of an aggregate that a handler's error means. A transient error ends the batch: it is raised
+    again, or, if it is none of ours, as `HandlerInterrupted`."""
+    failure = Failure(record.version, record.command_id, error, datetime.now(UTC))
+    if isinstance(error, EnodeError) and is_transient(error):
         raise error
-    return Failure(record.version, record.command_id, error, datetime.now(UTC))
+    if is_transient(error):
+        raise HandlerInterrupted(record.aggregate_root_id, failure) from error
+    return failure
+
+
+class HandlerInterrupted(Exception):
+    """A handler has met an error of a database after which its transaction may be broken, and the connection lost. It
+    rolls the batch back. ``failure`` is what the error means for the aggregate, unless the subscriber's own database is
+    away."""
+
+    def __init__(self, aggregate_root_id: str, failure: Failure) -> None:
+        super().__init__(f"interrupted at {failure.place} of {aggregate_root_id}: {failure.text}")
+        self.aggregate_root_id = aggregate_root_id
+        self.failure = failure
 
 
 def reached(work: Work, version: int, streams: Sequence[StreamRecord], portion: int) -> Progress:
@@ -307,7 +321,7 @@ class TransactionApplier(Applier):
             with self._inserts.wait():
                 yield
         except Exception as error:  # of handlers inside, or of a row that waited
-            if isinstance(error, _HandlerFailed) or is_transient(error):
+            if isinstance(error, _HandlerFailed | HandlerInterrupted) or is_transient(error):
                 raise
             raise _HandlerFailed from error
 

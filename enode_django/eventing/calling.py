@@ -10,7 +10,7 @@ from django.db import transaction
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints
-from enode_django.eventing.applying import Applier, failure_of, is_transient, reached
+from enode_django.eventing.applying import Applier, failure_of, reached
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.work import Followed, Progress, Work, bearable, followed_refusal
@@ -146,10 +146,11 @@ class _Calls:
         self._alone = alone
 
     def failed(self, version: int, record: StreamRecord, error: Exception) -> Progress:
-        if is_transient(error):
-            self.interruption = error
+        try:
+            return Progress(version, failure_of(record, error))
+        except Exception as interruption:
+            self.interruption = interruption
             return Progress(version)
-        return Progress(version, failure_of(record, error))
 
     def send(self) -> None:
         commands, self.commands = self.commands, []

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from enode_django.domain.signatures import check_handler
+from enode_django.eventing.retries import Retries
 from enode_django.eventing.subscribers import (
     BEGINNING,
     NOW,
@@ -32,6 +33,7 @@ class EventHandler(NamedTuple):
     start: str
     replays: bool = False
     time_limit: float | None = None
+    retry: Retries | None = None
 
     def is_again(self, other: EventHandler) -> bool:
         """Return True if ``other`` is this handler, from the same place of a module that was loaded again."""
@@ -64,6 +66,7 @@ class EventHandlerGroup(Subscriber):
         self.handlers.append(handler)
         self.start = handler.start
         self.time_limit = self._longest_limit()
+        self.retry = next((one.retry for one in self.handlers if one.retry is not None), None)
         self._handlers_by_name.clear()
         self._follows_type.clear()
 
@@ -93,8 +96,10 @@ class EventHandlerGroup(Subscriber):
 
     @property
     def is_at_one(self) -> bool:
-        """Return True if its handlers agree on where they begin and on whether they take part in replays."""
-        return len({(handler.start, handler.replays) for handler in self.handlers}) == 1
+        """Return True if its handlers agree on where they begin, on whether they take part in replays, and, as far as
+        they say so, on when they are tried again."""
+        retries = {handler.retry for handler in self.handlers if handler.retry is not None}
+        return len({(handler.start, handler.replays) for handler in self.handlers}) == 1 and len(retries) <= 1
 
 
 _groups: dict[str, EventHandlerGroup] = {}
@@ -112,6 +117,7 @@ def event_handler(
     start: str = NOW,
     replays: bool = False,
     time_limit: float | None = None,
+    retry: Retries | None = None,
 ) -> Callable[[Function], Function]:
     """Mark a function ``(event) -> None`` to be called for these classes of events, or domain exceptions, and their
     subclasses: those with a lower ``priority`` first, then by ``name``.
@@ -119,7 +125,8 @@ def event_handler(
     It is called at least once for each event, in the order of each aggregate's versions. A new group begins at *now*,
     or, with ``start="beginning"``, with all that is stored. Functions of a group share its pace and its checkpoints.
     In a replay of stored events it is not called unless it says ``replays=True``. ``time_limit``: as of a
-    `Subscriber`; of a group the longest counts, for all of its handlers together. Raises `DefinitionError`.
+    `Subscriber`; of a group the longest counts, for all of its handlers together. ``retry``: as of a `Subscriber`; the
+    handlers of a group that have one must have the same. Raises `DefinitionError`.
     """
     if not followed:
         raise DefinitionError(
@@ -131,11 +138,14 @@ def event_handler(
     if not is_time_limit(time_limit):
         raise DefinitionError(f"event_handler() got time_limit={time_limit!r}; give it a number of seconds above 0")
 
+    if retry is not None and not isinstance(retry, Retries):
+        raise DefinitionError(f"event_handler() got retry={retry!r}; give it Retries(attempts=…)")
+
     def register(function: Function) -> Function:
         check_handler(function, "event")
         handlers = _groups.setdefault(group, EventHandlerGroup(group))
         for cls in followed:
-            handlers.add(EventHandler(cls, name, priority, function, start, replays, time_limit))
+            handlers.add(EventHandler(cls, name, priority, function, start, replays, time_limit, retry))
         return function
 
     return register

@@ -2,7 +2,7 @@
 
 The queue is a wake-up, the store is the truth: a message says that there is something, and what is missing between the
 checkpoint and it is read from the event store. An aggregate whose handler fails is set aside and tried again alone,
-while the others go on; after so many failures it is parked.
+while the others go on, as its `RetryPolicy` says; after so many failures it is parked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from operator import attrgetter
 
 from enode_django.commanding.flow import is_told
 from enode_django.equeue.consumer import PulledMessages
@@ -21,46 +21,20 @@ from enode_django.eventing.flow import tell_followed
 from enode_django.eventing.in_flight import FIRST_QUEUE, is_of_a_sweep, suspect_swept
 from enode_django.eventing.messages import PublishedStream, decode_published
 from enode_django.eventing.notices import Notice, SendNotices
+from enode_django.eventing.retrying import NextTry, RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import EventKilledWorker, MalformedMessage, UnknownMessageType
+from enode_django.exceptions import MalformedMessage
 
 logger = logging.getLogger("enode_django.subscribers")
 
 PORTION = 1_000
 """Versions of one aggregate that are handled in one transaction."""
-LONGEST_DELAY = 5.0
-
-
-class RetryPolicy(NamedTuple):
-    """After ``attempts`` failures at the same event an aggregate is parked; ``delay`` seconds lie between the first
-    two, and twice as much between the next. With ``attempts`` 0 the error is raised instead.
-
-    An event of a type that this process does not know is tried again after each of ``unknown_delays``: a rolling
-    deploy may bring a process that does.
-    """
-
-    attempts: int
-    delay: float
-    unknown_delays: tuple[float, ...] = ()
-
-    def pauses(self, error: Exception) -> Sequence[float]:
-        """Seconds before each next attempt, until it is given up.
-
-        >>> RetryPolicy(4, 2.0, (60.0, 120.0)).pauses(ValueError())
-        [2.0, 4.0, 5.0]
-        >>> RetryPolicy(4, 2.0, (60.0, 120.0)).pauses(UnknownMessageType())
-        (60.0, 120.0)
-        """
-        if isinstance(error, EventKilledWorker):
-            return ()
-        if isinstance(error, UnknownMessageType) and self.unknown_delays:
-            return self.unknown_delays
-        return [min(self.delay * 2**failures, LONGEST_DELAY) for failures in range(self.attempts - 1)]
-
-
-RAISE = RetryPolicy(0, 0.0)
+MOST_ASIDE = 10_000
+"""Aggregates that are set aside in memory; beyond that they are parked, since the queue waits for what is aside."""
+RETRYING_AT_ONCE = 1.0
+"""Seconds for trying again what is due, before new messages have their turn."""
 
 
 class Follower:
@@ -78,7 +52,7 @@ class Follower:
     ) -> None:
         self.runner = runner
         self.subscriber = runner.subscriber
-        self._policy = policy
+        self.policy = policy
         self._notify = notify
         self._clock = clock
         self._hand_over = hand_over
@@ -126,11 +100,12 @@ class Follower:
     def catch_up(self, works: Iterable[Work]) -> bool:
         """Handle what the store has of these aggregates up to their ``until``; returns False if one is set aside."""
         works = list(works)
-        self._suspect_swept(works)
+        self.suspect_swept(works)
         self._drive_new(works)
         return not any(work.aggregate_root_id in self._aside for work in works)
 
-    def _suspect_swept(self, works: Sequence[Work]) -> None:
+    def suspect_swept(self, works: Sequence[Work]) -> None:
+        """Let those of these works be handled alone that a worker died at which had found them in the store."""
         deaths = {at: count for at, count in self._deaths.get(FIRST_QUEUE, {}).items() if is_of_a_sweep(at)}
         if deaths and works:
             ids = [work.aggregate_root_id for work in works]
@@ -186,9 +161,13 @@ class Follower:
         return sum(message.window is window for work in self._aside.values() for message in work.messages)
 
     def retry_due(self) -> None:
-        """Try again what is due, each aggregate alone, from one version on, so that what fails stands alone."""
+        """Try again what is due, each aggregate alone, from one version on, so that what fails stands alone. What is
+        left after a second is due at once: handlers that wait for a server in vain must not keep others waiting."""
         now = self._clock()
-        for work in [work for work in self._aside.values() if work.next_try <= now]:
+        due = sorted((work for work in self._aside.values() if work.next_try <= now), key=attrgetter("next_try"))
+        for work in due:
+            if self._clock() - now > RETRYING_AT_ONCE:
+                break
             del self._aside[work.aggregate_root_id]
             if work.messages and all(message.window.closed for message in work.messages):
                 continue  # its queue went to another worker, and these messages with it
@@ -249,9 +228,13 @@ class Follower:
                 return True
             finished.extend(self._given_up_on(work))
             return False
-        if self._is_given_up(work, failure):
-            self._park(work, failure)
+        next_try = self._next_try(work, failure)
+        if next_try.is_parked:
+            self._park(work, failure, next_try.seconds)
             finished.extend((message, type(failure.error).__name__) for message in work.messages)
+        else:
+            work.next_try = self._clock() + (next_try.seconds or 0.0)
+            self._aside[work.aggregate_root_id] = work
         return False
 
     def _given_up_on(self, work: Work) -> Iterator[tuple[Message, str]]:
@@ -262,31 +245,31 @@ class Follower:
             logger.error("%s heard of version %s of %s, which is not stored", name, version, id, extra=extra)
             yield message._replace(reply_to=""), ""
 
-    def _is_given_up(self, work: Work, failure: Failure) -> bool:
-        """Set the aggregate aside to be tried again, unless that was done often enough."""
-        if not self._policy.attempts:
+    def _next_try(self, work: Work, failure: Failure) -> NextTry:
+        """Count the failure; returns when the aggregate is tried again, and whether it is parked until then."""
+        if not self.policy.attempts:
             raise failure.error
-        pauses = self._policy.pauses(failure.error)
         if work.failure is None or not failure.is_same(work.failure):
             work.failure, work.failures = failure.to_be_kept(), 0
         work.failures += 1
+        self._log_failure(work, failure)
+        next_try = self.policy.next_try(failure.error, work.failures)
+        is_too_much = len(self._aside) >= MOST_ASIDE or len(work.messages) > PORTION
+        return NextTry(next_try.seconds, next_try.is_parked or is_too_much)
+
+    def _log_failure(self, work: Work, failure: Failure) -> None:
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
-        told = "%s failed at %s of %s (%d of %d): %s"
+        tries = "without end" if self.policy.passes(failure.error) else len(self.policy.pauses(failure.error)) + 1
+        told = "%s failed at %s of %s (%d of %s): %s"
         first = failure.error if work.failures == 1 else None
-        values = (who, where, id, work.failures, len(pauses) + 1, failure.text)
-        logger.warning(told, *values, exc_info=first, extra=_extra(who, id))
-        if work.failures > len(pauses):
-            return True
-        work.next_try = self._clock() + pauses[work.failures - 1]
-        self._aside[id] = work
-        return False
+        logger.warning(told, who, where, id, work.failures, tries, failure.text, exc_info=first, extra=_extra(who, id))
 
     def _let_wait(self, work: Work) -> bool:
         name, refusals = self.subscriber.name, list(work.refusals.values())
         return parking.wait_behind(self.runner.alias, name, work.aggregate_root_id, refusals)
 
-    def _park(self, work: Work, failure: Failure) -> None:
-        self.runner.park(work, failure)
+    def _park(self, work: Work, failure: Failure, pause: float | None) -> None:
+        self.runner.park(work, failure, pause=pause)
         self.parked += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         told = "%s parked %s at %s: its later events wait; see manage.py parked"

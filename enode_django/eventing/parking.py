@@ -1,7 +1,8 @@
 """Aggregates that a subscriber has set aside after repeated failure, in the subscriber's database.
 
 The row of an aggregate that has attempts is what failed. Further rows are refusals that wait behind it; later versions
-need no rows, since the checkpoint tells where to go on. Who finds an aggregate parked locks its rows against being
+need no rows, since the checkpoint tells where to go on. What failed is tried again when it is due, or when the code has
+changed since the last try. Who finds an aggregate parked locks its rows against being
 removed, so that whoever lets it go on knows of everything that was passed over.
 """
 
@@ -24,14 +25,17 @@ _PARKED = f"""
     FOR KEY SHARE
 """
 _COLUMNS = """subscriber, aggregate_root_type, aggregate_root_id, version, command_id, error_type, error, attempts,
-    first_failed_at, last_failed_at"""
+    first_failed_at, last_failed_at, next_try_at, fingerprint"""
 _PARK = f"""
-    INSERT INTO {_TABLE} AS known ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, statement_timestamp())
+    INSERT INTO {_TABLE} AS known ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, statement_timestamp(),
+        statement_timestamp() + make_interval(secs => %s), %s)
     ON CONFLICT (subscriber, aggregate_root_id, command_id) DO UPDATE SET error_type = EXCLUDED.error_type,
-    error = EXCLUDED.error, attempts = known.attempts + EXCLUDED.attempts, last_failed_at = EXCLUDED.last_failed_at
+    error = EXCLUDED.error, attempts = known.attempts + EXCLUDED.attempts, last_failed_at = EXCLUDED.last_failed_at,
+    next_try_at = EXCLUDED.next_try_at, fingerprint = EXCLUDED.fingerprint
 """
 _WAIT = f"""
-    INSERT INTO {_TABLE} ({_COLUMNS})
+    INSERT INTO {_TABLE} (subscriber, aggregate_root_type, aggregate_root_id, version, command_id, error_type, error,
+        attempts, first_failed_at, last_failed_at)
     VALUES (%s, %s, %s, NULL, %s, '', 'waits behind what failed', 0, statement_timestamp(), statement_timestamp())
     ON CONFLICT DO NOTHING
 """
@@ -39,11 +43,32 @@ _LIST = f"""
     SELECT {_COLUMNS} FROM {_TABLE} WHERE %s IN ('', subscriber) AND %s IN ('', aggregate_root_id)
     ORDER BY attempts = 0, id
 """
+# What another version of Python has made is no sign of other code. While it is tried it is not due: whoever dies at it
+# must not be followed at once.
+_CLAIM = f"""
+    UPDATE {_TABLE} SET fingerprint = %s, next_try_at = statement_timestamp()
+        + CASE WHEN next_try_at IS NULL THEN NULL
+               ELSE least(interval '1 day', greatest(interval '1 minute', statement_timestamp() - first_failed_at)) END
+    WHERE id = (
+        SELECT id FROM {_TABLE}
+        WHERE subscriber = %s AND attempts > 0 AND (
+            next_try_at <= statement_timestamp()
+            OR fingerprint <> %s AND split_part(fingerprint, ':', 1) = split_part(%s, ':', 1)
+        )
+        ORDER BY next_try_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    )
+    RETURNING aggregate_root_id
+"""
+_HURRY = f"""
+    UPDATE {_TABLE} SET next_try_at = statement_timestamp()
+    WHERE subscriber = %s AND aggregate_root_id = %s AND attempts > 0
+"""
 _REMOVE = f"DELETE FROM {_TABLE} WHERE subscriber = %s AND aggregate_root_id = %s AND command_id = %s"
 
 
 class Parked(NamedTuple):
-    """``version`` is None for a refusal; ``attempts`` is 0 for one that only waits. Times are aware."""
+    """``version`` is None for a refusal; ``attempts`` is 0 for one that only waits. Times are aware.
+    ``next_try_at`` is None for what is not tried again by itself; ``fingerprint`` is that of the code that failed."""
 
     subscriber: str
     aggregate_root_type: str
@@ -55,6 +80,8 @@ class Parked(NamedTuple):
     attempts: int
     first_failed_at: datetime
     last_failed_at: datetime
+    next_try_at: datetime | None = None
+    fingerprint: str = ""
 
 
 def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, str]:
@@ -63,12 +90,18 @@ def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, s
 
 
 def park(
-    alias: str, parked: Parked, waiting: Iterable[StreamRecord] = (), *, instead_of: Iterable[Parked] = ()
+    alias: str,
+    parked: Parked,
+    waiting: Iterable[StreamRecord] = (),
+    *,
+    instead_of: Iterable[Parked] = (),
+    pause: float | None = None,
 ) -> None:
-    """Attempts are added up where the same event is parked already. ``waiting`` are refusals that wait behind it."""
+    """Attempts are added up where the same event is parked already. ``waiting`` are refusals that wait behind it. It is
+    due in ``pause`` seconds (None: never)."""
     with transaction.atomic(using=alias):
         remove(alias, instead_of)
-        execute(alias, _PARK, parked[:-1])
+        execute(alias, _PARK, (*parked[:9], pause, parked.fingerprint))
         _insert_waiting(alias, parked.subscriber, waiting)
 
 
@@ -85,6 +118,18 @@ def _insert_waiting(alias: str, subscriber: str, refusals: Iterable[StreamRecord
     for refusal in refusals:
         parameters = (subscriber, refusal.aggregate_root_type, refusal.aggregate_root_id, refusal.command_id)
         execute(alias, _WAIT, parameters)
+
+
+def claim_due(alias: str, subscriber: str, fingerprint: str) -> str | None:
+    """Return the id of an aggregate that is due, or that code with this fingerprint has not tried yet; None if there is
+    none. Nobody else gets it for a minute or longer."""
+    claimed = execute(alias, _CLAIM, (fingerprint, subscriber, fingerprint, fingerprint)).fetchone()
+    return None if claimed is None else claimed[0]
+
+
+def hurry(alias: str, subscriber: str, aggregate_root_id: str) -> None:
+    """Let the aggregate be due at once."""
+    execute(alias, _HURRY, (subscriber, aggregate_root_id))
 
 
 def list_parked(alias: str, subscriber: str = "", aggregate_root_id: str = "") -> list[Parked]:

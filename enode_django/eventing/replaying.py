@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from enode_django.concurrency.backoff import once
 from enode_django.eventing.applying import Applier
-from enode_django.eventing.follower import RAISE, Follower
+from enode_django.eventing.follower import Follower
+from enode_django.eventing.retrying import RAISE
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import behind, parts_of

@@ -8,13 +8,15 @@ from functools import partial
 from typing import TypeVar
 
 from enode_django.concurrency.backoff import Persist
-from enode_django.databases import heal_connections
+from enode_django.databases import execute, heal_connections
 from enode_django.eventing import checkpoints, parking
-from enode_django.eventing.applying import Applier, is_transient, reached
+from enode_django.eventing.applying import Applier, HandlerInterrupted, is_transient, reached
+from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventing.work import Failure, Progress, Work, contiguous
 from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
 
 Value = TypeVar("Value")
@@ -22,14 +24,18 @@ Value = TypeVar("Value")
 
 class Runner:
     """All methods are called by one thread. ``persist`` says how long to try while the databases are away;
-    ``in_flight`` is told what is being handled."""
+    ``in_flight`` is told what is being handled. ``singles_out``: an aggregate whose handler meets an error of a
+    database, while the subscriber's own answers, has failed alone; else such an error is raised."""
 
-    def __init__(self, applier: Applier, persist: Persist, in_flight: InFlight | None = None) -> None:
+    def __init__(
+        self, applier: Applier, persist: Persist, in_flight: InFlight | None = None, *, singles_out: bool = False
+    ) -> None:
         self.applier = applier
         self.in_flight = applier.in_flight = in_flight or InFlight()
         self.subscriber = applier.subscriber
         self.alias = applier.alias
         self._persist = persist
+        self._singles_out = singles_out
 
     def run(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> Mapping[str, Progress]:
         """Apply as `Applier.apply` does. An error that no handler raised is an aggregate's failure, too. A suspect
@@ -81,21 +87,48 @@ class Runner:
         return self._persist(guarded)
 
     def _run(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+        """Apply works; those whose handlers were interrupted have failed, and the others are applied without them."""
+        interrupted: dict[str, Progress] = {}
+        left = list(works)
+        while left:
+            try:
+                return {**interrupted, **self._run_all(left, portion, even_parked)}
+            except HandlerInterrupted as stop:
+                id, failure = stop.aggregate_root_id, stop.failure
+            self.in_flight.end()
+            if not (self._singles_out and self._answers()):
+                raise failure.error
+            interrupted[id] = Progress(self.applier.positions([id]).get(id, 0), failure)
+            left = [work for work in left if work.aggregate_root_id != id]
+        return interrupted
+
+    def _answers(self) -> bool:
+        """Return True if the subscriber's database can be asked."""
+        heal_connections()
+        try:
+            execute(self.alias, "SELECT 1", ())
+        except DATABASE_ERRORS:
+            return False
+        return True
+
+    def _run_all(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
         """Apply works; if the database refuses them as a whole (a value too long, a constraint), try them in halves,
         until the guilty aggregate, and then its guilty version, stands alone."""
         self.applier.attempted = {}
         try:
             return self.applier.apply(works, portion, even_parked=even_parked)
+        except HandlerInterrupted:
+            raise
         except Exception as error:
             self.in_flight.end()
             if is_transient(error):
                 raise
             if len(works) > 1:
                 half = len(works) // 2
-                first = self._run(works[:half], portion, even_parked)
-                return {**first, **self._run(works[half:], portion, even_parked)}
+                first = self._run_all(works[:half], portion, even_parked)
+                return {**first, **self._run_all(works[half:], portion, even_parked)}
             if portion > 1:
-                return self._run(works, 1, even_parked)
+                return self._run_all(works, 1, even_parked)
             return self._unexplained(works[0], error)
 
     def _unexplained(self, work: Work, error: Exception) -> Mapping[str, Progress]:
@@ -105,8 +138,16 @@ class Runner:
         position = self.applier.positions([id]).get(id, 0)
         return {id: Progress(position, Failure(*self.applier.attempted[id], error, datetime.now(UTC)))}
 
-    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> None:
-        """Park the aggregate at ``failure``; the other refusals of ``work`` wait behind it."""
+    def park(
+        self,
+        work: Work,
+        failure: Failure,
+        instead_of: Iterable[parking.Parked] = (),
+        *,
+        pause: float | None = None,
+    ) -> None:
+        """Park the aggregate at ``failure``; the other refusals of ``work`` wait behind it. It is tried again in
+        ``pause`` seconds (None: by itself only when the code has changed)."""
         first = work.failure or failure
         parked = parking.Parked(
             self.subscriber.name,
@@ -119,6 +160,7 @@ class Runner:
             work.failures,
             first.failed_at,
             failure.failed_at,
+            fingerprint=code_fingerprint(self.subscriber),
         )
         waiting = [refusal for command_id, refusal in work.refusals.items() if command_id != failure.command_id]
-        self.persisted(lambda: parking.park(self.alias, parked, waiting, instead_of=instead_of))
+        self.persisted(lambda: parking.park(self.alias, parked, waiting, instead_of=instead_of, pause=pause))

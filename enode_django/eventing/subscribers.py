@@ -17,6 +17,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_method
+from enode_django.eventing.retries import Retries
 from enode_django.exceptions import DefinitionError, TypeNameError, UnknownMessageType
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
@@ -65,13 +66,15 @@ class Subscriber:
 
     ``name`` is ``"<app_label>.<ClassName>"`` unless given. ``start``: where a new subscriber begins, ``"beginning"``
     or ``"now"``. ``replays``: whether it takes part when stored events are replayed. ``time_limit``: seconds that the
-    handlers may take for the events of one command (`math.inf`: any time; None: ``SUBSCRIBER_TIME_LIMIT``).
+    handlers may take for the events of one command (`math.inf`: any time; None: ``SUBSCRIBER_TIME_LIMIT``). ``retry``:
+    when what has failed is tried again (None: as the settings say).
     """
 
     name: str = ""
     start: str = BEGINNING
     replays: bool = True
     time_limit: float | None = None
+    retry: Retries | None = None
     handles_refusals: ClassVar[bool] = False
     _methods: ClassVar[dict[Followed, str]] = {}
     _arguments: ClassVar[tuple[str, ...]] = ("event",)
@@ -84,6 +87,8 @@ class Subscriber:
             check_method(cls, name, *cls._arguments, may_yield=cls._may_yield)
         if cls.start not in (NOW, BEGINNING):
             raise DefinitionError(f'{cls.__qualname__} has start = {cls.start!r}; use "now" or "beginning"')
+        if cls.retry is not None and not isinstance(cls.retry, Retries):
+            raise DefinitionError(f"{cls.__qualname__} has retry = {cls.retry!r}; give it Retries(attempts=…)")
         if not cls.handles_refusals:
             for followed in cls._methods:
                 if issubclass(followed, DomainException):

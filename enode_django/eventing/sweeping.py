@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing import checkpoints
-from enode_django.eventing.follower import Follower, RetryPolicy
+from enode_django.eventing.follower import Follower
 from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.notices import SendNotices
+from enode_django.eventing.parked_retries import ParkedRetries
+from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Work, follows_refusal
 from enode_django.eventstore.base import Part, Settled, Shard
@@ -195,6 +197,7 @@ class SweepingFollower(Follower):
         self._new_sweeper = partial(Sweeper, self, transport=transport, topic=topic, interval=interval, clock=clock)
         self._shards = runner.applier.store.shards
         self._sweepers: Sequence[Sweeper] = ()
+        self._parked = ParkedRetries(self, clock=clock)
         self._has_begun = False
 
     def begin(self) -> None:
@@ -223,6 +226,7 @@ class SweepingFollower(Follower):
             return
         if not self._sweepers:
             self._sweepers = [self._new_sweeper(shard) for shard in self._shards]
+        self.runner.persisted(self._parked.tick)
         for sweeper in self._sweepers:
             self.runner.persisted(partial(self._sweep, sweeper))
 
@@ -248,4 +252,6 @@ class SweepingFollower(Follower):
     def next_retry(self) -> float | None:
         due = super().next_retry
         steps = [sweeper.next_step for sweeper in self._sweepers]
+        if steps:
+            steps.append(self._parked.next_step)
         return min(steps if due is None else [due, *steps], default=None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.follower import PORTION, Follower
 from enode_django.eventing.parking import Parked
-from enode_django.eventing.work import Work
+from enode_django.eventing.work import Failure, Work
 from enode_django.exceptions import NotParked
 
 
@@ -45,35 +45,52 @@ def _rows(follower: Follower, aggregate_root_id: str) -> list[Parked]:
     return parking.list_parked(follower.runner.alias, follower.subscriber.name, aggregate_root_id)
 
 
-def _go_on(follower: Follower, aggregate_root_id: str) -> Parked | None:
+def retry_for_a_while(follower: Follower, aggregate_root_id: str, is_over: Callable[[], bool]) -> Parked | None:
+    """Try again as `retry_parked` does, but leave the rest for another time when ``is_over``, which is asked after each
+    portion; returns what the aggregate is parked at now, or None, also if it was not parked at all."""
+    return _go_on(follower, aggregate_root_id, is_over)
+
+
+def _go_on(follower: Follower, aggregate_root_id: str, is_over: Callable[[], bool] = lambda: False) -> Parked | None:
     while rows := _rows(follower, aggregate_root_id):
-        if not _retry(follower, rows):
+        if not _retry(follower, rows, is_over):
             break
     return next(iter(_rows(follower, aggregate_root_id)), None)
 
 
-def _retry(follower: Follower, rows: Sequence[Parked]) -> bool:
+def _retry(follower: Follower, rows: Sequence[Parked], is_over: Callable[[], bool]) -> bool:
     """Handle every event that these rows or the store name. Return True if the aggregate can be unparked, which it is
     unless more came."""
     runner, id = follower.runner, rows[0].aggregate_root_id
     head = _head(follower, id)
     work = _work(follower, rows, head)
-    portion = PORTION
+    follower.suspect_swept([work])
+    portion = 1 if work.suspect else PORTION
     while True:
         progress = runner.run([work], portion, even_parked=True)[id]
         if progress.failure is None and progress.version >= work.until:
             runner.persisted(partial(parking.release, runner.alias, rows, lambda: _head(follower, id) > head))
             return True
         if progress.failure is None:
-            portion = min(portion * 2, PORTION)
+            if is_over():
+                runner.persisted(partial(parking.hurry, runner.alias, runner.subscriber.name, id))
+                return False
+            portion = 1 if work.suspect else min(portion * 2, PORTION)
             continue
-        if portion > 1:
+        if progress.skips_ahead:
             portion = 1  # so that what fails stands alone
             continue
         work.failures = 1
-        failed = progress.failure
-        runner.park(work, failed, [row for row in rows if row.attempts and row.command_id != failed.command_id])
+        _park_again(follower, work, progress.failure, rows)
         return False
+
+
+def _park_again(follower: Follower, work: Work, failed: Failure, rows: Sequence[Parked]) -> None:
+    """Park the aggregate where it has failed now, for longer if that is where it was parked before."""
+    since = min((row.first_failed_at for row in rows if row.command_id == failed.command_id), default=failed.failed_at)
+    pause = follower.policy.parked_pause(failed.error, (failed.failed_at - since).total_seconds())
+    others = [row for row in rows if row.attempts and row.command_id != failed.command_id]
+    follower.runner.park(work, failed, others, pause=pause)
 
 
 def _head(follower: Follower, id: str) -> int:

@@ -20,10 +20,12 @@ from enode_django.concurrency.backoff import Persist, within
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints
 from enode_django.eventing.applying import is_transient
-from enode_django.eventing.follower import Follower, RetryPolicy
+from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import parked_among
 from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.retries import Retries
+from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import Subscriber, running_subscriber
 from enode_django.eventing.sweeping import behind
@@ -272,7 +274,8 @@ def replayer(shadow: Shadow, persist: Persist = _patiently) -> Iterator[Replayer
     subscriber: Subscriber = subscribers.get(shadow.subscriber)
     with store_beside() as store:
         runner = ShadowRunner(shadow, make_applier(subscriber, store, _send_nothing))
-        follower = Follower(runner, policy=RetryPolicy(1, 0.0), notify=lambda notices: None)
+        policy = RetryPolicy(1, 0.0, most_parked=(subscriber.retry or Retries()).most_parked, parks_at_once=True)
+        follower = Follower(runner, policy=policy, notify=lambda notices: None)
         yield Replayer(shadow, follower, persist)
 
 

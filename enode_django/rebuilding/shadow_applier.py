@@ -64,6 +64,13 @@ class ShadowRunner(Runner):
         super().__init__(ShadowApplier(shadow, applier), once)
         self._shadow = shadow
 
-    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> None:
+    def park(
+        self,
+        work: Work,
+        failure: Failure,
+        instead_of: Iterable[parking.Parked] = (),
+        *,
+        pause: float | None = None,
+    ) -> None:
         with self._shadow.opened():
-            super().park(work, failure, instead_of)
+            super().park(work, failure, instead_of, pause=pause)

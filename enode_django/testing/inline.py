@@ -21,9 +21,10 @@ from enode_django.conf import conf
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, current_metadata
-from enode_django.eventing.follower import RAISE, Follower
+from enode_django.eventing.follower import Follower
 from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.retrying import RAISE
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore

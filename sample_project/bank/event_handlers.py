@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from django.core.cache import cache
 
-from enode_django import event_handler
+from enode_django import Retries, event_handler
 from enode_django.exceptions import SubscriberUnavailable
 from sample_project.bank.domain import (
     AccountClosed,
@@ -28,6 +28,8 @@ from sample_project.bank.models import AccountSummary
 GROUP = "bank.balance_cache"
 KEEP = 300
 """Seconds."""
+RETRY = Retries(most_parked=3_600.0)
+"""A balance that could not be remembered waits an hour at most, not a day."""
 
 
 def cached_balance(account: str) -> Decimal | None:
@@ -38,13 +40,15 @@ def cached_balance(account: str) -> Decimal | None:
     return AccountSummary.objects.filter(pk=account).values_list("balance", flat=True).first()
 
 
-@event_handler(Deposited, Withdrawn, DepositConfirmed, WithdrawalConfirmed, name="bank.remember_balance", group=GROUP)
+@event_handler(
+    Deposited, Withdrawn, DepositConfirmed, WithdrawalConfirmed, name="bank.remember_balance", group=GROUP, retry=RETRY
+)
 def remember_balance(event: Deposited | Withdrawn | DepositConfirmed | WithdrawalConfirmed) -> None:
     with _writable_or_retriable():
         cache.set(_key(event.aggregate_root_id), event.balance, KEEP)
 
 
-@event_handler(AccountOpened, AccountClosed, name="bank.forget_balance", group=GROUP)
+@event_handler(AccountOpened, AccountClosed, name="bank.forget_balance", group=GROUP, retry=RETRY)
 def forget_balance(event: AccountOpened | AccountClosed) -> None:
     with _writable_or_retriable():
         cache.delete(_key(event.aggregate_root_id))

@@ -6,15 +6,18 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
+from django.db import OperationalError
+
 from enode_django import Command, DomainEvent, DomainException, Metadata
 from enode_django.concurrency.backoff import Persist, once
 from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing import checkpoints, parking
-from enode_django.eventing.follower import Follower, RetryPolicy
+from enode_django.eventing.follower import Follower
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.messages import encode_published
 from enode_django.eventing.notices import Notice
+from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import StreamRecord
@@ -24,6 +27,8 @@ from enode_django.runtime import make_applier
 from enode_django.serialization.codec import encode_refusal, encode_stream
 from enode_django.serialization.registry import types
 from tests.following.domain import Counter, CounterRow, Entry
+
+PASSING = (OperationalError, ConnectionError, TimeoutError)
 
 
 class Clock:
@@ -54,10 +59,10 @@ class Harness:
         in_flight: InFlight | None = None,
         hand_over: Callable[[], None] = lambda: None,
     ) -> Follower:
-        runner = Runner(make_applier(subscriber, self.store, self._send), persist, in_flight)
+        runner = Runner(make_applier(subscriber, self.store, self._send), persist, in_flight, singles_out=True)
         return Follower(
             runner,
-            policy=RetryPolicy(attempts, 1.0),
+            policy=RetryPolicy.of(subscriber.retry, attempts, 1.0, unknown_delays=(), passing=PASSING),
             notify=self.notices.extend,
             hand_over=hand_over,
             clock=self.clock,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import django.db
@@ -12,7 +12,7 @@ import pytest
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.unparking import retry_parked, skip_parked
-from enode_django.exceptions import EnodeError, NotParked, SubscriberUnavailable
+from enode_django.exceptions import EnodeError, NotParked
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, TooMuch, handler_group
 from tests.following.harness import Harness
 
@@ -220,17 +220,19 @@ def test_transient_database_errors_are_tried_again_without_limit(
             raise _error(sqlstate)
         original(event)
 
-    def persist(call: Callable[[], Value]) -> Value:
-        while True:
-            try:
-                return call()
-            except SubscriberUnavailable:
-                continue
-
     behaviour.handle = handle  # type: ignore[method-assign, assignment]
     try:
-        follower = harness.follower(subscriber, persist=persist)
+        follower = harness.follower(subscriber, attempts=1)
         harness.deliver(follower, harness.stored("c", Added(amount=1)))
+        follower.retry_due()
+        while tries < 20:
+            if follower.next_retry is None:
+                (parked,) = harness.parked(subscriber.name)
+                assert parked.next_try_at is not None
+                retry_parked(follower, "c")
+            else:
+                harness.clock.now = follower.next_retry
+                follower.retry_due()
     finally:
         behaviour.handle = original  # type: ignore[method-assign]
     assert [call for call in behaviour.calls if call != "second"] == ["c/1/0"]
@@ -310,7 +312,7 @@ def test_an_unknown_type_waits_for_a_deploy_before_it_is_parked(harness: Harness
     (record,) = harness.stored("c", Added(amount=1))
     unknown = record._replace(events=record.events.replace(b"following.Added", b"following.Newer"))
     follower = harness.follower(subscriber)
-    follower._policy = follower._policy._replace(unknown_delays=(60.0, 120.0))
+    follower.policy = follower.policy._replace(unknown_delays=(60.0, 120.0))
     harness.deliver(follower, [unknown])
     for pause in (60.0, 120.0):
         assert follower.next_retry == harness.clock.now + pause

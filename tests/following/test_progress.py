@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
@@ -10,7 +9,6 @@ from django.db import OperationalError
 
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.exceptions import SubscriberUnavailable
 from tests.following.domain import (
     Added,
     Behaviour,
@@ -59,16 +57,13 @@ def test_a_database_that_is_away_does_not_let_the_handlers_before_it_run_again(
                 raise OperationalError("away")
         original(event)
 
-    def persist(call: Callable[[], Value]) -> Value:
-        while True:
-            try:
-                return call()
-            except SubscriberUnavailable:
-                continue
-
     monkeypatch.setattr(behaviour, "handle", handle)
     records = [*harness.stored("b", Added(amount=1)), *harness.stored("c", Added(amount=1), Added(amount=2))]
-    harness.deliver(harness.follower(handler_group(), persist=persist), records)
+    follower = harness.follower(handler_group())
+    harness.deliver(follower, records)
+    while follower.next_retry is not None:
+        harness.clock.now = follower.next_retry
+        follower.retry_due()
     assert [call for call in behaviour.calls if call != "second"] == ["b/1/0", "c/1/0", "c/2/0"]
 
 

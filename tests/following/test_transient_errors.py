@@ -41,7 +41,7 @@ def test_a_handler_that_uses_a_closed_cursor_parks_its_aggregate(
     assert [parked.error_type for parked in harness.parked("following.entries")] == ["InterfaceError"]
 
 
-def test_a_handler_of_events_that_raises_what_is_meant_for_commands_is_not_tried_for_ever(
+def test_a_handler_that_wants_to_be_called_again_is_no_outage_of_the_subscriber(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def handle(event: Added) -> None:
@@ -50,7 +50,8 @@ def test_a_handler_of_events_that_raises_what_is_meant_for_commands_is_not_tried
     monkeypatch.setattr(behaviour, "handle", handle)
     follower = harness.follower(subscribers.instance(Entries), attempts=1, persist=three_times)
     harness.deliver(follower, harness.stored("c", Added(amount=1)))
-    assert [parked.error_type for parked in harness.parked("following.entries")] == ["Retry"]
+    assert follower.next_retry == harness.clock.now + 1.0
+    assert harness.parked("following.entries") == []
 
 
 def test_a_sweep_goes_on_where_the_store_was_away(

@@ -18,7 +18,7 @@ from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.exceptions import EnodeError
 from enode_django.runtime import close_bus, follower_of
 
-HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "error")
+HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "next try", "error")
 
 
 class Command(BaseCommand):
@@ -113,8 +113,9 @@ def _parked(subscriber: str, aggregates: Sequence[str]) -> list[Parked]:
 
 def _shown(row: Parked) -> tuple[str, ...]:
     failed = row.last_failed_at.isoformat(" ", "seconds")
+    due = row.next_try_at.isoformat(" ", "seconds") if row.next_try_at else ""
     last_line = row.error.strip().splitlines()[-1] if row.error.strip() else row.error_type
-    return (row.subscriber, row.aggregate_root_id, _place(row), str(row.attempts), failed, last_line[:100])
+    return (row.subscriber, row.aggregate_root_id, _place(row), str(row.attempts), failed, due, last_line[:100])
 
 
 def _place(row: Parked) -> str:

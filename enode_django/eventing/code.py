@@ -1,0 +1,65 @@
+"""The fingerprint of a subscriber's code: what has failed is tried again when it has changed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import blake2b
+
+from enode_django.eventing.event_handlers import EventHandlerGroup
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.subscribers import Followed, Subscriber
+from enode_django.exceptions import TypeNameError
+from enode_django.serialization.registry import types
+from enode_django.serialization.upcasting import upcasters
+from enode_django.snapshots.codetexts import CodeReader
+
+logger = logging.getLogger("enode_django.subscribers")
+
+
+@lru_cache(maxsize=1_000)
+def code_fingerprint(subscriber: Subscriber) -> str:
+    """``<Python's tag>:<32 hexadecimal digits>``, computed once in a process, when all apps are loaded.
+
+    Covered are the handlers, and what they use of the same package; the upcasters of what they handle; and which types
+    the process knows. Where the code cannot be read the text is empty: it stands for no code.
+    """
+    try:
+        text = "\n".join(_description(subscriber))
+    except Exception:
+        # A worker must not end because it cannot look into application code.
+        logger.exception("the code of %s cannot be read: what it parks is not tried again when it changes", subscriber)
+        return ""
+    digest = blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
+    return f"{sys.implementation.cache_tag}:{digest}"
+
+
+def _description(subscriber: Subscriber) -> Iterator[str]:
+    followed = sorted(subscriber.followed, key=_name)
+    reader = CodeReader([type(subscriber), *_models(subscriber), *followed])
+    for cls in followed:
+        yield f"handles {_name(cls)} {cls.schema_version}"
+        for version, upcaster in upcasters.of(cls).items():
+            yield f"from {version} {reader.value(upcaster)}"
+    if isinstance(subscriber, EventHandlerGroup):
+        for handler in sorted(subscriber.handlers, key=lambda one: (_name(one.followed), one.priority, one.name)):
+            yield f"{_name(handler.followed)} {handler.priority} {handler.name} {reader.value(handler.function)}"
+    for followed_class, method in sorted(type(subscriber)._methods.items(), key=lambda item: _name(item[0])):
+        yield f"{_name(followed_class)} {method}"
+        yield from reader.methods_named(type(subscriber), method)
+    yield from sorted(f"knows {name} {getattr(cls, 'schema_version', 0)}" for cls, name in types.names().items())
+
+
+def _models(subscriber: Subscriber) -> list[type]:
+    if isinstance(subscriber, ModelProjection):
+        return [subscriber.model]
+    return list(subscriber.models) if isinstance(subscriber, Projection) else []
+
+
+def _name(cls: Followed) -> str:
+    try:
+        return types.first_name_of(cls)
+    except TypeNameError:
+        return cls.__qualname__

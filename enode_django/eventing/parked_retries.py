@@ -1,0 +1,54 @@
+"""Trying again, by itself, what a subscriber has parked."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from enode_django.eventing import parking
+from enode_django.eventing.code import code_fingerprint
+from enode_django.eventing.follower import Follower
+from enode_django.eventing.parking import Parked
+from enode_django.eventing.unparking import retry_for_a_while
+
+logger = logging.getLogger("enode_django.subscribers")
+
+LOOK_AGAIN = 5.0
+"""Seconds between two looks at whether something is due."""
+AT_ONCE = 1.0
+"""Seconds that catching up with one aggregate may take before new messages have their turn."""
+
+
+class ParkedRetries:
+    """Tries parked aggregates again that are due, or that failed with other code. `tick` is called by the follower's
+    thread, in the worker that owns the first queue."""
+
+    def __init__(self, follower: Follower, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._follower = follower
+        self._clock = clock
+        self.next_step = clock()
+        """When there is something to do next, as a time of the clock."""
+
+    def tick(self) -> None:
+        """Try one aggregate again, if one is due. Blocks on the databases."""
+        began = self._clock()
+        if began < self.next_step:
+            return
+        runner = self._follower.runner
+        fingerprint = code_fingerprint(runner.subscriber)
+        id = parking.claim_due(runner.alias, runner.subscriber.name, fingerprint)
+        if id is None:
+            self.next_step = began + LOOK_AGAIN
+            return
+        self._log(id, retry_for_a_while(self._follower, id, lambda: self._clock() - began > AT_ONCE))
+
+    def _log(self, id: str, parked: Parked | None) -> None:
+        name = self._follower.subscriber.name
+        extra = {"subscriber": name, "aggregate_root_id": id}
+        if parked is None:
+            logger.info("%s has tried %s again: it goes on", name, id, extra=extra)
+            return
+        until = "by itself when the code has changed" if parked.next_try_at is None else f"at {parked.next_try_at}"
+        told = "%s has tried %s again: it is parked by %s, and tried next %s"
+        logger.warning(told, name, id, parked.error_type, until, extra=extra)

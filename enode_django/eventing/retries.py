@@ -1,0 +1,52 @@
+"""How a subscriber wants its failed events to be tried again, said where it is declared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from math import isfinite
+
+from enode_django.exceptions import DefinitionError
+
+LONGEST_DELAY = 5.0
+"""Seconds between two tries of an aggregate that is not parked, unless its subscriber says otherwise."""
+DAY = 86_400.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """What a subscriber does when a handler of its has failed.
+
+    It tries the event ``attempts`` times (None: ``HANDLER_ATTEMPTS``), after ``first`` seconds (None:
+    ``HANDLER_RETRY_DELAY``) and then after twice as many each time, up to ``most``; then it parks the aggregate. What
+    is parked is tried again by itself, after a minute at first and then with growing pauses, up to ``most_parked``
+    seconds (None: only when somebody asks for it, or when the code has changed). ``passing`` are errors that pass,
+    beside those of ``HANDLER_RETRY_ON``: after them the event is tried without end, with pauses up to a minute.
+
+    Raises `DefinitionError` for values that make no sense.
+    """
+
+    attempts: int | None = None
+    first: float | None = None
+    most: float = LONGEST_DELAY
+    passing: Sequence[type[BaseException]] = ()
+    most_parked: float | None = DAY
+
+    def __post_init__(self) -> None:
+        if self.attempts is not None and (type(self.attempts) is not int or self.attempts < 1):
+            raise DefinitionError(f"Retries() got attempts={self.attempts!r}; give it a whole number from 1 on")
+        for name in ("first", "most", "most_parked"):
+            value = getattr(self, name)
+            if not (value is None and name != "most") and not _is_seconds(value):
+                raise DefinitionError(f"Retries() got {name}={value!r}; give it a number of seconds from 0 on")
+        if not all(isinstance(one, type) and issubclass(one, BaseException) for one in _listed(self.passing)):
+            raise DefinitionError(f"Retries() got passing={self.passing!r}; list classes of exceptions")
+        object.__setattr__(self, "passing", tuple(self.passing))
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+
+
+def _listed(passing: object) -> Iterable[object]:
+    return passing if isinstance(passing, list | tuple) else [None]

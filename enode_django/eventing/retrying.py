@@ -1,0 +1,134 @@
+"""Decide when an event is tried again whose handler has failed, and when its aggregate is parked.
+
+An error that passes, such as a mail server that is away, is tried again without end. Any other error is tried again as
+often as the subscriber says; then the aggregate is parked, and tried again from there with growing pauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from enode_django.eventing.applying import is_transient
+from enode_django.eventing.retries import DAY, LONGEST_DELAY, Retries
+from enode_django.exceptions import EventKilledWorker, Retry, UnknownMessageType
+
+Errors = tuple[type[BaseException], ...]
+
+LONGEST_ASIDE = 60.0
+"""Seconds. An aggregate that is to be tried again after so long, or later, is parked until then: what is set aside in
+memory keeps its messages in the queue. It is also the longest pause after an error that passes, and the shortest one
+between two tries of what is parked because of another error."""
+SHORTEST_PAUSE = 0.05
+"""Seconds before an error that passes is tried again."""
+
+
+class NextTry(NamedTuple):
+    """``seconds`` to the next try (None: none comes by itself); ``is_parked`` says that the aggregate is parked until
+    then."""
+
+    seconds: float | None
+    is_parked: bool
+
+
+class RetryPolicy(NamedTuple):
+    """After ``attempts`` failures at the same event an aggregate is parked; ``delay`` seconds lie between the first
+    two, and twice as much between the next, up to ``longest``. With ``attempts`` 0 the error is raised instead.
+
+    An event of a type that this process does not know is tried again after each of ``unknown_delays``: a rolling
+    deploy may bring a process that does. After an error of ``passing`` the event is tried without end. With
+    ``parks_at_once`` nothing waits in memory.
+    """
+
+    attempts: int
+    delay: float
+    unknown_delays: tuple[float, ...] = ()
+    longest: float = LONGEST_DELAY
+    passing: Errors = ()
+    most_parked: float | None = DAY
+    parks_at_once: bool = False
+
+    @classmethod
+    def of(
+        cls, retries: Retries | None, attempts: int, delay: float, *, unknown_delays: Iterable[float], passing: Errors
+    ) -> RetryPolicy:
+        """Return the policy of a subscriber; ``attempts``, ``delay`` and ``passing`` are those of the settings."""
+        own = retries or Retries()
+        return cls(
+            attempts if own.attempts is None else own.attempts,
+            delay if own.first is None else own.first,
+            tuple(unknown_delays),
+            own.most,
+            (*passing, *own.passing),
+            own.most_parked,
+        )
+
+    def pauses(self, error: Exception) -> Sequence[float]:
+        """Seconds before each next attempt, until it is given up.
+
+        >>> RetryPolicy(4, 2.0, (60.0, 120.0)).pauses(ValueError())
+        [2.0, 4.0, 5.0]
+        >>> RetryPolicy(4, 2.0, (60.0, 120.0)).pauses(UnknownMessageType())
+        (60.0, 120.0)
+        """
+        if isinstance(error, EventKilledWorker):
+            return ()
+        if isinstance(error, UnknownMessageType) and self.unknown_delays:
+            return self.unknown_delays
+        return [self._doubled(failures, self.longest) for failures in range(self.attempts - 1)]
+
+    def passes(self, error: Exception) -> bool:
+        """Return True for an error after which the event is tried without end.
+
+        >>> policy = RetryPolicy(4, 2.0, passing=(ConnectionError,))
+        >>> [policy.passes(error) for error in (ConnectionRefusedError(), Retry(), ValueError())]
+        [True, True, False]
+        """
+        return isinstance(error, (Retry, *self.passing)) or is_transient(error)
+
+    def next_try(self, error: Exception, failures: int) -> NextTry:
+        """Return when an event is tried again that has failed ``failures`` times, this time with ``error``.
+
+        >>> policy = RetryPolicy(2, 1.0, passing=(ConnectionError,))
+        >>> policy.next_try(ValueError(), 1), policy.next_try(ValueError(), 2)
+        (NextTry(seconds=1.0, is_parked=False), NextTry(seconds=60.0, is_parked=True))
+        >>> [policy.next_try(ConnectionError(), failures).seconds for failures in (1, 2, 6, 7, 100)]
+        [1.0, 2.0, 32.0, 60.0, 60.0]
+        >>> policy.next_try(Retry(after=7_200.0), 1)
+        NextTry(seconds=7200.0, is_parked=True)
+        """
+        if self.parks_at_once:
+            return NextTry(self.parked_pause(error, 0.0), True)
+        if isinstance(error, Retry) and error.after is not None:
+            return NextTry(error.after, error.after > LONGEST_ASIDE)
+        if self.passes(error):
+            pause = max(SHORTEST_PAUSE, self._doubled(failures - 1, LONGEST_ASIDE))
+            return NextTry(pause, pause >= LONGEST_ASIDE)
+        pauses = self.pauses(error)
+        if failures <= len(pauses):
+            return NextTry(pauses[failures - 1], False)
+        return NextTry(self.parked_pause(error, 0.0), True)
+
+    def parked_pause(self, error: Exception, failing_for: float) -> float | None:
+        """Return the seconds to the next try of an aggregate that is parked, and has been failing for ``failing_for``
+        seconds with the same event: as many again, so that the pauses double. None: no try comes by itself.
+
+        >>> policy = RetryPolicy(2, 1.0)
+        >>> [policy.parked_pause(ValueError(), seconds) for seconds in (1.5, 61.5, 7_200.0, 1_000_000.0)]
+        [60.0, 61.5, 7200.0, 86400.0]
+        """
+        if isinstance(error, EventKilledWorker):
+            return None  # trying costs a worker
+        if isinstance(error, Retry) and error.after is not None:
+            return error.after
+        if self.passes(error):
+            return LONGEST_ASIDE
+        if self.most_parked is None:
+            return None
+        return min(self.most_parked, max(LONGEST_ASIDE, failing_for))
+
+    def _doubled(self, times: int, longest: float) -> float:
+        return min(self.delay * 2.0 ** min(times, 60), longest)
+
+
+RAISE = RetryPolicy(0, 0.0)
