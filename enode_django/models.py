@@ -211,6 +211,11 @@ class Subscription(models.Model):
     start_position = models.BigIntegerField("start position", help_text="What is stored below it is not handled.")
     swept_generation = models.BigIntegerField("swept generation", db_default=0)
     swept_position = models.BigIntegerField("swept position", help_text="What is stored below it was compared.")
+    passed_over = models.JSONField(
+        "passed over",
+        db_default={},
+        help_text="Types of aggregates that were unknown, and the positions from where on.",
+    )
 
     class Meta:
         verbose_name = "subscription"

@@ -23,6 +23,7 @@ from enode_django.eventing.messages import PublishedStream, decode_published
 from enode_django.eventing.notices import Notice, SendNotices
 from enode_django.eventing.retrying import NextTry, RetryPolicy
 from enode_django.eventing.running import Runner
+from enode_django.eventing.unknown_types import is_passed_over
 from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import MalformedMessage
@@ -127,6 +128,8 @@ class Follower:
         return Message(window, offset, record.aggregate_root_id, record.version, record.command_id, reply_to)
 
     def _concerns(self, record: StreamRecord) -> bool:
+        if is_passed_over(self.subscriber, record):
+            return False  # the sweep notes the type, and comes back to it
         if record.version is None:
             return follows_refusal(self.subscriber, record)
         return self.subscriber.follows(record.aggregate_root_type)

@@ -15,7 +15,7 @@ from math import inf
 from typing import NamedTuple
 
 from enode_django.equeue.transports.base import Transport
-from enode_django.eventing import checkpoints
+from enode_django.eventing import checkpoints, unknown_types
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.notices import SendNotices
@@ -49,15 +49,16 @@ def parts_of(shard: Shard, after: Position, before: Position) -> Iterator[Part]:
 
 
 def behind(follower: Follower, settled: Settled) -> Collection[Work]:
-    """Return the works of a part that the follower's subscriber has not handled."""
+    """Return the works of a part that the follower's subscriber has not handled; without what it passes over, since
+    nobody knows it yet."""
     subscriber, applier = follower.subscriber, follower.runner.applier
     heads = {id: head for id, head in settled.heads.items() if subscriber.follows(head[0])}
     positions = applier.positions(list(heads)) if heads else {}
-    works = {
-        id: Work(id, type_name, version) for id, (type_name, version) in heads.items() if positions.get(id, 0) < version
-    }
+    heads = {id: head for id, head in heads.items() if positions.get(id, 0) < head[1]}
+    passed = unknown_types.passed_over_among(subscriber, applier.store, heads, positions)
+    works = {id: Work(id, *head) for id, head in heads.items() if id not in passed}
     for refusal in settled.refusals:
-        if follows_refusal(subscriber, refusal):
+        if follows_refusal(subscriber, refusal) and not unknown_types.is_passed_over(subscriber, refusal):
             id = refusal.aggregate_root_id
             works.setdefault(id, Work(id, refusal.aggregate_root_type)).add(refusal)
     return works.values()
@@ -92,6 +93,7 @@ class Sweeper:
         self._goal: _Goal | None = None
         self._parts: Iterator[Part] | None = None
         self._part: Part | None = None
+        self._arrived: Sequence[str] = ()
         self._began = clock()
         self.next_step = clock()
         """When there is something to do next, as a time of the clock."""
@@ -129,6 +131,7 @@ class Sweeper:
 
     def _begin(self) -> Position | None:
         """From where to compare; None if that is to be asked again, because the store had not noticed a restore."""
+        self._come_back()
         swept, position = self._follower.runner.applier.subscribe(self._shard).swept_position, self._shard.position()
         if swept.generation == position.generation and swept <= position:
             return swept
@@ -139,6 +142,14 @@ class Sweeper:
         self._shard.begin_generation(position.generation)
         return None
 
+    def _come_back(self) -> None:
+        """Let the comparison begin where types were passed over that are known by now."""
+        runner, number = self._follower.runner, self._shard.number
+        self._arrived, since = unknown_types.arrived(runner.alias, runner.subscriber, number)
+        if since is not None:
+            logger.info("%s knows %s by now, and compares from there", runner.subscriber.name, self._arrived)
+            unknown_types.set_back(runner.alias, runner.subscriber.name, number, since)
+
     def _next_part(self, parts: Iterator[Part]) -> Part | None:
         try:
             return next(parts, None)
@@ -147,6 +158,9 @@ class Sweeper:
             raise
 
     def _end(self) -> None:
+        if self._arrived:
+            runner = self._follower.runner
+            unknown_types.forget(runner.alias, runner.subscriber.name, self._shard.number, self._arrived)
         self._goal = self._parts = None
         self.swept_at = self._began
         self.postpone()
@@ -173,7 +187,9 @@ class Sweeper:
             logger.info("%s catches up with %d aggregates from the store", name, len(works))
             if not self._follower.catch_up(works):
                 return False
-        checkpoints.save_swept(self._follower.runner.alias, name, self._shard.number, part.until)
+        alias, number = self._follower.runner.alias, self._shard.number
+        unknown_types.note(alias, name, number, unknown_types.unknown_types(part.settled))
+        checkpoints.save_swept(alias, name, number, part.until)
         return True
 
 
