@@ -216,6 +216,12 @@ class Subscription(models.Model):
         db_default={},
         help_text="Types of aggregates that were unknown, and the positions from where on.",
     )
+    resent_generation = models.BigIntegerField("resent generation", null=True)
+    resent_position = models.BigIntegerField(
+        "resent position",
+        null=True,
+        help_text="What follows from events below it has had an effect, or was sent again.",
+    )
 
     class Meta:
         verbose_name = "subscription"

@@ -24,16 +24,17 @@ from enode_django.eventing.applying import Applier, RowApplier, TransactionAppli
 from enode_django.eventing.calling import CallingApplier, SendCommands
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.notices import notices_through
-from enode_django.eventing.process_managers import crash_handler
+from enode_django.eventing.process_managers import ProcessManager, crash_handler
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.replaying import replay as replay_stored
+from enode_django.eventing.resending import Resender
 from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.snapshotting import SnapshotApplier, SnapshotSubscriber, snapshot_subscriber
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import SweepingFollower
-from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.dead_letters import DeadLetters, MemoryDeadLetters, PostgresDeadLetters
 from enode_django.eventstore.postgres import PostgresEventStore
@@ -182,6 +183,22 @@ def make_follower(
         topic=current.EVENT_TOPIC,
         interval=current.SWEEP_INTERVAL,
         hand_over=hand_over,
+        new_resender=_new_resender(applier, transport, current),
+    )
+
+
+def _new_resender(applier: Applier, transport: Transport, current: Conf) -> Callable[[Shard], Resender] | None:
+    """Return what makes a resender for a shard; None for a subscriber that sends no commands, or wants none."""
+    subscriber = applier.subscriber
+    if not (isinstance(applier, CallingApplier) and isinstance(subscriber, ProcessManager) and subscriber.resends):
+        return None
+    return lambda shard: Resender(
+        applier,
+        shard,
+        transport,
+        topic=current.COMMAND_TOPIC,
+        group=current.CONSUMER_GROUP,
+        interval=current.SWEEP_INTERVAL,
     )
 
 

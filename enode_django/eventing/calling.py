@@ -13,7 +13,7 @@ from enode_django.eventing import checkpoints
 from enode_django.eventing.applying import Applier, failure_of, reached
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventing.work import Followed, Progress, Work, bearable, followed_refusal
+from enode_django.eventing.work import Followed, FollowedEvents, Progress, Work, bearable, followed_refusal
 from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.positions import BEGINNING
 
@@ -33,6 +33,25 @@ class CallingApplier(Applier):
         self._send = send
         self.at_once = 1_000 if isinstance(subscriber, ProcessManager) else SIDE_EFFECTS_AT_ONCE
         self._known: dict[int, checkpoints.Subscription] = {}
+
+    def commands_of(self, record: StreamRecord) -> Sequence[tuple[Command, Metadata]]:
+        """Return the commands that follow from a stored stream or refusal, which calls the handlers. Raises what they
+        raise."""
+        calls = _Calls(self.subscriber, set(), self._send, alone=False)
+        refused = followed_refusal(self.subscriber, record) if record.version is None else None
+        self.in_flight.begin(Work(record.aggregate_root_id, record.aggregate_root_type), record.version or 0)
+        try:
+            if record.version is not None:
+                calls.run(FollowedEvents(self.subscriber).of(record))
+            elif refused is not None:
+                calls.run([refused])
+        finally:
+            self.in_flight.end()
+        return calls.commands
+
+    def send(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
+        """Returns when the queue has stored the commands."""
+        self._send(commands)
 
     def _subscription(self, place: int) -> checkpoints.Subscription:
         """Return the subscription in the shard at this place."""

@@ -22,12 +22,14 @@ class ProcessManager(Subscriber):
     or from a stored refusal, and do nothing else.
 
     ``name`` must be stable: checkpoints and the ids of the commands hang on it. A new process manager begins with the
-    events of *now* unless it says ``start = "beginning"``.
+    events of *now* unless it says ``start = "beginning"``. ``resends``: commands that have had no effect when their
+    queue is worked off are sent again, once; to find them the handlers are called a second time for each event.
     """
 
     abstract: ClassVar[bool] = True
     start = NOW
     replays = False
+    resends: ClassVar[bool] = True
     handles_refusals = True
     _may_yield: ClassVar[bool] = True
     _crashes: ClassVar[tuple[type[Command], ...]] = ()

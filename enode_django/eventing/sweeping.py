@@ -20,9 +20,11 @@ from enode_django.eventing.follower import Follower
 from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.notices import SendNotices
 from enode_django.eventing.parked_retries import ParkedRetries
+from enode_django.eventing.resending import Resender
 from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Work, follows_refusal
+from enode_django.eventing.worked_off import is_worked_off
 from enode_django.eventstore.base import Part, Settled, Shard
 from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.exceptions import QueueError, StoreUnavailable
@@ -166,18 +168,12 @@ class Sweeper:
         self.postpone()
 
     def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
-        """Before that most of what the checkpoints lack is on its way, and would only be handled twice.
-
-        A queue that has lost its tail is never committed up to its end, so it is asked whether anything is left.
-        """
+        """Before that most of what the checkpoints lack is on its way, and would only be handled twice."""
         try:
-            committed = self._transport.committed(self._follower.subscriber.name, self._topic)
-            behind = {queue: at for queue, end in ends.items() if (at := committed.get(queue, 0)) < end}
-            left = self._transport.pull(self._topic, behind, limit=1, wait=0)
+            return is_worked_off(self._transport, self._follower.subscriber.name, self._topic, ends)
         except QueueError as error:
             logger.debug("%s cannot sweep: %s", self._follower.subscriber.name, error)
             return False
-        return all(batch.offsets[0] >= ends[batch.queue] for batch in left)
 
     def _catch_up(self, part: Part) -> bool:
         """Catch up with a part. Return True if all of it is handled now."""
@@ -208,12 +204,15 @@ class SweepingFollower(Follower):
         interval: float,
         hand_over: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        new_resender: Callable[[Shard], Resender] | None = None,
     ) -> None:
         super().__init__(runner, policy=policy, notify=notify, hand_over=hand_over, clock=clock)
         self._new_sweeper = partial(Sweeper, self, transport=transport, topic=topic, interval=interval, clock=clock)
         self._shards = runner.applier.store.shards
         self._sweepers: Sequence[Sweeper] = ()
         self._parked = ParkedRetries(self, clock=clock)
+        self._new_resender = new_resender
+        self._resenders: Sequence[Resender] = ()
         self._has_begun = False
 
     def begin(self) -> None:
@@ -238,13 +237,25 @@ class SweepingFollower(Follower):
     def tick(self, owned: Collection[int]) -> None:
         """Sweep if it is due; ``owned`` are the queues of this worker."""
         if FIRST_QUEUE not in owned:
-            self._sweepers = ()
+            self._sweepers = self._resenders = ()
             return
         if not self._sweepers:
             self._sweepers = [self._new_sweeper(shard) for shard in self._shards]
+            self._resenders = [self._new_resender(shard) for shard in self._shards] if self._new_resender else ()
         self.runner.persisted(self._parked.tick)
         for sweeper in self._sweepers:
             self.runner.persisted(partial(self._sweep, sweeper))
+        for resender in self._resenders:
+            self.runner.persisted(partial(self._resend, resender))
+
+    def _resend(self, resender: Resender) -> None:
+        try:
+            resender.tick()
+        except StoreUnavailable as error:
+            if len(self._shards) == 1:
+                raise
+            logger.warning("%s cannot look for lost commands: %s", self.subscriber.name, error)
+            resender.postpone()
 
     def _sweep(self, sweeper: Sweeper) -> None:
         try:
@@ -267,7 +278,7 @@ class SweepingFollower(Follower):
     @property
     def next_retry(self) -> float | None:
         due = super().next_retry
-        steps = [sweeper.next_step for sweeper in self._sweepers]
+        steps = [sweeper.next_step for sweeper in self._sweepers] + [one.next_step for one in self._resenders]
         if steps:
             steps.append(self._parked.next_step)
         return min(steps if due is None else [due, *steps], default=None)

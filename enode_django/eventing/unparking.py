@@ -27,6 +27,8 @@ def skip_parked(follower: Follower, aggregate_root_id: str) -> Parked | None:
     skipped = _parked_rows(follower, aggregate_root_id)[0]
     runner = follower.runner
     if skipped.version is not None:
+        # Noted, too, so that nobody takes its commands for lost ones.
+        checkpoints.save_refusals(runner.alias, runner.subscriber.name, [(aggregate_root_id, skipped.command_id)])
         runner.applier.skip_to(aggregate_root_id, skipped.version)
     else:
         checkpoints.save_refusals(runner.alias, runner.subscriber.name, [(aggregate_root_id, skipped.command_id)])

@@ -1,0 +1,172 @@
+"""Sending again what a process manager has sent and a failing queue has lost.
+
+What a queue has acknowledged may be gone: a Redis that fails over loses the last second. So what was handled is gone
+over once more: when the commands' queue is worked off, every command that followed from it must have an effect in the
+event store, a stream or a refusal. One that has none is sent again. Its id is the same, so that it takes effect once,
+whatever became of the first one. It may also have changed nothing, or have failed: then it does so again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from enode_django.databases import execute
+from enode_django.domain.messages import Command
+from enode_django.domain.metadata import Metadata
+from enode_django.equeue.transports.base import Transport
+from enode_django.eventing import checkpoints
+from enode_django.eventing.applying import is_transient
+from enode_django.eventing.calling import CallingApplier
+from enode_django.eventing.worked_off import is_worked_off
+from enode_django.eventstore.base import FeedEntry, Shard, StreamRecord
+from enode_django.eventstore.positions import Position
+from enode_django.exceptions import QueueError
+
+logger = logging.getLogger("enode_django.subscribers")
+
+ROWS_AT_ONCE = 500
+LOOK_AGAIN = 0.5
+"""Seconds between looks at whether the commands' queue is worked off."""
+
+_READ = """
+    SELECT resent_generation, resent_position FROM enode_django_subscription
+    WHERE subscriber = %s AND shard = %s AND resent_position IS NOT NULL
+"""
+_SAVE = """
+    UPDATE enode_django_subscription SET resent_generation = %s, resent_position = %s
+    WHERE subscriber = %s AND shard = %s
+"""
+
+Sent = tuple[Command, Metadata]
+
+
+class _Goal(NamedTuple):
+    """What was stored below ``position`` is handled, and its commands were sent below the offsets ``ends``."""
+
+    position: Position
+    ends: Mapping[int, int]
+
+
+class Resender:
+    """Looks for the effects of the commands of one process manager that follow from what one shard has. `tick` is
+    called by the follower's thread, in the worker that owns the first queue."""
+
+    def __init__(
+        self,
+        applier: CallingApplier,
+        shard: Shard,
+        transport: Transport,
+        *,
+        topic: str,
+        group: str,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._applier = applier
+        self._shard = shard
+        self._transport = transport
+        self._topic = topic
+        self._group = group
+        self._interval = interval
+        self._clock = clock
+        self._goal: _Goal | None = None
+        self._after: Position | None = None
+        self.next_step = clock()
+        """When there is something to do next, as a time of the clock."""
+
+    def tick(self) -> None:
+        """Do a part of the work, if any is due. Blocks on the databases and the queue."""
+        if self._clock() < self.next_step:
+            return
+        after = self._after = self._after or self._begin()
+        if self._goal is None:
+            swept = self._applier.subscribe(self._shard).swept_position
+            if swept <= after.transaction:
+                self.next_step = self._clock() + self._interval
+                return
+            self._goal = self._new_goal(swept)
+        if self._goal is None or not self._is_worked_off(self._goal):
+            self.next_step = self._clock() + LOOK_AGAIN
+            return
+        self._look(after, self._goal)
+
+    def postpone(self) -> None:
+        self.next_step = self._clock() + self._interval
+
+    def _begin(self) -> Position:
+        """Return where to go on. One that never looked begins with what is handled from now on."""
+        for generation, transaction_id in execute(self._applier.alias, _READ, self._key):
+            return Position(generation, transaction_id)
+        swept = self._applier.subscribe(self._shard).swept_position
+        self._save(swept)
+        return swept
+
+    def _look(self, after: Position, goal: _Goal) -> None:
+        page = self._shard.feed(after, limit=ROWS_AT_ONCE)
+        entries = [entry for entry in page.entries if entry.position < goal.position]
+        self._send_lost(entries)
+        if entries and len(entries) == len(page.entries) and len(entries) >= ROWS_AT_ONCE:
+            self._after = entries[-1].position  # there may be more of its transaction
+        else:
+            self._after, self._goal = goal.position, None
+            self.postpone()
+        self._save(self._after)
+
+    def _send_lost(self, entries: Sequence[FeedEntry]) -> None:
+        sent = [one for record in self._handled(entries) for one in self._commands_of(record)]
+        found = self._applier.store.find([_key(command) for command, _ in sent])
+        lost = [(command, metadata) for command, metadata in sent if _key(command) not in found]
+        if lost:
+            name = self._applier.name
+            logger.info("%s sends %d commands again that have had no effect", name, len(lost))
+            self._applier.send(lost)
+
+    def _handled(self, entries: Sequence[FeedEntry]) -> Iterator[StreamRecord]:
+        """Yield what the process manager has handled, and did not skip."""
+        records = [entry.record for entry in entries]
+        positions = self._applier.positions(list({one.aggregate_root_id for one in records}))
+        keys = [(one.aggregate_root_id, one.command_id) for one in records]
+        noted = checkpoints.handled_refusals(self._applier.alias, self._applier.name, keys)
+        for record, key in zip(records, keys, strict=True):
+            is_reached = record.version is not None and record.version <= positions.get(record.aggregate_root_id, 0)
+            if (key in noted) if record.version is None else (is_reached and key not in noted):
+                yield record
+
+    def _commands_of(self, record: StreamRecord) -> Sequence[Sent]:
+        try:
+            return self._applier.commands_of(record)
+        except Exception as error:  # handlers are application code; what they have sent before is not known then
+            if is_transient(error):
+                raise
+            logger.warning("%s fails at %s, which it has handled: %s", self._applier.name, record.command_id, error)
+            return ()
+
+    def _new_goal(self, swept: Position) -> _Goal | None:
+        """None while the queue cannot say where it ends."""
+        try:
+            return _Goal(swept, self._transport.end_offsets(self._topic))
+        except QueueError as error:
+            logger.debug("%s cannot look for lost commands: %s", self._applier.name, error)
+            return None
+
+    def _is_worked_off(self, goal: _Goal) -> bool:
+        """Before that a command without an effect may be on its way."""
+        try:
+            return is_worked_off(self._transport, self._group, self._topic, goal.ends)
+        except QueueError as error:
+            logger.debug("%s cannot look for lost commands: %s", self._applier.name, error)
+            return False
+
+    @property
+    def _key(self) -> tuple[str, int]:
+        return self._applier.name, self._shard.number
+
+    def _save(self, position: Position) -> None:
+        execute(self._applier.alias, _SAVE, (position.generation, position.transaction_id, *self._key))
+
+
+def _key(command: Command) -> tuple[str, str]:
+    return command.id, command.aggregate_root_id

@@ -1,0 +1,183 @@
+"""Commands that a process manager has sent and the queue has lost are sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from enode_django import Command
+from enode_django.equeue.messages import Commit
+from enode_django.eventing.calling import CallingApplier
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.resending import Resender
+from enode_django.eventing.retrying import RetryPolicy
+from enode_django.eventing.unparking import skip_parked
+from enode_django.eventstore.base import StreamRecord
+from enode_django.serialization.codec import encode_stream
+from tests.following.domain import Behaviour, Kindness, Opened, Thanked, TooMuch
+from tests.following.harness import Harness
+from tests.following.test_sweeping import Sweep
+
+
+class Resending(Sweep):
+    """A sweeping follower of `Kindness`, and a resender over a topic of one queue."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__(harness, subscribers.instance(Kindness))
+        self.transport.create_topic("commands", 1)
+        self.commands = self.transport.acquire("processors", "commands", 0, "me", 1e6)
+        self.follower.policy = RetryPolicy(1, 1.0)
+        self.resender = self.new_resender()
+        self.resender.tick()  # begins here
+
+    def new_resender(self) -> Resender:
+        applier = self.follower.runner.applier
+        assert isinstance(applier, CallingApplier)
+        return Resender(
+            applier,
+            self.harness.store,
+            self.transport,
+            topic="commands",
+            group="processors",
+            interval=30.0,
+            clock=self.harness.clock,
+        )
+
+    def handled(self) -> list[Command]:
+        """Let all that is stored be handled and swept; returns the commands that were sent."""
+        self.harness.clock.now += 30.0
+        self.run(10)
+        return self.taken()
+
+    def resent(self, resender: Resender | None = None, rounds: int = 10) -> list[Command]:
+        self.harness.clock.now += 30.0
+        for _ in range(rounds):
+            (resender or self.resender).tick()
+            self.harness.clock.now += 0.5
+        return self.taken()
+
+    def taken(self) -> list[Command]:
+        taken, self.harness.sent[:] = list(self.harness.sent), []
+        return taken
+
+
+def let_happen(harness: Harness, commands: Sequence[Command]) -> None:
+    now = datetime.now(UTC)
+    for command in commands:
+        version = harness.store.heads([command.aggregate_root_id]).get(command.aggregate_root_id, 0) + 1
+        events = encode_stream([Thanked()])
+        harness.store.append(
+            [
+                StreamRecord(
+                    command.aggregate_root_id, version, command.id, "following.Guest", "following.Do", now, events, b""
+                )
+            ]
+        )
+
+
+def test_a_command_without_an_effect_is_sent_again_with_the_same_id(harness: Harness) -> None:
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    first, second = resending.handled()
+    let_happen(harness, [first])
+    assert resending.resent() == [second]
+    assert [command.id for command in [second]] == [second.id]
+    assert resending.resent() == []
+
+
+def test_nothing_is_sent_again_that_has_had_an_effect(harness: Harness) -> None:
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    harness.refused("c", TooMuch("no", amount=3))
+    sent = resending.handled()
+    assert len(sent) == 3
+    let_happen(harness, sent)
+    assert resending.resent() == []
+
+
+def test_what_follows_from_a_refusal_is_sent_again_too(harness: Harness) -> None:
+    resending = Resending(harness)
+    harness.refused("c", TooMuch("no", amount=3))
+    sent = resending.handled()
+    assert len(sent) == 1
+    assert resending.resent() == sent
+
+
+def test_it_waits_until_the_commands_are_worked_off(harness: Harness) -> None:
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    sent = resending.handled()
+    resending.transport.send("commands", {0: [b"one of them"]})
+    assert resending.resent() == []
+    resending.transport.commit("processors", "commands", {0: Commit(resending.commands.epoch, 1)})
+    assert resending.resent() == sent
+
+
+def test_commands_of_a_queue_that_has_lost_its_tail_are_sent_again(harness: Harness) -> None:
+    """Its offsets are never committed up to the end that it once had."""
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    sent = resending.handled()
+    resending.transport.send("commands", {0: [b"one of them"]})
+    assert resending.resent(rounds=1) == []
+    resending.transport._queues["commands"][0].trim(1)
+    assert resending.resent() == sent
+
+
+def test_what_was_skipped_is_not_sent(harness: Harness, behaviour: Behaviour) -> None:
+    resending = Resending(harness)
+    behaviour.failing["c"] = 1
+    harness.stored("c", Opened(owner="ann"))
+    assert resending.handled() == []
+    assert skip_parked(resending.follower, "c") is None
+    assert resending.resent() == []
+
+
+def test_what_is_parked_is_not_sent(harness: Harness, behaviour: Behaviour) -> None:
+    resending = Resending(harness)
+    behaviour.failing["c"] = 1
+    harness.stored("c", Opened(owner="ann"))
+    assert resending.handled() == []
+    assert resending.resent() == []
+
+
+def test_a_handler_that_fails_the_second_time_stops_nothing(harness: Harness, behaviour: Behaviour) -> None:
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    harness.stored("d", Opened(owner="bea"))
+    sent = resending.handled()
+    behaviour.failing["c"] = 1
+    assert resending.resent() == sent[2:]
+
+
+def test_more_rows_than_one_look_takes_are_looked_at_in_parts(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enode_django.eventing.resending.ROWS_AT_ONCE", 2)
+    resending = Resending(harness)
+    for number in range(5):
+        harness.stored(f"c{number}", Opened(owner=f"o{number}"))
+    sent = resending.handled()
+    assert len(sent) == 10
+    assert sorted(command.id for command in resending.resent()) == sorted(command.id for command in sent)
+
+
+def test_the_next_worker_goes_on_where_the_last_one_was(harness: Harness) -> None:
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    sent = resending.handled()
+    assert resending.resent() == sent
+    harness.stored("d", Opened(owner="bea"))
+    later = resending.handled()
+    assert resending.resent(resending.new_resender()) == later
+
+
+def test_what_was_handled_before_the_first_look_is_left_alone(harness: Harness) -> None:
+    """As after an upgrade: else years of events would be gone over."""
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    harness.stored("c", Opened(owner="ann"))
+    sweep.run()
+    harness.sent.clear()
+    assert Resending(harness).resent() == []
