@@ -1,0 +1,104 @@
+"""The machine of a Redis crashes, and the commands of a process manager are lost with its last second."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import redis
+
+from enode_django.commanding.bus import QueueCommandBus
+from enode_django.concurrency.backoff import within
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.eventing.calling import CallingApplier
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.resending import Resender
+from enode_django.eventing.retrying import RetryPolicy
+from enode_django.eventing.running import Runner
+from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.runtime import make_producer
+from enode_django.serialization.codec import decode_command
+from sample_project.embedded import Redis
+from tests.following.domain import Kindness, Opened
+from tests.following.harness import Harness
+
+DEADLINE = 60.0
+Value = TypeVar("Value")
+
+
+@pytest.fixture
+def transport(private_redis: Redis) -> Iterator[RedisStreamsTransport]:
+    transport = RedisStreamsTransport(private_redis.url)
+    transport.create_topic("events", 1)
+    transport.create_topic("commands", 1)
+    yield transport
+    transport.close()
+
+
+def wait_until_written(server: Redis) -> None:
+    """While its disk is busy, a Redis with ``appendfsync everysec`` answers before it has written to its log."""
+    with redis.Redis.from_url(server.url) as client:
+        deadline = time.monotonic() + DEADLINE
+        while (log := client.info("persistence"))["aof_buffer_length"] or log["aof_pending_bio_fsync"]:
+            assert time.monotonic() < deadline, log
+
+
+def ids(transport: RedisStreamsTransport) -> list[str]:
+    """The ids of the commands that the queue has."""
+    pulled = transport.pull("commands", {0: 0}, limit=100, wait=0)
+    return [decode_command(body).id for batch in pulled for body in batch.bodies]
+
+
+def until(condition: Callable[[], bool], step: Callable[[], None]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        step()
+
+
+def test_commands_that_a_crash_of_redis_has_lost_are_sent_again(
+    harness: Harness, private_redis: Redis, transport: RedisStreamsTransport, tmp_path: Path
+) -> None:
+    bus = QueueCommandBus(transport, make_producer(transport), "commands")
+    applier = CallingApplier(subscribers.instance(Kindness), harness.store, bus.forward)
+    resender = Resender(
+        applier, harness.store, transport, topic="commands", group="g", interval=1.0, clock=harness.clock
+    )
+    follower = SweepingFollower(
+        Runner(applier, within(DEADLINE)),
+        policy=RetryPolicy(1, 1.0),
+        notify=harness.notices.extend,
+        transport=transport,
+        topic="events",
+        interval=1.0,
+        clock=harness.clock,
+        new_resender=lambda shard: resender,
+    )
+    follower.begin()
+    resender.tick()
+    wait_until_written(private_redis)
+    (log,) = private_redis.directory.rglob("appendonly.aof")
+    shutil.copy(log, tmp_path)
+
+    def step() -> None:
+        harness.clock.now += 1.0
+        follower.tick(frozenset({0}))
+
+    harness.stored("c", Opened(owner="ann"))
+    resender.next_step = harness.clock.now + 1e6  # not before they are lost
+    until(lambda: len(ids(transport)) == 2, step)
+    sent = ids(transport)
+
+    private_redis.kill()
+    shutil.copy(tmp_path / log.name, log)
+    private_redis.start()
+    assert within(DEADLINE)(partial(ids, transport)) == []
+    resender.next_step = harness.clock.now
+    until(lambda: len(ids(transport)) == 2, step)
+    assert ids(transport) == sent
+    bus.close()
