@@ -111,6 +111,8 @@ class Swap(NamedTuple):
         types = target.types()
         outgoing, incoming = (quoted(shadow.schema, PARKED) for shadow in (self.outgoing, self.incoming))
         take = f"INSERT INTO {{}} ({columns}) SELECT {columns} FROM {{}} WHERE subscriber = %s ON CONFLICT DO NOTHING"
+        # Tables that wait for an undo may have been made before the columns were.
+        execute(alias, f"ALTER TABLE {incoming} {_NEWER_COLUMNS}", None)
         execute(alias, take.format(outgoing, PARKED), (target.name,))
         remove = f"DELETE FROM {PARKED} WHERE subscriber = %s AND aggregate_root_type = ANY(%s)"
         execute(alias, remove, (target.name, types))
@@ -133,5 +135,7 @@ def _is_passing(error: Exception) -> bool:
 
 _PARKED_COLUMNS = (
     "subscriber", "aggregate_root_type", "aggregate_root_id", "version", "command_id", "error_type", "error",
-    "attempts", "first_failed_at", "last_failed_at",
+    "attempts", "first_failed_at", "last_failed_at", "next_try_at", "fingerprint",
 )  # fmt: skip
+_NEWER_COLUMNS = """ADD COLUMN IF NOT EXISTS next_try_at timestamptz,
+    ADD COLUMN IF NOT EXISTS fingerprint varchar(100) COLLATE "C" DEFAULT '' NOT NULL"""

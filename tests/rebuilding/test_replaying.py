@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 
 from enode_django import DomainEvent
 from enode_django.eventing import parking, unparking
+from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
@@ -180,6 +181,8 @@ def test_an_aggregate_that_fails_is_parked_in_the_rebuilt_projection_and_goes_on
     (parked,) = parking.list_parked("default", cls.name)
     assert (parked.aggregate_root_id, parked.version, parked.error_type) == ("b", 2, "ValueError")
     assert parked.aggregate_root_type == "following.Counter"
+    assert parked.next_try_at is not None, "it is tried again by itself"
+    assert parked.fingerprint == code_fingerprint(subscribers.instance(cls))
     assert "no version 2, please" in parked.error
     let_handlers(effects, lambda event: None)
     assert unparking.retry_parked(postings.follower(subscribers.instance(cls)), "b") is None
@@ -205,10 +208,21 @@ def test_what_was_parked_and_is_not_any_more_is_free_until_the_rebuild_is_undone
     parked = {one.aggregate_root_id: one.version for one in parking.list_parked("default", cls.name)}
     assert parked == {"c": 2, "x": foreign.version}
     assert _amounts(cls)["b"] == 11
+    _as_before_the_upgrade()
     undo(cls.name, InProcess(), nothing)
     parked = {one.aggregate_root_id: one.version for one in parking.list_parked("default", cls.name)}
     assert parked == {"b": 3, "c": 3, "x": foreign.version}
     assert _amounts(cls)["b"] == 1
+
+
+def _as_before_the_upgrade() -> None:
+    """Let the table of what is parked, beside the tables that wait for an undo, have the columns that it had."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT schemaname FROM pg_tables WHERE tablename = 'enode_django_parkedevent' AND schemaname <> 'public'"
+        )
+        for (schema,) in cursor.fetchall():
+            cursor.execute(f'ALTER TABLE "{schema}".enode_django_parkedevent DROP next_try_at, DROP fingerprint')
 
 
 def test_a_constraint_that_waits_for_the_end_of_the_transaction_parks_the_aggregate_that_violates_it(
