@@ -7,6 +7,7 @@ from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.backing_up import BackingUp
 from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
@@ -31,6 +32,7 @@ class Handlers:
         *,
         when_safe: WhenSafe | None,
         trim: Callable[[Callable[[], None]], None],
+        backing_up: BackingUp,
     ) -> None:
         self._store = store
         self._state = state
@@ -69,6 +71,7 @@ class Handlers:
             "pull": self.pull,
             "receive": answering.receive,
             "trim": self.trim,
+            "back_up": backing_up.begin,
         }
 
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
@@ -114,7 +117,8 @@ class Handlers:
         return {queue: self._store.offset_at(topic, queue, time) for queue in self._state.bounds(topic)}
 
     def timelines(self, topic: str) -> Mapping[int, str]:
-        return dict.fromkeys(range(self._state.coordinator.topic(topic).queues), self._state.timeline)
+        name, copies = self._state.timeline, self._state.copies
+        return {q: copies.timeline(name, topic, q) for q in range(self._state.coordinator.topic(topic).queues)}
 
     # -- groups ---------------------------------------------------------------------------------------------------
 

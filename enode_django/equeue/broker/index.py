@@ -144,6 +144,11 @@ class QueueIndex:
                 yield _entry(words, number)
 
 
+def entries_of(words: array[int]) -> Iterator[Entry]:
+    """Return the entries of a segment in order."""
+    return (_entry(words, number) for number in range(len(words) // _WORDS))
+
+
 def _bisect(words: array[int], column: int, sought: int) -> int:
     return bisect_left(range(len(words) // _WORDS), sought, key=lambda at: words[at * _WORDS + column])
 

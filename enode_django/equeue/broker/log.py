@@ -8,6 +8,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.files import FULL, make_directory, sync_directory, translated
@@ -28,10 +29,22 @@ class MessageLog:
 
     def __init__(self, directory: Path, chunk_size: int, memory: HeldMemory, space: DiskSpace) -> None:
         make_directory(directory)
-        self.directory = directory
         for unfinished in directory.glob("*.new"):
             unfinished.unlink()
-        self.chunks = _chunks(directory, memory)
+        self._begin(directory, chunk_size, memory, space)
+
+    @classmethod
+    def reading(cls, directory: Path, memory: HeldMemory, kind: type[Chunk]) -> Self:
+        """Return a log for reading only: nothing in the directory is changed. ``kind`` is that of its chunks."""
+        log = cls.__new__(cls)
+        log._begin(directory, 0, memory, DiskSpace(directory, reserve=0, low=0), kind)
+        return log
+
+    def _begin(
+        self, directory: Path, chunk_size: int, memory: HeldMemory, space: DiskSpace, kind: type[Chunk] = Chunk
+    ) -> None:
+        self.directory = directory
+        self.chunks = _chunks(directory, memory, kind)
         self.end = self.chunks[-1].end if self.chunks else 0
         self.flushed = 0
         self._chunk_size = chunk_size
@@ -234,7 +247,7 @@ class MessageLog:
         return chunk
 
 
-def _chunks(directory: Path, memory: HeldMemory) -> list[Chunk]:
+def _chunks(directory: Path, memory: HeldMemory, kind: type[Chunk]) -> list[Chunk]:
     """What is in the directory, oldest first. A file ends where the next one starts, even if it is longer (what was
     reserved is given back when the next one is there)."""
     paths = sorted(directory.glob("[0-9]*.chunk"))
@@ -244,5 +257,5 @@ def _chunks(directory: Path, memory: HeldMemory) -> list[Chunk]:
         size = path.stat().st_size
         if place + 1 < len(starts):
             size = min(size, starts[place + 1] - start)
-        chunks.append(Chunk(path, start, size, memory))
+        chunks.append(kind(path, start, size, memory))
     return chunks

@@ -169,7 +169,13 @@ class Queues:
         return segments[place - 1].last_position if place else 0
 
     def _path(self, topic: str, queue: int, segment: Segment) -> Path:
-        return self._directory / _directory_name(topic) / str(queue) / f"{segment.start:020}.index"
+        return index_path(self._directory, topic, queue, segment.start)
+
+
+def index_path(directory: Path, topic: str, queue: int, start: int) -> Path:
+    """Return the path of the file of the segment that begins at offset ``start``. Raises `QueueError` for what cannot
+    name a topic."""
+    return directory / _directory_name(topic) / str(queue) / f"{start:020}.index"
 
 
 def _directory_name(topic: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.backing_up import BackingUp
 from enode_django.equeue.broker.flushing import Action, Flusher
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.broker.options import EVERY_WRITE, BrokerOptions, location_of, parse_location
@@ -117,6 +118,7 @@ class Broker:
             self._answering,
             when_safe=self._when_safe if options.flush == EVERY_WRITE else None,
             trim=self._trim,
+            backing_up=BackingUp(self._store, self._checkpoint),
         )
 
     async def _listen(self) -> asyncio.Server:
