@@ -9,6 +9,7 @@ from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.backing_up import BackingUp
 from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
+from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
 from enode_django.equeue.broker.state import BrokerState
@@ -33,6 +34,7 @@ class Handlers:
         when_safe: WhenSafe | None,
         trim: Callable[[Callable[[], None]], None],
         backing_up: BackingUp,
+        measuring: Measuring,
     ) -> None:
         self._store = store
         self._state = state
@@ -72,6 +74,7 @@ class Handlers:
             "receive": answering.receive,
             "trim": self.trim,
             "back_up": backing_up.begin,
+            "figures": measuring.begin,
         }
 
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 SEGMENT_ENTRIES = 8192
@@ -51,6 +52,23 @@ class Segment:
         self.words, self.count, self.saved, self.check = words, len(words) // _WORDS, 0, 0
 
 
+class UnreadTime(NamedTuple):
+    """When a batch was taken, that only the file of its segment knows. ``size`` in bytes is what counts of the file."""
+
+    path: Path
+    size: int
+    queue: int
+    offset: int
+
+    def read(self) -> int | None:
+        """Return the time in milliseconds since 1970; None if the file is damaged. Blocks on the disk."""
+        try:
+            data = self.path.read_bytes()[: self.size]
+        except OSError:
+            return None
+        return _time_in(array("Q", data), self.offset) if len(data) == self.size else None
+
+
 LoadWords = Callable[[Segment], "array[int]"]
 """Reads the file of a segment whose words are not in memory; from a damaged one, what is left restarts it."""
 
@@ -90,6 +108,22 @@ class QueueIndex:
         """Entries in order, beginning with the one that holds ``offset`` or the next one that is left."""
         place = max(bisect_right(self.segments, offset, key=lambda segment: segment.start) - 1, 0)
         return (entry for entry in self._from(place, 0, offset + 1, -1) if entry.end > offset)
+
+    @property
+    def known_first(self) -> int:
+        """The first offset that is left, as far as it is known without reading a file; 0 until then."""
+        return self._first or 0
+
+    def time_at(self, offset: int) -> int | Segment | None:
+        """Return when the batch that holds an offset was taken, or the next one, in milliseconds since 1970; the
+        segment that has to be read for it; None if nothing is there. Waits for no file."""
+        place = max(bisect_right(self.segments, offset, key=lambda segment: segment.start) - 1, 0)
+        for segment in self.segments[place : place + 2]:
+            if segment.words is None:
+                return segment
+            if (time := _time_in(segment.words, offset)) is not None:
+                return time
+        return None
 
     def at_position(self, position: int) -> Iterator[Entry]:
         """Entries in order, beginning with the first one at or behind a position in the log."""
@@ -147,6 +181,15 @@ class QueueIndex:
 def entries_of(words: array[int]) -> Iterator[Entry]:
     """Return the entries of a segment in order."""
     return (_entry(words, number) for number in range(len(words) // _WORDS))
+
+
+def _time_in(words: array[int], offset: int) -> int | None:
+    """Return the time of the first entry that ends behind an offset; None if all end before."""
+    for number in range(max(_bisect(words, 0, offset + 1) - 1, 0), len(words) // _WORDS):
+        entry = _entry(words, number)
+        if entry.end > offset:
+            return entry.time
+    return None
 
 
 def _bisect(words: array[int], column: int, sought: int) -> int:

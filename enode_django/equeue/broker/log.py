@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.files import FULL, make_directory, sync_directory, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.space import DiskSpace
+from enode_django.equeue.histograms import SECONDS, Histogram
 from enode_django.equeue.records import Buffer
 from enode_django.exceptions import StorageFailed
 
@@ -53,6 +55,8 @@ class MessageLog:
         self._failed = False
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
+        self.sync_seconds = Histogram(SECONDS)
+        """What flushes took that had something to make safe."""
 
     @property
     def start(self) -> int:
@@ -95,6 +99,7 @@ class MessageLog:
                 raise StorageFailed(_FAILED)
             with self._lock:
                 position, unsafe = self.end, [chunk for chunk in self.chunks if chunk.end > self.flushed]
+            begun = time.monotonic()
             try:
                 for chunk in unsafe:
                     os.fdatasync(chunk.fileno())
@@ -105,6 +110,8 @@ class MessageLog:
                 raise StorageFailed(
                     f"messages could not be made safe: {error}; the broker has to start again"
                 ) from error
+            if unsafe:
+                self.sync_seconds.add(time.monotonic() - begun)
             self.flushed = max(self.flushed, position)
             return self.flushed
 

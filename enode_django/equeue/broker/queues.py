@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from enode_django.equeue.broker.files import make_directory, sync_directory, write_all
-from enode_django.equeue.broker.index import ENTRY_SIZE, Entry, QueueIndex, Segment
+from enode_django.equeue.broker.index import ENTRY_SIZE, Entry, QueueIndex, Segment, UnreadTime
 from enode_django.equeue.broker.retention import QueuePart
 from enode_django.exceptions import QueueError
 
@@ -73,6 +73,14 @@ class Queues:
     def of(self, topic: str, queue: int) -> QueueIndex:
         index = self._queues.get((topic, queue))
         return index if index is not None else self._new(topic, queue)
+
+    def time_at(self, topic: str, queue: int, offset: int) -> int | UnreadTime | None:
+        """See `QueueIndex.time_at`. Waits for no file; names one that has to be read instead."""
+        index = self._queues.get((topic, queue))
+        found = index.time_at(offset) if index is not None else None
+        if isinstance(found, Segment):
+            return UnreadTime(self._path(topic, queue, found), found.saved * ENTRY_SIZE, queue, offset)
+        return found
 
     def items(self) -> Iterator[tuple[tuple[str, int], QueueIndex]]:
         return iter(self._queues.items())

@@ -166,6 +166,7 @@ REQUESTS: Mapping[str, Request] = {
     "receive": Request((text, natural, seconds)),
     "reply": Request((replies,)),
     "status": Request(()),
+    "figures": Request(()),
     "back_up": Request((backup_name,)),
 }
 

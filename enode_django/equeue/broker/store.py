@@ -15,13 +15,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from enode_django.equeue.broker.batches import ALIGNMENT, NO_PRODUCER, NewBatch, StoredBatch
 from enode_django.equeue.broker.checkpoint import Checkpoint, found_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.files import DirectoryLock, make_directory, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
+from enode_django.equeue.broker.index import UnreadTime
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
@@ -32,6 +33,7 @@ from enode_django.equeue.broker.retention import Consumed, Notices, Retention
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.broker.space import DiskSpace, urgent
+from enode_django.equeue.histograms import Histogram
 
 
 class Opened(NamedTuple):
@@ -195,6 +197,27 @@ class MessageStore:
         return len(self._ring), self._ring.held_bytes
 
     @property
+    def sync_seconds(self) -> Histogram:
+        """How long flushes took."""
+        return self._log.sync_seconds
+
+    def figures(self) -> Mapping[str, Any]:
+        """What can be told without waiting."""
+        ring_batches, ring_bytes = self.ring_held
+        return {
+            "stored_bytes": self.size,
+            "unflushed_bytes": self.unflushed_bytes,
+            "since_checkpoint_bytes": self.since_checkpoint,
+            "held_bytes": self.held_bytes,
+            "ring_batches": ring_batches,
+            "ring_bytes": ring_bytes,
+            "reads": {"ring": self.reads.ring, "memory": self.reads.memory, "file": self.reads.file},
+            "uses_reserve": self.space.uses_reserve,
+            "deleted_early": self.deleted_early,
+            "damaged_batches": len(self.damaged),
+        }
+
+    @property
     def size(self) -> int:
         """Of all messages and control records that are left, in bytes."""
         return self._log.end - self._log.start
@@ -246,6 +269,20 @@ class MessageStore:
         """The first offset that is left and the one that the next message will get; equal if nothing is left."""
         index = self._queues.get(topic, queue)
         return (index.first(self._log.start), index.end) if index is not None else (0, 0)
+
+    def end(self, topic: str, queue: int) -> int:
+        """The offset that the next message will get."""
+        index = self._queues.get(topic, queue)
+        return index.end if index is not None else 0
+
+    def known_bounds(self, topic: str, queue: int) -> tuple[int, int]:
+        """As `bounds`, but for a first offset that only a file knows, which is 0. Waits for no file."""
+        index = self._queues.get(topic, queue)
+        return (index.known_first, index.end) if index is not None else (0, 0)
+
+    def time_at(self, topic: str, queue: int, offset: int) -> int | UnreadTime | None:
+        """See `Queues.time_at`, which waits for no file."""
+        return self._queues.time_at(topic, queue, offset)
 
     def offset_at(self, topic: str, queue: int, at: float) -> int:
         """The first offset of the first batch that was taken at a time (seconds since 1970) or later, else the end. A

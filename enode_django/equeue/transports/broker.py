@@ -271,6 +271,11 @@ class BrokerTransport:
         figures: Mapping[str, Any] = self._call("status")
         return figures
 
+    def figures(self) -> Mapping[str, Any]:
+        """Figures about the broker, for who watches it: see `enode_django.equeue.broker.measuring`."""
+        figures: Mapping[str, Any] = self._call("figures")
+        return figures
+
     def back_up(self, name: str) -> Mapping[str, Any]:
         """Let the broker copy its directory to ``backups/<name>`` within it; returns the path there and its sizes.
 
