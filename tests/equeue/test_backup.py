@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import closing
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
 
 from enode_django.equeue.administration import back_up as ask_for_backup
 from enode_django.equeue.broker.backup import back_up
@@ -133,6 +137,56 @@ def test_what_the_broker_deletes_stays_in_the_backup(tmp_path: Path) -> None:
     store.abandon()
 
 
+def test_backups_under_load_are_whole_while_the_broker_deletes_what_they_take(tmp_path: Path) -> None:
+    retention = {"retention": {"max_bytes": 20_000, "delete_unconsumed": True}, "retention_interval": 0.01}
+    with (
+        RunningBroker(tmp_path / "data", checkpoint_interval=0.02, **SMALL, **retention) as broker,
+        closing(broker.transport()) as transport,
+    ):
+        transport.create_topic("orders", 1)
+        stopping = threading.Event()
+        sender = threading.Thread(target=send_numbers, args=(broker, stopping))
+        sender.start()
+        try:
+            made = []
+            for number in range(6):
+                floor = transport.end_offsets("orders")[0]
+                eventually(lambda: transport.end_offsets("orders")[0] > floor + 50)  # noqa: B023
+                sent = transport.end_offsets("orders")[0]
+                made.append((sent, Path(transport.back_up(str(number))["path"])))
+        finally:
+            stopping.set()
+            sender.join()
+        assert transport.queues("orders")[0].first > 0, "messages were deleted meanwhile"
+    for sent, path in made:
+        assert check_directory(path).findings == []
+        store, _ = opened(path)
+        first, end = store.bounds("orders", 0)
+        assert end >= sent
+        numbers = [(offset, b"%d" % offset * 100) for offset in range(first, end)]
+        assert messages(store, "orders", 0, at=first) == numbers
+        store.abandon()
+
+
+def send_numbers(broker: RunningBroker, stopping: threading.Event) -> None:
+    with closing(broker.transport()) as transport:
+        number = 0
+        while not stopping.is_set():
+            transport.send("orders", {0: [b"%d" % number * 100]})
+            number += 1
+
+
+def test_while_a_checkpoint_takes_the_place_of_another_the_one_before_is_taken(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    send(store, 0, b"a")
+    store.checkpoint(b"\x94\x03\x01\xc0\xc0")
+    os.replace(tmp_path / "checkpoint", tmp_path / "checkpoint.before")
+    assert back_up(tmp_path, "monday", at_least=store.position).position == store.position
+    with pytest.raises(QueueError, match="is no checkpoint"):
+        back_up(tmp_path, "tuesday", at_least=store.position + 1)
+    store.abandon()
+
+
 def test_files_that_are_full_are_linked_and_others_copied(tmp_path: Path) -> None:
     store, _ = opened(tmp_path, chunk_size=1 << 20)
     parts = [batch(0, b"x")] * (SEGMENT_ENTRIES // 4)
@@ -149,7 +203,7 @@ def test_files_that_are_full_are_linked_and_others_copied(tmp_path: Path) -> Non
 
 def test_a_backup_that_was_cut_short_has_no_name_and_is_no_hindrance(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
-    with pytest.raises(QueueError, match="no checkpoint"):
+    with pytest.raises(QueueError, match="is no checkpoint"):
         back_up(tmp_path, "monday")
     assert os.listdir(tmp_path / "backups") == []
     store.checkpoint(b"\x94\x03\x01\xc0\xc0")
@@ -161,10 +215,20 @@ def test_a_backup_that_was_cut_short_has_no_name_and_is_no_hindrance(tmp_path: P
     store.abandon()
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "/tmp/a", ".hidden", "a.new", "x" * 101])
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/a", ".hidden", "a.new", "x" * 101])
 def test_a_backup_lies_nowhere_but_among_the_backups(transport: BrokerTransport, name: str) -> None:
     with pytest.raises(QueueError, match="cannot name a backup"):
         transport.back_up(name)
+
+
+def test_the_command_asks_the_broker_of_the_settings(own_broker: RunningBroker) -> None:
+    out = StringIO()
+    with override_settings(ENODE={"QUEUE": {"LOCATION": own_broker.location}}):
+        call_command("equeue", "backup", "monday", "--json", stdout=out)
+        made = json.loads(out.getvalue())
+        assert Path(made["path"]) == own_broker.directory / "backups" / "monday"
+        with pytest.raises(CommandError, match="already; choose another name"):
+            call_command("equeue", "backup", "monday")
 
 
 def test_without_a_broker_there_is_nothing_to_back_up(memory: MemoryTransport) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from enode_django.equeue.broker.backup import back_up
 from enode_django.equeue.broker.calls import LATER, Call, Later
@@ -37,8 +38,10 @@ class BackingUp:
 
     async def _back_up(self, call: Call, name: str) -> None:
         try:
-            await self._reach(self._store.position)
-            made = await asyncio.get_running_loop().run_in_executor(None, back_up, self._store.directory, name)
+            position = self._store.position
+            await self._reach(position)
+            take = partial(back_up, self._store.directory, name, at_least=position)
+            made = await asyncio.get_running_loop().run_in_executor(None, take)
         except EnodeError as error:
             call.fail(error)
         except Exception:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from enode_django.equeue.broker.checkpoint import load_checkpoint, write_checkpoint
+from enode_django.equeue.broker.checkpoint import Checkpoint, before, load_checkpoint, write_checkpoint
 from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.files import make_directory, sync_directory, translated
 from enode_django.equeue.broker.index import ENTRY_SIZE, SEGMENT_ENTRIES
@@ -24,6 +24,7 @@ from enode_django.exceptions import QueueError
 
 BACKUPS = "backups"
 _BLOCK = 1 << 20
+_ATTEMPTS = 10
 
 
 class BackedUp(NamedTuple):
@@ -35,11 +36,12 @@ class BackedUp(NamedTuple):
     copied_bytes: int
 
 
-def back_up(directory: Path, name: str) -> BackedUp:
-    """Copy what the newest checkpoint of a directory counts. Blocks on the disk; a broker may work there meanwhile.
+def back_up(directory: Path, name: str, *, at_least: int = 0) -> BackedUp:
+    """Copy what the newest checkpoint of a directory counts, which is the log up to position ``at_least``, or further.
+    Blocks on the disk; a broker may work there meanwhile.
 
-    The copy has its name when all of it is safe. Raises `QueueError` if there is one of that name, or no checkpoint,
-    `QueueFull` and `StorageFailed`; nothing is left then.
+    The copy has its name when all of it is safe. Raises `QueueError` if there is one of that name, or no such
+    checkpoint, `QueueFull` and `StorageFailed`; nothing is left then.
     """
     target = directory / BACKUPS / name
     if target.exists():
@@ -50,7 +52,7 @@ def back_up(directory: Path, name: str) -> BackedUp:
         if aside.exists():  # a crash has cut it short
             shutil.rmtree(aside)
         try:
-            made = _fill(directory, aside)
+            made = _fill_in_time(directory, aside, at_least)
             os.rename(aside, target)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
@@ -59,10 +61,25 @@ def back_up(directory: Path, name: str) -> BackedUp:
     return made._replace(path=target)
 
 
-def _fill(source: Path, target: Path) -> BackedUp:
-    checkpoint = load_checkpoint(source / "checkpoint")
-    if checkpoint is None:
-        raise QueueError(f"{str(source)!r} has no checkpoint that can be used; see the broker's log, and try again")
+def _fill_in_time(source: Path, target: Path, at_least: int) -> BackedUp:
+    """Begin anew with the next checkpoint where the broker has deleted even the newest file that this one counts."""
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            return _fill(source, target, _newest(source / "checkpoint", at_least))
+        shutil.rmtree(target)
+    raise QueueError("the broker deletes its messages sooner than they are copied; try again when it has less to do")
+
+
+def _newest(path: Path, at_least: int) -> Checkpoint:
+    """While another one takes its place, the newest checkpoint is where the one before was, and there is none."""
+    for place in (path, before(path), path):
+        checkpoint = load_checkpoint(place)
+        if checkpoint is not None and checkpoint.position >= at_least:
+            return checkpoint
+    raise QueueError(f"{str(path)!r} is no checkpoint that can be used; see the broker's log, and try again")
+
+
+def _fill(source: Path, target: Path, checkpoint: Checkpoint) -> BackedUp:
     make_directory(target / "messages")
     linked, copied_bytes = _take_messages(source / "messages", target / "messages", checkpoint.position)
     for topic, queue, _, segments in checkpoint.queues:
@@ -76,15 +93,13 @@ def _fill(source: Path, target: Path) -> BackedUp:
 
 
 def _take_messages(source: Path, target: Path, position: int) -> tuple[int, int]:
-    """Take the newest first, as the broker deletes the oldest first: so none is missing between two others."""
+    """Take the newest first, as the broker deletes the oldest first: so none is missing between two others. Raises
+    `FileNotFoundError` if even the newest one is gone."""
     starts = sorted((start for start in map(_start, source.glob("[0-9]*.chunk")) if start < position), reverse=True)
     if not starts:
         return 0, 0
     newest = Chunk.name(starts[0])
-    try:
-        copied_bytes = _copy(source / newest, target / newest, position - starts[0])
-    except FileNotFoundError:
-        raise QueueError("the newest messages of the checkpoint were deleted meanwhile; try again") from None
+    copied_bytes = _copy(source / newest, target / newest, position - starts[0])
     linked = 0
     for start in starts[1:]:
         try:
