@@ -130,6 +130,14 @@ def broker_figures(transport: Transport) -> Mapping[str, Any]:
     return transport.status()
 
 
+def back_up(transport: Transport, name: str) -> Mapping[str, Any]:
+    """Let the broker copy its directory to ``backups/<name>`` within it; returns the path there and its sizes. Raises
+    `QueueError` where the queue has no broker, and if there is a backup of that name."""
+    if not isinstance(transport, BrokerTransport):
+        raise QueueError(f"the queue has no broker to be backed up: its driver is {type(transport).__name__}")
+    return transport.back_up(name)
+
+
 def mend(transport: Transport, topics: Sequence[str] = ()) -> Mapping[str, Mapping[int, int]]:
     """Delete entries of somebody else from the queues of all topics, or of some; returns by topic how many there were
     in each queue. Raises `QueueError` for a transport whose queues nobody else can write into."""

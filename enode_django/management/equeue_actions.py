@@ -12,6 +12,7 @@ from django.db import DatabaseError
 from enode_django.conf import conf
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.administration import PeekedMessage, QueueShare
+from enode_django.equeue.broker.check import check_directory
 from enode_django.equeue.messages import Start
 from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import QueueError
@@ -85,6 +86,11 @@ def producers(transport: Transport, options: Options) -> Iterator[Row]:
 def broker(transport: Transport, options: Options) -> Iterator[Row]:
     figures = administration.broker_figures(transport)
     return ({"figure": name.replace("_", " "), "value": value} for name, value in figures.items())
+
+
+def backup(transport: Transport, options: Options) -> Iterator[Row]:
+    made = administration.back_up(transport, options["name"])
+    return iter([{name.replace("_", " "): value for name, value in made.items()}])
 
 
 def mend(transport: Transport, options: Options) -> Iterator[Row]:
@@ -253,4 +259,14 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "discard": discard,
     "delete-group": delete_group,
     "broker": broker,
+    "backup": backup,
 }
+
+
+def check(options: Options) -> tuple[list[Row], bool]:
+    """Return what is to be said of a broker's directory, and True if nothing in it is damaged. Asks no queue."""
+    checked = check_directory(options["directory"])
+    rows = [{"kind": each.kind, "place": each.place, "finding": each.text} for each in checked.findings]
+    read = f"{checked.files} files of {checked.bytes} bytes: {checked.batches} batches with {checked.messages} messages"
+    summary = {"kind": "read", "place": str(options["directory"]), "finding": f"{read}, {checked.records} records"}
+    return [*rows, summary], checked.is_sound

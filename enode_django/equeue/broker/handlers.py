@@ -7,7 +7,9 @@ from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.backing_up import BackingUp
 from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
+from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
 from enode_django.equeue.broker.seeking import Seeking
@@ -32,6 +34,8 @@ class Handlers:
         *,
         when_safe: WhenSafe | None,
         trim: Callable[[Callable[[], None]], None],
+        backing_up: BackingUp,
+        measuring: Measuring,
     ) -> None:
         self._store = store
         self._state = state
@@ -71,6 +75,8 @@ class Handlers:
             "receive": answering.receive,
             "trim": self.trim,
             "offsets_at": self.offsets_at,
+            "back_up": backing_up.begin,
+            "figures": measuring.begin,
         }
 
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
@@ -116,7 +122,8 @@ class Handlers:
         return self._seeking.offsets_at(call, topic, range(self._state.coordinator.topic(topic).queues), time)
 
     def timelines(self, topic: str) -> Mapping[int, str]:
-        return dict.fromkeys(range(self._state.coordinator.topic(topic).queues), self._state.timeline)
+        name, copies = self._state.timeline, self._state.copies
+        return {q: copies.timeline(name, topic, q) for q in range(self._state.coordinator.topic(topic).queues)}
 
     # -- groups ---------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +15,8 @@ from enode_django.exceptions import BadRequest, UnknownRequest, shown
 LONGEST = 10 * 365 * 86_400.0
 MOST_TEXT = 1_000
 MOST_QUEUES = 1 << 16
+_BACKUP_NAME = re.compile(r"(?!.*\.new$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""One directory within that of all backups. What ends with ".new" is a backup that is being made."""
 
 Check: TypeAlias = Callable[[Any], Any]
 
@@ -110,6 +113,12 @@ def producer(value: Any) -> bytes:
     return data(value)
 
 
+def backup_name(value: Any) -> str:
+    if not isinstance(value, str) or not _BACKUP_NAME.fullmatch(value):
+        raise ValueError(f"{shown(value)} cannot name a backup; use up to 100 letters, digits, '.', '-' and '_'")
+    return value
+
+
 def replies(value: Any) -> Sequence[tuple[str, bytes]]:
     return [(text(address), data(body)) for address, body in value]
 
@@ -163,6 +172,8 @@ REQUESTS: Mapping[str, Request] = {
     "receive": Request((text, natural, seconds), role=PRODUCE),
     "reply": Request((replies,), role=CONSUME),
     "status": Request((), role=None),
+    "figures": Request((), role=None),
+    "back_up": Request((backup_name,), role=ADMINISTER),
 }
 
 

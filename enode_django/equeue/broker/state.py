@@ -24,6 +24,7 @@ from enode_django.equeue.broker.known_sends import KnownSends
 from enode_django.equeue.broker.packing import Packed
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
+from enode_django.equeue.broker.timelines import Copies, run_after_copy
 from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
@@ -72,6 +73,7 @@ class BrokerState:
         self.sends = KnownSends()
         self.run = 0
         self.timeline = ""
+        self.copies = Copies()
         self._may_have_lost = True
         self._store = store
         self._patience = patience
@@ -82,10 +84,10 @@ class BrokerState:
     def open(self) -> Opened:
         """Open the store, and learn from it what was known. Blocks; raises what the store raises."""
         opened = self._store.open(restore=self._restore, replay=self._replay, sent=self._remember)
-        self.run += 1
+        bounds = {name: self.bounds(name) for name in self.coordinator.topics}
+        self._begin_run(bounds)
         if self._may_have_lost or self._store.has_lost:
             self.timeline = uuid.uuid4().hex
-        bounds = {name: self.bounds(name) for name in self.coordinator.topics}
         self.coordinator.restarted(self.run, now=self._clock(), patience=self._patience, bounds=bounds)
         self._behind = True
         try:
@@ -93,6 +95,14 @@ class BrokerState:
         except QueueFull as error:
             logger.error("nothing can be changed until there is room: %s", error)
         return opened
+
+    def _begin_run(self, bounds: Mapping[str, Bounds]) -> None:
+        if self.timeline or not self.run:
+            self.run += 1
+            return
+        self.run = run_after_copy(self.run)
+        self.copies = self.copies.begin({name: {q: end for q, (_, end) in of.items()} for name, of in bounds.items()})
+        logger.warning("the directory is a copy: consumers that broadcast go back to where it ended")
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -255,7 +265,8 @@ class BrokerState:
         known, sends = self.coordinator.plain(), self.sends.plain()
         may_lose = not (is_last or self._store.shows_safe)
         return Packed(
-            *((_FORMAT, 0), (self.run, 0), (known, _TO_CLAIMS), (sends, 1)), *((self.timeline, 0), (may_lose, 0))
+            *((_FORMAT, 0), (self.run, 0), (known, _TO_CLAIMS), (sends, 1)),
+            *((self.timeline, 0), (may_lose, 0), (self.copies.plain(), 3)),
         )
 
     def checkpoint(self) -> None:
@@ -286,7 +297,8 @@ class BrokerState:
             raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
         self.coordinator = Coordinator.restore(coordinator, self._allocate)
         self.sends = KnownSends.restore(sends, now=self._store.now())
-        self.timeline, self._may_have_lost = timeline or ("", True)  # none in what an earlier version has written
+        self.timeline, self._may_have_lost = timeline[:2] or ("", True)  # none in what an earlier version has written
+        self.copies = Copies(*(timeline[2] if len(timeline) > 2 else ()))
 
     def _replay(self, record: bytes, position: int) -> None:
         name, arguments, named = msgpack.unpackb(record, strict_map_key=False)

@@ -37,6 +37,7 @@ from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.broker.space import DiskSpace, urgent
 from enode_django.equeue.clocks import boot_time
+from enode_django.equeue.histograms import Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +201,11 @@ class MessageStore:
     def ring_held(self) -> tuple[int, int]:
         """How many batches the ring holds, and of how many bytes."""
         return len(self._ring), self._ring.held_bytes
+
+    @property
+    def sync_seconds(self) -> Histogram:
+        """How long flushes took."""
+        return self._log.sync_seconds
 
     @property
     def size(self) -> int:

@@ -45,6 +45,7 @@ BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024
 MAX_SEND = MAX_FRAME - 64 * 1024
 REPLIES_AT_ONCE = 10_000
+BACKUP_SECONDS = 600.0
 RECEIPTS_AT_ONCE = 10_000
 _LAST = 1 << 62
 
@@ -271,6 +272,20 @@ class BrokerTransport:
         """Figures about the broker, for people."""
         figures: Mapping[str, Any] = self._call("status")
         return figures
+
+    def figures(self) -> Mapping[str, Any]:
+        """Figures about the broker, for who watches it: see `enode_django.equeue.broker.measuring`."""
+        figures: Mapping[str, Any] = self._call("figures")
+        return figures
+
+    def back_up(self, name: str) -> Mapping[str, Any]:
+        """Let the broker copy its directory to ``backups/<name>`` within it; returns the path there and its sizes.
+
+        Raises `QueueError` if there is one of that name, or another is being made, and `TransportUnavailable` if it
+        takes longer than `BACKUP_SECONDS`: it is made all the same then.
+        """
+        made: Mapping[str, Any] = self._call("back_up", name, wait=BACKUP_SECONDS)
+        return made
 
     def close(self) -> None:
         pool, self._pool = self._pool, Pool(self._address, self._timeout)

@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -18,10 +19,11 @@ from enode_django.conf import conf
 from enode_django.equeue.dead_letters import REQUEUE_GROUP
 from enode_django.equeue.messages import Start
 from enode_django.exceptions import EnodeError, QueueBacklog, UnknownTopic
-from enode_django.management.equeue_actions import ACTIONS
+from enode_django.management.equeue_actions import ACTIONS, check
 from enode_django.management.tables import Row, write_json, write_lines, write_table
 from enode_django.runtime import make_transport
 
+CHECK = "check"
 NOTHING = {
     "topics": "no topics",
     "producers": "nobody has sent anything lately",
@@ -55,7 +57,8 @@ class Command(BaseCommand):
         _add_topic_actions(actions)
         _add_group_actions(actions)
         _add_message_actions(actions)
-        for name in ACTIONS:
+        _add_directory_actions(actions)
+        for name in (*ACTIONS, CHECK):
             actions.choices[name].add_argument("--json", action="store_true", help="one JSON object a line")
             if name in ASKS:
                 actions.choices[name].add_argument("--yes", action="store_true", help="do not ask")
@@ -67,6 +70,9 @@ class Command(BaseCommand):
                 raise CommandError("name offsets or letters, as manage.py equeue dead-letters shows them, or say --all")
         if action in ASKS and not options["yes"]:
             self._ask(action, options)
+        if action == CHECK:
+            self._check(options)
+            return
         with _errors_shown(action, options.get("group")), closing(make_transport()) as transport:
             rows = ACTIONS[action](transport, options)
             if options["json"]:
@@ -75,6 +81,13 @@ class Command(BaseCommand):
                 write_lines(self.stdout, rows)
             else:
                 self._show(action, list(rows))
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        with _errors_shown(CHECK, None):
+            rows, is_sound = check(options)
+        (write_json if options["json"] else write_table)(self.stdout, rows)
+        if not is_sound:
+            raise CommandError("the directory is damaged: a broker that starts there passes over it, as far as it can")
 
     def _show(self, action: str, rows: Sequence[Row]) -> None:
         write_table(self.stdout, rows)
@@ -174,6 +187,13 @@ def _add_message_actions(actions: Any) -> None:
         action.add_argument("--type", help="only those of this type of command")
         action.add_argument("--error", help="only those that failed by an error of this class")
     requeuing.add_argument("--to-topic", action="store_true", help="to their own topic, where every group gets them")
+
+
+def _add_directory_actions(actions: Any) -> None:
+    backing = actions.add_parser("backup", help="let the broker copy its directory, while it works")
+    backing.add_argument("name", help="of the copy: it is made as backups/NAME in the broker's directory")
+    checking = actions.add_parser(CHECK, help="read a directory of a broker that does not run, or a backup of one")
+    checking.add_argument("directory", type=Path)
 
 
 def _number(text: str) -> int:
