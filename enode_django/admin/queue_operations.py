@@ -168,11 +168,33 @@ class DeleteGroup(TopicOperation):
         (info,) = administration.list_groups(self.transport, [self.topic], group=group)
         yield f"Group {group} is forgotten in topic {self.topic}, with its offsets; it then holds back no message."
         yield f"It has a backlog of {info.backlog} messages and {len(info.members)} members."
+        if failures := administration.failure_topics(self.transport, group):
+            yield f"If no other topic has the group, these are deleted with all that is in them: {', '.join(failures)}."
 
     def perform(self) -> str:
         group = self.cleaned_data["group"]
         administration.delete_group(self.transport, group, [self.topic], living=self.cleaned_data["living"])
         return f"group {group} of topic {self.topic} was forgotten"
+
+
+class DeleteTopic(TopicOperation):
+    title, button = "Delete the topic", "Delete the topic"
+
+    force = forms.BooleanField(
+        label="Also while it is in use", required=False, help_text="While a group consumes it or has messages left."
+    )
+
+    def consequences(self) -> Iterator[str]:
+        (info,) = administration.list_topics(self.transport, [self.topic])
+        yield f"Topic {self.topic} is deleted for good, with its {info.messages} messages."
+        for group in administration.list_groups(self.transport, [self.topic]):
+            yield f"Group {group.group} loses its offsets; {group.backlog} messages left, {len(group.members)} members."
+        yield "Who sends to it or consumes it gets an error, until somebody creates the topic anew."
+        yield "Retries and dead letters of groups that no other topic has are deleted, too."
+
+    def perform(self) -> str:
+        deleted = administration.delete_topic(self.transport, self.topic, force=self.cleaned_data["force"])
+        return f"deleted: {', '.join(deleted)}"
 
 
 class LetterOperation(TopicOperation):
@@ -243,6 +265,7 @@ OPERATIONS: Mapping[str, type[TopicOperation]] = {
     "show": ShowQueue,
     "set-offset": SetOffset,
     "delete-group": DeleteGroup,
+    "delete-topic": DeleteTopic,
     "requeue": Requeue,
     "discard": Discard,
 }

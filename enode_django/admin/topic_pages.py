@@ -96,7 +96,10 @@ def operation_page(
     if name not in OPERATIONS:
         raise Http404(f"there is no operation {name!r}")
     transport.queue_count(topic)
-    back = reverse("admin:enode_django_topic_letters" if name in ("requeue", "discard") else PAGE, args=[object_id])
+    page = {"requeue": "admin:enode_django_topic_letters", "discard": "admin:enode_django_topic_letters"}.get(
+        name, PAGE
+    )
+    back = reverse(LIST) if name == "delete-topic" else reverse(page, args=[object_id])
     return operate(
         admin,
         request,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.messages import GroupState, QueueState, Start
-from enode_django.equeue.transports.base import Mends, Transport, check_queues
+from enode_django.equeue.retrying import dead_letter_topic, retry_topic
+from enode_django.equeue.transports.base import DeletesTopics, Mends, Transport, check_queues
 from enode_django.equeue.transports.broker import BrokerTransport
-from enode_django.exceptions import QueueError
+from enode_django.exceptions import QueueError, TopicDeleted
 
 PULL_LIMIT = 100
 """Messages that are asked for at once: they may be large."""
@@ -78,9 +81,20 @@ def list_topics(transport: Transport, topics: Sequence[str] = ()) -> list[TopicI
     """All of them, or some. Raises `UnknownTopic`."""
     infos = []
     for topic in topics or transport.topics():
-        queues = transport.queues(topic)
-        infos.append(TopicInfo(topic, queues, sum(state.end - state.first for state in queues.values())))
+        with _passed_over(topics):
+            queues = transport.queues(topic)
+            infos.append(TopicInfo(topic, queues, sum(state.end - state.first for state in queues.values())))
     return infos
+
+
+@contextmanager
+def _passed_over(named: Sequence[str]) -> Iterator[None]:
+    """Pass over a topic that is deleted while all are listed, none being named."""
+    try:
+        yield
+    except TopicDeleted:
+        if named:
+            raise
 
 
 def create_topic(transport: Transport, topic: str, queues: int) -> None:
@@ -94,10 +108,11 @@ def list_groups(transport: Transport, topics: Sequence[str] = (), *, group: str 
     """Those of all topics, or of some, or only ``group``."""
     infos = []
     for topic in topics or transport.topics():
-        groups = transport.groups(topic)
-        if group is None or group in groups:
-            queues = transport.queues(topic)
-            infos += [_info(topic, name, groups[name], queues) for name in (groups if group is None else [group])]
+        with _passed_over(topics):
+            groups = transport.groups(topic)
+            if group is None or group in groups:
+                queues = transport.queues(topic)
+                infos += [_info(topic, name, groups[name], queues) for name in (groups if group is None else [group])]
     return infos
 
 
@@ -116,11 +131,11 @@ def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueS
 
 def list_producers(transport: Transport, topics: Sequence[str] = ()) -> list[ProducerInfo]:
     """Who has sent to all topics, or to some, within the last minutes. Raises `UnknownTopic`."""
-    return [
-        ProducerInfo(topic, producer, seconds)
-        for topic in topics or transport.topics()
-        for producer, seconds in transport.producers(topic).items()
-    ]
+    infos = []
+    for topic in topics or transport.topics():
+        with _passed_over(topics):
+            infos += [ProducerInfo(topic, name, seconds) for name, seconds in transport.producers(topic).items()]
+    return infos
 
 
 def broker_figures(transport: Transport) -> Mapping[str, Any]:
@@ -254,8 +269,9 @@ def tail(
 
 
 def delete_group(transport: Transport, group: str, topics: Sequence[str] = (), *, living: bool = False) -> list[str]:
-    """Forget a group, in all topics or in some; returns those that had it. Raises `QueueError`, and deletes nothing,
-    while it has members, unless ``living``."""
+    """Forget a group, in all topics or in some; returns those that had it, and those that were deleted with it: when no
+    other topic has the group any more, that of its retries and that of its dead letters. Raises `QueueError`, and
+    deletes nothing, while it has members, unless ``living``."""
     infos = list_groups(transport, topics, group=group)
     members = sorted({member for info in infos for member in info.members})
     if members and not living:
@@ -264,4 +280,45 @@ def delete_group(transport: Transport, group: str, topics: Sequence[str] = (), *
         )
     for info in infos:
         transport.delete_group(group, info.topic)
-    return [info.topic for info in infos]
+    return sorted({*(info.topic for info in infos), *delete_failures(transport, group)})
+
+
+def failure_topics(transport: Transport, group: str) -> list[str]:
+    """The topics of what a group could not handle, as far as there are any."""
+    known = transport.topics()
+    return [topic for topic in (retry_topic(group), dead_letter_topic(group)) if topic in known]
+
+
+def delete_failures(transport: Transport, group: str) -> list[str]:
+    """Delete the topics of a group's retries and dead letters, with what is in them, unless another topic still has the
+    group. Returns those that were deleted; none where the transport deletes no topics."""
+    failures = _failures_alone(transport, group)
+    if not isinstance(transport, DeletesTopics):
+        return []
+    for topic in failures:
+        transport.delete_topic(topic, force=True)
+    return failures
+
+
+def _failures_alone(transport: Transport, group: str, without: str = "") -> list[str]:
+    """The topics of a group's failures, if no topic has the group but these and ``without``."""
+    failures = failure_topics(transport, group)
+    others = [info.topic for info in list_groups(transport, group=group) if info.topic not in (without, *failures)]
+    return [] if others else [topic for topic in failures if topic != without]
+
+
+def delete_topic(transport: Transport, topic: str, *, force: bool = False) -> list[str]:
+    """Delete a topic with its messages and groups, and the topics of retries and dead letters of groups that no other
+    topic has; returns what was deleted. Raises as `DeletesTopics.delete_topic`, of any of them, and `QueueError` for a
+    transport that deletes no topics."""
+    if not isinstance(transport, DeletesTopics):
+        raise QueueError(f"{type(transport).__name__} deletes no topics; it would have to be a DeletesTopics")
+    failures = {name for group in transport.groups(topic) for name in _failures_alone(transport, group, topic)}
+    if not force:
+        for name in sorted(failures):
+            bounds = {queue: (state.first, state.end) for queue, state in transport.queues(name).items()}
+            check_unused(name, transport.groups(name), bounds)
+    deleted = [topic, *sorted(failures)]
+    for name in deleted:
+        transport.delete_topic(name, force=force)
+    return deleted

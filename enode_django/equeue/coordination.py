@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from enode_django.equeue.assignment import Allocate, divide
+from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Claim, Commit, GroupState, Lease, Membership, QueueState, Route, Start
@@ -145,11 +146,14 @@ class Coordinator:
 
     def __init__(self, allocate: Allocate = divide) -> None:
         self.topics: dict[str, Topic] = {}
+        self._deleted: dict[str, int] = {}
         self._allocate = allocate
         self._epoch = 0
 
     def topic(self, name: str, queues: Collection[int] = ()) -> Topic:
         topic = self.topics.get(name)
+        if topic is None and name in self._deleted:
+            raise topic_deleted(name)
         if topic is None:
             raise UnknownTopic(f"topic {name!r} does not exist; create it: create_topic, manage.py equeue create")
         topic.check(queues)
@@ -160,8 +164,14 @@ class Coordinator:
     def create_topic(self, name: str, queues: int) -> int:
         check_new_topic(name, queues)
         if name not in self.topics:
-            self.topics[name] = Topic(name, queues)
+            self.topics[name] = Topic(name, queues, self._deleted.pop(name, 0) + 1)
         return self.topics[name].queues
+
+    def delete_topic(self, name: str) -> None:
+        """Forget all about a topic, but the version of its route: whoever knows that must not send to a later topic of
+        the same name by it."""
+        self._deleted[name] = self.topic(name).version
+        del self.topics[name]
 
     def add_queues(self, name: str, queues: int, *, unordered: bool, bounds: Bounds) -> int:
         topic = self.topic(name)
@@ -371,12 +381,14 @@ class Coordinator:
                 for topic in self.topics.values()
             ],
             self._epoch,
+            self._deleted,
         ]
 
     @classmethod
     def restore(cls, plain: Sequence[Any], allocate: Allocate = divide) -> Coordinator:
         coordinator = cls(allocate)
-        topics, coordinator._epoch = plain
+        topics, coordinator._epoch, *deleted = plain
+        coordinator._deleted = dict(*deleted)  # none in what an earlier version has written
         for name, queues, version, producers, consumers, groups in topics:
             records = {group: _restored(*values) for group, values in groups.items()}
             coordinator.topics[name] = Topic(name, queues, version, set(producers), set(consumers), records)

@@ -14,7 +14,7 @@ import mmh3
 from enode_django.equeue.messages import Route, SendResult
 from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
 from enode_django.equeue.transports.base import ROOM_AROUND, Transport, with_reserve
-from enode_django.exceptions import MessageTooLarge, QueueError, StaleRoute, UnknownTopic
+from enode_django.exceptions import MessageTooLarge, QueueError, StaleRoute, TopicDeleted, UnknownTopic
 
 QUEUE_SEED = 0x51EED
 """Part of the wire's contract: another seed would send a key to another queue, and its order would be lost."""
@@ -39,9 +39,9 @@ class Producer:
     """Sends through a transport; safe for threads. Sending blocks until the transport has stored the messages.
 
     A topic that does not exist is created with ``queues`` queues on its first use, or, when ``queues`` is None,
-    raises `UnknownTopic`. Which queues a topic has is asked again after ``refresh_after`` seconds of ``clock``, and
-    when the transport says that they have changed. Whoever asks is announced as a producer of the topic, as
-    ``host-pid``.
+    raises `UnknownTopic`. One that was deleted is not created, and raises `TopicDeleted`. Which queues a topic has is
+    asked again after ``refresh_after`` seconds of ``clock``, and when the transport says that they have changed.
+    Whoever asks is announced as a producer of the topic, as ``host-pid``.
     """
 
     def __init__(
@@ -120,6 +120,9 @@ class Producer:
                     raise
                 if stale.stored:
                     return self._rest_sent(topic, messages, places, stale.stored)
+            except UnknownTopic:
+                self._routes.pop(topic, None)
+                raise
         raise AssertionError("the last one has returned or raised")
 
     def _rest_sent(
@@ -176,8 +179,8 @@ class Producer:
         """Announces this process, too: here it costs no send anything."""
         try:
             route = self._transport.route(topic)
-        except UnknownTopic:
-            if self._queues is None:
+        except UnknownTopic as unknown:
+            if self._queues is None or isinstance(unknown, TopicDeleted):
                 raise
             self._transport.create_topic(topic, self._queues)
             route = self._transport.route(topic)

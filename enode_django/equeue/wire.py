@@ -27,6 +27,7 @@ from enode_django.exceptions import (
     QueueHeld,
     StaleRoute,
     StorageFailed,
+    TopicDeleted,
     TransportUnavailable,
     UnknownTopic,
 )
@@ -42,7 +43,7 @@ _ERRORS: Mapping[str, type[EnodeError]] = {
     error.__name__: error
     for error in (
         *(BadRequest, ConfigurationError, MalformedFrame, MalformedRecords, QueueBacklog, QueueError, QueueFull),
-        *(StaleRoute, StorageFailed, TransportUnavailable, UnknownTopic),
+        *(StaleRoute, StorageFailed, TopicDeleted, TransportUnavailable, UnknownTopic),
     )
 }
 

@@ -65,6 +65,12 @@ def _let_see(transport: Transport, options: Options, seen: bool) -> Iterable[Row
     return topics(transport, {"topics": [options["topic"]]})
 
 
+def delete_topic(transport: Transport, options: Options) -> Iterator[Row]:
+    return (
+        {"topic": topic} for topic in administration.delete_topic(transport, options["topic"], force=options["force"])
+    )
+
+
 def groups(transport: Transport, options: Options) -> Iterator[Row]:
     for info in administration.list_groups(transport, options["topics"]):
         yield {
@@ -239,6 +245,7 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "topics": topics,
     "create": create,
     "add-queues": add_queues,
+    "delete-topic": delete_topic,
     "producers": producers,
     "groups": groups,
     "offsets": offsets,

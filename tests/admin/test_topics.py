@@ -122,6 +122,19 @@ def test_what_the_queue_refuses_is_said_and_nothing_is_logged(queue: MemoryTrans
     assert queue.groups("orders") == {}
 
 
+def test_topic_in_use_is_deleted_by_force_only_with_what_its_groups_have_left(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    refused = client.post(f"{LIST}orders/operate/delete-topic/", {CONFIRMED: "yes"}).content.decode()
+    assert "is in use" in refused
+    assert queue.topics() == ["dead.billing", "orders"]
+    said = operate(client, "orders", "delete-topic", {"force": "on"})
+    assert "with its 3 messages" in said
+    assert "Group billing loses its offsets; 1 messages left, 1 members" in said
+    assert queue.topics() == []
+    assert LogEntry.objects.get().get_change_message() == "deleted: orders, dead.billing"
+    assert client.get(f"{LIST}orders/change/").status_code == 404
+
+
 def test_dead_letters_are_looked_at_sent_anew_and_discarded(queue: MemoryTransport) -> None:
     client = client_of("change_topic", "view_payload")
     listed = client.get(f"{LIST}dead.billing/letters/").content.decode()
@@ -238,7 +251,7 @@ def test_names_of_topics_and_groups_stay_text(queue: MemoryTransport) -> None:
         assert not {"<b>", "<i>", "<u>"} & set(re.findall("<[biu]>", page.content.decode()))
 
 
-OPERATION_PAGES = ("add-queues", "show", "set-offset", "delete-group", "requeue", "discard")
+OPERATION_PAGES = ("add-queues", "show", "set-offset", "delete-group", "delete-topic", "requeue", "discard")
 
 
 @pytest.mark.parametrize("name", OPERATION_PAGES)
@@ -247,7 +260,7 @@ def test_whoever_may_only_view_changes_nothing(queue: MemoryTransport, name: str
     topic = "dead.billing" if name in ("requeue", "discard") else "orders"
     values = {"queues": "9", "unordered": "on", "queue": "0", "consumers": "hide", "group": "billing", "place": "first"}
     for method in (client.get, client.post):
-        response = method(f"{LIST}{topic}/operate/{name}/", {**values, "living": "on", CONFIRMED: "yes"})
+        response = method(f"{LIST}{topic}/operate/{name}/", {**values, "living": "on", "force": "on", CONFIRMED: "yes"})
         assert response.status_code == 403
     assert queue.queue_count("orders") == 2
     assert queue.queues("orders")[0].to_consumers

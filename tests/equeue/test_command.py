@@ -151,6 +151,19 @@ def test_group_is_deleted(queue: MemoryTransport) -> None:
     assert equeue("delete-group", "billing", "--yes").strip() == "no topic has that group"
 
 
+def test_topic_is_deleted(queue: MemoryTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.send("orders", {0: [b"a"]})
+    monkeypatch.setattr("sys.stdin", StringIO("no"))
+    with pytest.raises(CommandError, match="nothing was changed"):
+        equeue("delete-topic", "orders")
+    with pytest.raises(CommandError, match="in use: no group consumes its 1 messages"):
+        equeue("delete-topic", "orders", "--yes")
+    assert rows("delete-topic", "orders", "--yes", "--force") == [{"topic": "orders"}]
+    with pytest.raises(CommandError, match="was deleted"):
+        equeue("delete-topic", "orders", "--yes")
+    assert equeue("topics").strip() == "no topics"
+
+
 def test_messages_are_shown(queue: MemoryTransport) -> None:
     queue.send("orders", {0: [b"first", b"\xff\x00", "caf\u00e9".encode()]})
     assert equeue("peek", "orders", "0", "--offset", "1").splitlines() == [

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
+from enode_django.equeue.broker.files import delete_files
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
+from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.messages import Route
 from enode_django.equeue.portions import portions
 from enode_django.exceptions import BadRequest
@@ -44,6 +47,7 @@ class Handlers:
             *("commit", "set_offset", "retire_group", "delete_group", "announce", "producers"),
         )
         own = (
+            "delete_topic",
             "receipts",
             "receipts_from",
             "committed",
@@ -95,6 +99,12 @@ class Handlers:
 
     def route(self, topic: str) -> Route:
         return self._state.coordinator.topic(topic).route
+
+    def delete_topic(self, topic: str, force: bool | None) -> None:
+        files = self._state.delete_topic(topic, bool(force))
+        self._pulling.refuse(topic, topic_deleted(topic))
+        if files:
+            asyncio.get_running_loop().run_in_executor(None, delete_files, files)
 
     # -- messages -------------------------------------------------------------------------------------------------
 

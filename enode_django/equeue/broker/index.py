@@ -118,6 +118,12 @@ class QueueIndex:
         dropped, self.segments[:keep] = self.segments[:keep], []
         return dropped
 
+    def empty(self) -> list[Segment]:
+        """Forget all segments; returns them, for their files. What comes next has the same offset as without this."""
+        self._first = None
+        dropped, self.segments = self.segments, []
+        return dropped
+
     def release(self) -> None:
         """Let go of the words of full segments that are saved."""
         for segment in self.segments[:-1]:

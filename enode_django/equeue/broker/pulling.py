@@ -89,6 +89,12 @@ class Pulling:
         for pull in self._those():
             pull.call.answer([])
 
+    def refuse(self, topic: str, error: EnodeError) -> None:
+        """Answer all that wait for messages of a topic by an error."""
+        for pull in self._those():
+            if pull.topic == topic:
+                pull.call.fail(error)
+
     def __len__(self) -> int:
         """How many pulls wait."""
         return len(self._those())

@@ -128,6 +128,7 @@ REQUESTS: Mapping[str, Request] = {
     "queue_count": Request((text,)),
     "queues": Request((text,)),
     "route": Request((text,)),
+    "delete_topic": Request((text, flag), durable=True),
     "add_queues": Request((text, queue_total, flag), durable=True),
     "show": Request((text, number, flag, flag, flag), durable=True),
     "announce": Request((text, text)),

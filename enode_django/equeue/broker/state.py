@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -20,10 +21,12 @@ import msgpack
 
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.files import delete_files
 from enode_django.equeue.broker.known_sends import KnownSends
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
+from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
 from enode_django.equeue.retrying import dead_letter_topic
@@ -34,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _DEAD_LETTERS = dead_letter_topic("")
 
-_FORMAT, _OLDEST_FORMAT = 3, 2
+_FORMAT, _OLDEST_FORMAT = 4, 2
 MOST_TOPIC = 200
 """Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
@@ -120,6 +123,20 @@ class BrokerState:
                 known.check_no_backlog(self.bounds(topic))
         shown = {"to_producers": to_producers, "to_consumers": to_consumers}
         self._changed("show", topic, queue, **shown, unordered=True, bounds={})
+
+    def delete_topic(self, topic: str, force: bool) -> list[Path]:
+        """Return the files that nobody needs any more; see `Queues.empty`."""
+        bounds = self.bounds(topic)
+        if not force:
+            check_unused(topic, self.shown_groups(topic), bounds)
+        self._catch_up()
+        self._write("delete_topic", (topic,))
+        return self._delete_topic(topic)
+
+    def _delete_topic(self, topic: str) -> list[Path]:
+        self.coordinator.delete_topic(topic)
+        self.sends.forget_topic(topic)
+        return self._store.empty(topic)
 
     def announce(self, topic: str, producer: str) -> None:
         """Costs no record: after a restart producers announce themselves again."""
@@ -288,6 +305,8 @@ class BrokerState:
                 self.coordinator.commit(group, topic, {queue: commit_of(values) for queue, values in commits.items()})
             elif name == "acquire":
                 self._acquired(*arguments)
+            elif name == "delete_topic":
+                delete_files(self._delete_topic(*arguments))
             elif name in _REPLAYED:
                 if "now" in named:
                     named["now"] = -math.inf  # which members had been silent for too long is a record of its own

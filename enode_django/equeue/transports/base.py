@@ -80,6 +80,22 @@ class TellsTimelines(Protocol):
         then."""
 
 
+@runtime_checkable
+class DeletesTopics(Protocol):
+    """An optional part of a `Transport`, which all drivers of this package have."""
+
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Delete a topic with its messages, groups, offsets and receipts.
+
+        Raises `QueueError`, and deletes nothing, unless ``force``, while a group has living members or messages left,
+        or there are messages and no group. From then on every call with the topic raises `TopicDeleted`, also a pull
+        that waits, at the end of its wait at the latest. What is sent by then is deleted, or is not stored.
+
+        `Transport.create_topic` creates it anew. Its offsets go on behind those of the deleted one, and no route, lease
+        or offset of that one is taken for one of this.
+        """
+
+
 class Inbox(Protocol):
     """Where one process receives the answers to what it sent. ``address`` travels in the messages it sends."""
 

@@ -129,6 +129,10 @@ class BrokerTransport:
     ) -> None:
         self._call("show", topic, queue, to_producers, to_consumers, unordered)
 
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        self._call("delete_topic", topic, force)
+        self._rests = Rests()
+
     def announce(self, topic: str, producer: str) -> None:
         self._call("announce", topic, producer)
 

@@ -84,8 +84,9 @@ class RedisGroups:
         Confirmed by replicas each time: a new master that does not know of the group would trim what it has not read,
         and what is stored already may be there only since a call whose confirmation has failed.
         """
-        call = ScriptCall(COUNT, (self._keys.groups(topic),), (group, "1" if again else "0"))
-        self._connection.run(call, confirmed=True)
+        keys = (self._keys.groups(topic), self._keys.topic(topic))
+        if self._connection.run(ScriptCall(COUNT, keys, (group, "1" if again else "0")), confirmed=True) < 0:
+            self._topics.read(topic)  # raises
 
     def retire(self, group: str, topic: str) -> None:
         self._topics.count(topic)
@@ -110,6 +111,7 @@ class RedisGroups:
         keys = (self._keys.topic(topic), self._keys.groups(topic), self._keys.group(topic, group))
         answer = self._connection.run(ScriptCall(MEMBERS, keys, (action, group, member, milliseconds(session))))
         if answer is None:
+            self._topics.read(topic)
             raise UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py equeue create")
         now, count, hidden, division, members = answer
         sessions = {name.decode(): until / 1000 for name, until in zip(members[::2], members[1::2], strict=True)}

@@ -4,8 +4,9 @@ Keys, all under ``prefix`` (``enode``); what a script touches together shares a 
 
 * ``enode:topics`` set: the names of all topics
 * ``enode:{topic}:topic`` hash: queues (how many), unproduced and unconsumed (which are hidden), and what
-  `redis_topic_scripts` says of version, round, until; ``enode:{topic}:groups`` hash: the groups that ever joined or
-  acquired a queue, and whether trimming waits for them; ``enode:{topic}:group:<group>`` hash: sessions, division
+  `redis_topic_scripts` says of version, round, until (of a deleted topic version and round are left)
+* ``enode:{topic}:groups`` hash: the groups that ever joined or acquired a queue, and whether trimming waits for them;
+  ``enode:{topic}:group:<group>`` hash: sessions, division
 * ``enode:{topic}:producers`` sorted set: who sends to the topic, by when it said so last, in ms since 1970
 * ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:queue`` hash: end (the next
   offset), largest (the bytes of the largest message there may be), largest_since (of those at and after mark), route
@@ -56,12 +57,12 @@ from enode_django.equeue.transports.redis_batches import (
 )
 from enode_django.equeue.transports.redis_claim_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, SET_OFFSET, TIMELINE
 from enode_django.equeue.transports.redis_connection import Command, Confirmation, RedisConnection, ScriptCall
+from enode_django.equeue.transports.redis_deletion import DeletableTopics
 from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_pulling import PullCounts
 from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, SEND_WITH_RESERVE, TRIM_TIMES
-from enode_django.equeue.transports.redis_topics import RedisTopics
 from enode_django.equeue.transports.redis_waiting import read_first, read_waking
 from enode_django.equeue.transports.redis_wakes import Wakes
 from enode_django.exceptions import ConfigurationError, ForeignEntries, QueueHeld, StaleRoute
@@ -118,7 +119,7 @@ class RedisStreamsTransport:
         self._delete_unconsumed = delete_unconsumed
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
         self._counts = PullCounts(self._keys, self._connection)
-        self._topics = RedisTopics(self._keys, self._connection, timeout)
+        self._topics = DeletableTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
         self._wakes = Wakes()
         self._send_script = SEND
@@ -158,6 +159,9 @@ class RedisStreamsTransport:
         if to_consumers is not None:
             self._topics.show_to_consumers(topic, queue, to_consumers)
 
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        self._topics.delete(topic, lambda: {} if force else self._groups.show(topic), force=force)
+
     def announce(self, topic: str, producer: str) -> None:
         self._topics.announce(topic, producer)
 
@@ -176,7 +180,9 @@ class RedisStreamsTransport:
         while left:
             first |= self._append(topic, {queue: bodies[queue] for queue in left}, route, once)
             left = [queue for queue in left if first[queue] < 0]
-            if left and route is not None and not self._topics.settle(topic, left, route):
+            if left and route is None:
+                self._topics.revive(topic, left)
+            elif left and route is not None and not self._topics.settle(topic, left, route):
                 raise StaleRoute(
                     f"topic {topic!r} has other queues than those of route {route}; ask for its route again",
                     stored={queue: offset for queue, offset in first.items() if offset >= 0},
@@ -237,6 +243,8 @@ class RedisStreamsTransport:
         pulled = [batch for batch in batches if batch.bodies]
         if batches and not pulled:
             raise self._foreign(topic, [batch.queue for batch in batches])
+        if not pulled:
+            self._topics.read(topic)  # a deleted one has no messages
         return pulled
 
     def wake(self, thread: int) -> None:
@@ -318,6 +326,9 @@ class RedisStreamsTransport:
         keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
         begin = start.value if isinstance(start, Start) else start
         answer = self._connection.run(ScriptCall(ACQUIRE, keys, (owner, milliseconds(lease), begin)))
+        if answer[0] < 0:
+            self._topics.revive(topic, (queue,))
+            return self.acquire(group, topic, queue, owner, lease, start=start)
         if answer[0] == 0:
             holder = answer[1].decode()
             raise QueueHeld(
@@ -362,7 +373,9 @@ class RedisStreamsTransport:
         self._topics.check(topic, (queue,))
         self._groups.counts_from_now_on(group, topic, again=False)
         keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
-        self._connection.run(ScriptCall(SET_OFFSET, keys, (offset,)), confirmed=True)
+        if self._connection.run(ScriptCall(SET_OFFSET, keys, (offset,)), confirmed=True) < 0:
+            self._topics.revive(topic, (queue,))
+            self.set_offset(group, topic, queue, offset)
 
     def groups(self, topic: str) -> Mapping[str, GroupState]:
         return self._groups.show(topic)

@@ -36,7 +36,8 @@ NOTHING = {
 }
 ASKS = {
     "set-offset": "group {group} goes on from {to} in {topic}; what it has handled may come again, or be left out",
-    "delete-group": "group {group} is forgotten, with its offsets",
+    "delete-group": "group {group} is forgotten, with its offsets; in all topics, with its retries and dead letters",
+    "delete-topic": "topic {topic} is deleted for good, with all that is in it and its groups",
     "discard": "dead letters of group {group} are gone for good",
     "mend": "what somebody else has written into the queues is deleted",
 }
@@ -121,6 +122,9 @@ def _add_topic_actions(actions: Any) -> None:
     creating = actions.add_parser("create", help="create a topic")
     creating.add_argument("topic")
     creating.add_argument("--queues", type=_above_0, default=conf().QUEUES_PER_TOPIC, help="how many")
+    deleting = actions.add_parser("delete-topic", help="delete a topic with its messages and groups")
+    deleting.add_argument("topic")
+    deleting.add_argument("--force", action="store_true", help="also while a group consumes it or has messages left")
     adding = actions.add_parser("add-queues", help="let a topic have more queues")
     adding.add_argument("topic")
     adding.add_argument("queues", type=_above_0, help="how many it shall have")
