@@ -177,6 +177,33 @@ class DeleteGroup(TopicOperation):
         return f"group {group} of topic {self.topic} was forgotten"
 
 
+class PauseGroup(TopicOperation):
+    title, button = "Pause or resume a group", "Pause or resume it"
+
+    group = forms.ChoiceField(label="Group")
+    paused = forms.ChoiceField(label="It shall", choices=[("yes", "consume nothing"), ("no", "go on")])
+
+    def offer(self) -> None:
+        self._offer_groups()
+
+    def consequences(self) -> Iterator[str]:
+        group = self.cleaned_data["group"]
+        if self._pauses:
+            yield f"Group {group} consumes nothing of topic {self.topic} until it is resumed, also after restarts."
+            yield "Its members finish what they have pulled and give their queues back; what comes meanwhile waits."
+        else:
+            yield f"The members of group {group} are given the queues of topic {self.topic}, and go on."
+
+    def perform(self) -> str:
+        group = self.cleaned_data["group"]
+        administration.pause_group(self.transport, group, [self.topic], paused=self._pauses)
+        return f"group {group} of topic {self.topic} was {'paused' if self._pauses else 'resumed'}"
+
+    @property
+    def _pauses(self) -> bool:
+        return bool(self.cleaned_data["paused"] == "yes")
+
+
 class DeleteTopic(TopicOperation):
     title, button = "Delete the topic", "Delete the topic"
 
@@ -264,6 +291,7 @@ OPERATIONS: Mapping[str, type[TopicOperation]] = {
     "add-queues": AddQueues,
     "show": ShowQueue,
     "set-offset": SetOffset,
+    "pause": PauseGroup,
     "delete-group": DeleteGroup,
     "delete-topic": DeleteTopic,
     "requeue": Requeue,

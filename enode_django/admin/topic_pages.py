@@ -14,6 +14,8 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 
 from enode_django.admin.new_commands import cause_in, new_command
 from enode_django.admin.operating import operate
@@ -137,7 +139,8 @@ def messages_page(
     topic, number = unquote(object_id), _natural(queue)
     given = request.GET.get("offset", "")
     offset = _natural(given) if given else None
-    peeked = _peeked(transport, topic, number, offset, MESSAGES)
+    time = _given_time(request.GET.get("at", "")) if offset is None else None
+    peeked = _peeked(transport, topic, number, offset, MESSAGES, at=time)
     return admin.page(
         request,
         "messages",
@@ -145,6 +148,7 @@ def messages_page(
         topic=topic,
         queue=number,
         crumbs=_crumbs(topic),
+        at=request.GET.get("at", ""),
         messages_found=[(one.offset, len(one.body), readable(one.body)) for one in peeked],
         earlier=max(0, peeked[0].offset - MESSAGES) if peeked and peeked[0].offset else None,
         later=peeked[-1].offset + 1 if peeked else None,
@@ -250,11 +254,24 @@ def _message(transport: Transport, topic: str, queue: str, offset: str) -> admin
 
 
 def _peeked(
-    transport: Transport, topic: str, queue: int, offset: int | None, limit: int
+    transport: Transport, topic: str, queue: int, offset: int | None, limit: int, *, at: datetime | None = None
 ) -> list[administration.PeekedMessage]:
     if queue >= transport.queue_count(topic):
         raise Http404(f"topic {topic!r} has no queue {queue}")
-    return administration.peek(transport, topic, queue, offset, limit)
+    return administration.peek(transport, topic, queue, offset, limit, at=at)
+
+
+def _given_time(text: str) -> datetime | None:
+    """A time as browsers give it, in the time zone of the site."""
+    if not text:
+        return None
+    try:
+        moment = parse_datetime(text)
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise Http404(f"{text!r} is no time")
+    return moment if moment.tzinfo else timezone.make_aware(moment)
 
 
 def _moment(seconds: float) -> datetime | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.messages import GroupState, QueueState, Start
 from enode_django.equeue.retrying import dead_letter_topic, retry_topic
-from enode_django.equeue.transports.base import DeletesTopics, Mends, Transport, check_queues
+from enode_django.equeue.transports.base import DeletesTopics, Mends, PausesGroups, Transport, check_queues
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import QueueError, TopicDeleted
 
@@ -42,7 +42,8 @@ class QueueShare(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
-    """``members`` with the seconds left of their sessions. ``counts``: messages that it has not committed are kept."""
+    """``members`` with the seconds left of their sessions. ``counts``: messages that it has not committed are kept.
+    ``paused``: its members are given no queues."""
 
     topic: str
     group: str
@@ -51,6 +52,7 @@ class GroupInfo(NamedTuple):
     counts: bool
     backlog: int
     shares: Sequence[QueueShare]
+    paused: bool = False
 
 
 class OffsetMove(NamedTuple):
@@ -111,9 +113,14 @@ def list_groups(transport: Transport, topics: Sequence[str] = (), *, group: str 
         with _passed_over(topics):
             groups = transport.groups(topic)
             if group is None or group in groups:
-                queues = transport.queues(topic)
-                infos += [_info(topic, name, groups[name], queues) for name in (groups if group is None else [group])]
+                queues, paused = transport.queues(topic), _paused(transport, topic)
+                names = groups if group is None else [group]
+                infos += [_info(topic, name, groups[name], queues)._replace(paused=name in paused) for name in names]
     return infos
+
+
+def _paused(transport: Transport, topic: str) -> Sequence[str]:
+    return transport.paused_groups(topic) if isinstance(transport, PausesGroups) else ()
 
 
 def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueState]) -> GroupInfo:
@@ -206,28 +213,43 @@ def _targets(
     transport: Transport, topic: str, to: int | Start | datetime, states: Mapping[int, QueueState]
 ) -> Mapping[int, int]:
     if isinstance(to, datetime):
-        if to.tzinfo is None:
-            raise ValueError(f"a time needs a time zone, got {to!r}")
-        return transport.offsets_at(topic, to.timestamp())
+        return transport.offsets_at(topic, _seconds(to))
     if isinstance(to, Start):
         return {queue: state.first if to is Start.FIRST else state.end for queue, state in states.items()}
     return dict.fromkeys(states, to)
 
 
+def _seconds(time: datetime) -> float:
+    if time.tzinfo is None:
+        raise ValueError(f"a time needs a time zone, got {time!r}")
+    return time.timestamp()
+
+
 def peek(
-    transport: Transport, topic: str, queue: int, offset: int | None = None, limit: int = 10
+    transport: Transport,
+    topic: str,
+    queue: int,
+    offset: int | None = None,
+    limit: int = 10,
+    *,
+    at: datetime | None = None,
 ) -> list[PeekedMessage]:
-    """Messages of a queue from an offset on, or its newest ones; no group knows of it. An offset that is not there
-    any more stands for the next one that is left."""
+    """Messages of a queue from an offset on, from the first one that was stored ``at`` a time or later (as precisely as
+    `Transport.offsets_at` says), or its newest ones; no group knows of it. An offset that is not there any more stands
+    for the next one that is left. Raises `ValueError` for a time without a time zone, and for both."""
     if limit < 1 or (offset or 0) < 0:
         raise ValueError(f"an offset is 0 or more and a limit at least 1, got {offset!r} and {limit!r}")
+    if at is not None and offset is not None:
+        raise ValueError(f"peek from an offset or from a time, not from both: got {offset!r} and {at!r}")
     state = transport.queues(topic).get(queue)
     if state is None:
         check_queues(topic, (queue,), transport.queue_count(topic))
         return []
-    at = state.end - limit if offset is None else offset
+    if at is not None:
+        offset = transport.offsets_at(topic, _seconds(at))[queue]
+    first = state.end - limit if offset is None else offset
     peeked: list[PeekedMessage] = []
-    for message in read_queue(transport, topic, queue, max(at, state.first), state.end):
+    for message in read_queue(transport, topic, queue, max(first, state.first), state.end):
         peeked.append(message)
         if len(peeked) == limit:
             break
@@ -281,6 +303,20 @@ def delete_group(transport: Transport, group: str, topics: Sequence[str] = (), *
     for info in infos:
         transport.delete_group(group, info.topic)
     return sorted({*(info.topic for info in infos), *delete_failures(transport, group)})
+
+
+def pause_group(transport: Transport, group: str, topics: Sequence[str] = (), *, paused: bool = True) -> list[str]:
+    """Let a group consume nothing until it is resumed (``paused`` False), in all topics that have it (the one of its
+    retries among them) or in some; returns those. Raises `QueueError` for a group that none of them has, and for a
+    transport that pauses no groups."""
+    if not isinstance(transport, PausesGroups):
+        raise QueueError(f"{type(transport).__name__} pauses no groups; it would have to be a PausesGroups")
+    having = [info.topic for info in list_groups(transport, topics, group=group)]
+    if not having:
+        raise QueueError(f"no topic has a group {group!r}; manage.py equeue groups shows all")
+    for topic in having:
+        transport.pause_group(group, topic, paused=paused)
+    return having
 
 
 def failure_topics(transport: Transport, group: str) -> list[str]:

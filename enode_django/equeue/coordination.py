@@ -71,6 +71,7 @@ class GroupRecord:
     group: Group = field(default_factory=Group)
     claims: dict[int, QueueClaim] = field(default_factory=dict)
     retired: bool = False
+    paused: bool = False
 
     @property
     def longest_lease(self) -> float:
@@ -102,6 +103,11 @@ class Topic:
     @property
     def consumed(self) -> list[int]:
         return [queue for queue in range(self.queues) if queue not in self.hidden_from_consumers]
+
+    def given(self, group: str) -> list[int]:
+        """The queues that are given to the members of a group: none while it is paused."""
+        record = self.groups.get(group)
+        return [] if record is not None and record.paused else self.consumed
 
     def check(self, queues: Collection[int]) -> None:
         check_queues(self.name, queues, self.queues)
@@ -206,7 +212,7 @@ class Coordinator:
         topic = self.topic(name)
         record = topic.record(group)
         record.group = joined(
-            record.group, member, now=now, session=session, queues=topic.consumed, allocate=self._allocate
+            record.group, member, now=now, session=session, queues=topic.given(group), allocate=self._allocate
         )
         return record.group.membership(member)
 
@@ -217,7 +223,7 @@ class Coordinator:
         record = topic.groups.get(group)
         if record is None:
             return False
-        record.group = left(record.group, member, now=now, queues=topic.consumed, allocate=self._allocate)
+        record.group = left(record.group, member, now=now, queues=topic.given(group), allocate=self._allocate)
         free = [c for c in record.claims.values() if c.owner == member and not c.epoch and c.until > 0]
         for claim in free:
             claim.until = 0.0
@@ -350,6 +356,19 @@ class Coordinator:
         if record is not None:
             record.retired = True
 
+    def check_group(self, group: str, name: str) -> None:
+        """Raise `QueueError` for a group that the topic does not have."""
+        known = self.topic(name).groups
+        if group not in known:
+            raise QueueError(f"topic {name!r} has no group {group!r}; it has {', '.join(map(repr, known)) or 'none'}")
+
+    def pause_group(self, group: str, name: str, paused: bool) -> None:
+        self.check_group(group, name)
+        self.topic(name).groups[group].paused = paused
+
+    def paused_groups(self, name: str) -> list[str]:
+        return sorted(group for group, record in self.topic(name).groups.items() if record.paused)
+
     def delete_group(self, group: str, name: str) -> None:
         self.topic(name).groups.pop(group, None)
 
@@ -419,14 +438,16 @@ def _plain(record: GroupRecord) -> list[Any]:
         ]
         for queue, claim in record.claims.items()
     ]
-    return [group.generation, dict(group.sessions), division, claims, record.retired]
+    return [group.generation, dict(group.sessions), division, claims, record.retired, record.paused]
 
 
 def _plain_deaths(claim: QueueClaim) -> list[Any]:
     return [[offset, sorted(members)] for offset, members in claim.deaths.items()]
 
 
-def _restored(generation: int, sessions: Any, division: Any, claims: Any, retired: bool) -> GroupRecord:
+def _restored(
+    generation: int, sessions: Any, division: Any, claims: Any, retired: bool, paused: bool = False
+) -> GroupRecord:
     group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
     restored = {
         queue: QueueClaim(
@@ -436,4 +457,4 @@ def _restored(generation: int, sessions: Any, division: Any, claims: Any, retire
         )
         for queue, owner, until, epoch, previous, offset, receipts, deaths, *lease in claims
     }
-    return GroupRecord(group, restored, retired)
+    return GroupRecord(group, restored, retired, paused)

@@ -80,6 +80,7 @@ def groups(transport: Transport, options: Options) -> Iterator[Row]:
             "members": list(info.members),
             "backlog": info.backlog,
             "counts": info.counts,
+            "paused": info.paused,
         }
 
 
@@ -133,9 +134,22 @@ def delete_group(transport: Transport, options: Options) -> Iterator[Row]:
     return ({"topic": topic, "group": options["group"]} for topic in deleted)
 
 
+def pause(transport: Transport, options: Options) -> Iterator[Row]:
+    return _let_consume(transport, options, False)
+
+
+def resume(transport: Transport, options: Options) -> Iterator[Row]:
+    return _let_consume(transport, options, True)
+
+
+def _let_consume(transport: Transport, options: Options, lets: bool) -> Iterator[Row]:
+    topics = administration.pause_group(transport, options["group"], options["topics"], paused=not lets)
+    return ({"topic": topic, "group": options["group"], "paused": not lets} for topic in topics)
+
+
 def peek(transport: Transport, options: Options) -> Iterator[Row]:
-    found = administration.peek(transport, options["topic"], options["queue"], options["offset"], options["limit"])
-    return map(_message, found)
+    topic, queue, offset, limit = (options[name] for name in ("topic", "queue", "offset", "limit"))
+    return map(_message, administration.peek(transport, topic, queue, offset, limit, at=options["at"]))
 
 
 def tail(transport: Transport, options: Options) -> Iterator[Row]:
@@ -258,6 +272,8 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "dead-letters": list_dead_letters,
     "requeue": requeue,
     "discard": discard,
+    "pause": pause,
+    "resume": resume,
     "delete-group": delete_group,
     "broker": broker,
 }

@@ -135,6 +135,27 @@ def test_topic_in_use_is_deleted_by_force_only_with_what_its_groups_have_left(qu
     assert client.get(f"{LIST}orders/change/").status_code == 404
 
 
+def test_a_group_is_paused_and_resumed(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    assert "Resume" not in client.get(f"{LIST}orders/change/").content.decode()
+    said = operate(client, "orders", "pause", {"group": "billing", "paused": "yes"})
+    assert "consumes nothing of topic orders until it is resumed" in said
+    assert queue.paused_groups("orders") == ["billing"]
+    page = client.get(f"{LIST}orders/change/").content.decode()
+    assert '<span class="enode-alert">paused</span>' in page
+    assert "paused=no" in page
+    assert "are given the queues" in operate(client, "orders", "pause", {"group": "billing", "paused": "no"})
+    assert queue.paused_groups("orders") == []
+
+
+def test_messages_are_shown_from_a_time_on(queue: MemoryTransport) -> None:
+    client = client_of("view_topic", "view_payload")
+    page = client.get(f"{LIST}orders/messages/0/?at=2001-01-31T12:00").content.decode()
+    assert all(f"messages/0/{offset}/" in page for offset in range(3))
+    assert 'value="2001-01-31T12:00"' in page
+    assert "There are no messages here" in client.get(f"{LIST}orders/messages/0/?at=2999-01-31T12:00").content.decode()
+
+
 def test_dead_letters_are_looked_at_sent_anew_and_discarded(queue: MemoryTransport) -> None:
     client = client_of("change_topic", "view_payload")
     listed = client.get(f"{LIST}dead.billing/letters/").content.decode()
@@ -251,7 +272,7 @@ def test_names_of_topics_and_groups_stay_text(queue: MemoryTransport) -> None:
         assert not {"<b>", "<i>", "<u>"} & set(re.findall("<[biu]>", page.content.decode()))
 
 
-OPERATION_PAGES = ("add-queues", "show", "set-offset", "delete-group", "delete-topic", "requeue", "discard")
+OPERATION_PAGES = ("add-queues", "show", "set-offset", "delete-group", "delete-topic", "pause", "requeue", "discard")
 
 
 @pytest.mark.parametrize("name", OPERATION_PAGES)
@@ -260,12 +281,16 @@ def test_whoever_may_only_view_changes_nothing(queue: MemoryTransport, name: str
     topic = "dead.billing" if name in ("requeue", "discard") else "orders"
     values = {"queues": "9", "unordered": "on", "queue": "0", "consumers": "hide", "group": "billing", "place": "first"}
     for method in (client.get, client.post):
-        response = method(f"{LIST}{topic}/operate/{name}/", {**values, "living": "on", "force": "on", CONFIRMED: "yes"})
+        response = method(
+            f"{LIST}{topic}/operate/{name}/",
+            {**values, "living": "on", "force": "on", "paused": "yes", CONFIRMED: "yes"},
+        )
         assert response.status_code == 403
     assert queue.queue_count("orders") == 2
     assert queue.queues("orders")[0].to_consumers
     assert queue.committed("billing", "orders")[0] == 2
     assert len(list(dead_letters(queue, "billing"))) == 2
+    assert queue.paused_groups("orders") == []
 
 
 @pytest.mark.parametrize("name", OPERATION_PAGES)
@@ -297,7 +322,13 @@ def test_bodies_need_a_permission_of_their_own(queue: MemoryTransport) -> None:
     "page",
     [
         *("nowhere/change/", "orders/letters/", "orders/operate/burn/", "orders/messages/9/", "orders/messages/0/9/"),
-        *("orders/messages/-1/", f"orders/messages/0/{10**40}/", "orders/messages/0/?offset=x", "dead.nobody/letters/"),
+        *(
+            "orders/messages/-1/",
+            f"orders/messages/0/{10**40}/",
+            "orders/messages/0/?offset=x",
+            "orders/messages/0/?at=soon",
+            "dead.nobody/letters/",
+        ),
         *("nowhere/operate/requeue/", "'%20OR%201=1--/change/", "%00/change/", f"{quote(SCRIPT, safe='')}/change/"),
     ],
 )

@@ -153,3 +153,15 @@ def test_topic_whose_group_has_failures_left_is_deleted_by_force_only(failed: Me
     deleted = administration.delete_topic(failed, "payments", force=True)
     assert deleted == ["payments", "dead.billing", "retry.billing"]
     assert failed.topics() == []
+
+
+def test_peek_is_from_an_offset_or_from_a_time(served: MemoryTransport) -> None:
+    long_ago = datetime(2001, 1, 31, tzinfo=UTC)
+    assert [one.offset for one in administration.peek(served, "orders", 0, limit=2, at=long_ago)] == [0, 1]
+    served.trim("orders")
+    assert [one.offset for one in administration.peek(served, "orders", 0, limit=2, at=long_ago)] == [2, 3]
+    assert administration.peek(served, "orders", 0, at=datetime(2999, 1, 31, tzinfo=UTC)) == []
+    with pytest.raises(ValueError, match="time zone"):
+        administration.peek(served, "orders", 0, at=datetime(2001, 1, 31))
+    with pytest.raises(ValueError, match="not from both"):
+        administration.peek(served, "orders", 0, 1, at=long_ago)

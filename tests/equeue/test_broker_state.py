@@ -388,3 +388,20 @@ def test_messages_of_a_deleted_topic_do_not_come_back_when_a_checkpoint_and_an_i
     assert once_more.state.bounds("orders") == {0: (2, 4)}
     assert [batch.first_offset for batch in once_more.store.read("orders", 0, 0, 10, 1 << 20)] == [2]
     once_more.store.abandon()
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_paused_group_is_paused_after_crashes(opened: Callable[[], Opened], checkpointed: bool) -> None:
+    state = opened().state
+    state.create_topic("orders", 2)
+    state.join("group", "orders", "one", 60)
+    state.join("other", "orders", "two", 60)
+    state.pause_group("group", "orders", True)
+    state.pause_group("other", "orders", True)
+    state.pause_group("other", "orders", False)
+    if checkpointed:
+        state.checkpoint()
+    state = opened().state
+    assert state.paused_groups("orders") == ["group"]
+    assert not state.join("group", "orders", "one", 60).queues
+    assert state.join("other", "orders", "two", 60).queues == {0, 1}

@@ -98,7 +98,7 @@ def test_groups_and_offsets_are_shown(queue: MemoryTransport) -> None:
     (group,) = rows("groups")
     assert group == {
         **{"topic": "orders", "group": "billing", "generation": 1},
-        **{"members": ["one"], "backlog": 1, "counts": True},
+        **{"members": ["one"], "backlog": 1, "counts": True, "paused": False},
     }
     first, second = rows("offsets", "billing")
     assert 0 < first.pop("seconds_left") <= 60
@@ -151,6 +151,19 @@ def test_group_is_deleted(queue: MemoryTransport) -> None:
     assert equeue("delete-group", "billing", "--yes").strip() == "no topic has that group"
 
 
+def test_a_group_is_paused_and_resumed(queue: MemoryTransport) -> None:
+    queue.create_topic("payments", 1)
+    for topic in ("orders", "payments"):
+        queue.join("billing", topic, "one", 60)
+    assert rows("pause", "billing", "orders") == [{"topic": "orders", "group": "billing", "paused": True}]
+    assert [row["paused"] for row in rows("groups")] == [True, False]
+    assert [row["topic"] for row in rows("pause", "billing")] == ["orders", "payments"]
+    assert [row["paused"] for row in rows("resume", "billing")] == [False, False]
+    assert [row["paused"] for row in rows("groups")] == [False, False]
+    with pytest.raises(CommandError, match="no topic has a group 'biling'"):
+        equeue("pause", "biling")
+
+
 def test_topic_is_deleted(queue: MemoryTransport, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.send("orders", {0: [b"a"]})
     monkeypatch.setattr("sys.stdin", StringIO("no"))
@@ -175,6 +188,10 @@ def test_messages_are_shown(queue: MemoryTransport) -> None:
         {"queue": 0, "offset": 1, "size": 2, "body_base64": "/wA="},
         {"queue": 0, "offset": 2, "size": 5, "body": "café"},
     ]
+    assert [row["offset"] for row in rows("peek", "orders", "0", "--at", "2020-01-31T12:00")] == [0, 1, 2]
+    assert equeue("peek", "orders", "0", "--at", "2999-01-31T12:00").strip() == "no messages there"
+    with pytest.raises(CommandError, match="'soon' is no time"):
+        equeue("peek", "orders", "0", "--at", "soon")
     assert equeue("peek", "orders", "1").strip() == "no messages there"
     with pytest.raises(CommandError, match="no queue 2"):
         equeue("peek", "orders", "2")

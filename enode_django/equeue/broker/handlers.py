@@ -45,6 +45,7 @@ class Handlers:
         asked = (
             *("create_topic", "add_queues", "show", "join", "leave", "bury", "acquire", "renew", "release"),
             *("commit", "set_offset", "retire_group", "delete_group", "announce", "producers"),
+            *("pause_group", "paused_groups"),
         )
         own = (
             "delete_topic",
@@ -100,8 +101,8 @@ class Handlers:
     def route(self, topic: str) -> Route:
         return self._state.coordinator.topic(topic).route
 
-    def delete_topic(self, topic: str, force: bool | None) -> None:
-        files = self._state.delete_topic(topic, bool(force))
+    def delete_topic(self, topic: str, force: bool) -> None:
+        files = self._state.delete_topic(topic, force)
         self._pulling.refuse(topic, topic_deleted(topic))
         if files:
             asyncio.get_running_loop().run_in_executor(None, delete_files, files)

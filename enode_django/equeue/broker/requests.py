@@ -59,6 +59,12 @@ def flag(value: Any) -> bool | None:
     return value
 
 
+def truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not true or false")
+    return value
+
+
 def data(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise ValueError(f"{shown(value)} is no byte string")
@@ -128,7 +134,7 @@ REQUESTS: Mapping[str, Request] = {
     "queue_count": Request((text,)),
     "queues": Request((text,)),
     "route": Request((text,)),
-    "delete_topic": Request((text, flag), durable=True),
+    "delete_topic": Request((text, truth), durable=True),
     "add_queues": Request((text, queue_total, flag), durable=True),
     "show": Request((text, number, flag, flag, flag), durable=True),
     "announce": Request((text, text)),
@@ -152,6 +158,8 @@ REQUESTS: Mapping[str, Request] = {
     "timelines": Request((text,)),
     "delete_group": Request((text, text), durable=True),
     "retire_group": Request((text, text), durable=True),
+    "pause_group": Request((text, text, truth), durable=True),
+    "paused_groups": Request((text,)),
     "trim": Request((text,)),
     "open_inbox": Request((text,)),
     "close_inbox": Request((text,)),

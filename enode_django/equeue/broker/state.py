@@ -43,7 +43,7 @@ MOST_TOPIC = 200
 _REPLAYED = frozenset(
     (
         *("create_topic", "add_queues", "show", "leave", "bury", "release", "lengthen"),
-        *("set_offset", "retire_group", "delete_group"),
+        *("set_offset", "retire_group", "delete_group", "pause_group"),
     )
 )
 
@@ -150,7 +150,7 @@ class BrokerState:
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:
         """A member that only says it is still there costs no record: after a restart all of them have time anyway."""
         self._catch_up()
-        before, queues = self._group(group, topic), self.coordinator.topic(topic).consumed
+        before, queues = self._group(group, topic), self.coordinator.topic(topic).given(group)
         after = joined(before, member, now=self._clock(), session=session, queues=queues, allocate=self._allocate)
         self._write_division(group, topic, before, after)
         self.coordinator.topic(topic).record(group).group = after
@@ -169,7 +169,7 @@ class BrokerState:
         """Take a member out of its group by a call of the coordinator, and write that and the new division down."""
         self._catch_up()
         before, now = self._group(group, topic), self._clock()
-        queues = self.coordinator.topic(topic).consumed
+        queues = self.coordinator.topic(topic).given(group)
         after = left(before, member, now=now, queues=queues, allocate=self._allocate)
         self._write(name, arguments, {"now": now})
         self._write_division(group, topic, before, after)
@@ -215,6 +215,13 @@ class BrokerState:
     def delete_group(self, group: str, topic: str) -> None:
         if group in self.coordinator.topic(topic).groups:
             self._changed("delete_group", group, topic)
+
+    def pause_group(self, group: str, topic: str, paused: bool) -> None:
+        self.coordinator.check_group(group, topic)
+        self._changed("pause_group", group, topic, paused)
+
+    def paused_groups(self, topic: str) -> list[str]:
+        return self.coordinator.paused_groups(topic)
 
     def shown_groups(self, topic: str) -> Mapping[str, GroupState]:
         return self.coordinator.groups(topic, now=self._clock())

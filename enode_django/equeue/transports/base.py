@@ -96,6 +96,23 @@ class DeletesTopics(Protocol):
         """
 
 
+@runtime_checkable
+class PausesGroups(Protocol):
+    """An optional part of a `Transport`, which all drivers of this package have."""
+
+    def pause_group(self, group: str, topic: str, *, paused: bool = True) -> None:
+        """Give the queues of the topic to no member of the group until it is told so with ``paused`` False. Survives
+        restarts.
+
+        Members stay members. Each hears of it when it joins next: it pulls nothing more, finishes what it has pulled,
+        and releases its queues. What the group has not committed is kept. Raises `QueueError` for a group that the
+        topic does not have. Safe to call twice.
+        """
+
+    def paused_groups(self, topic: str) -> Sequence[str]:
+        """Their names, sorted."""
+
+
 class Inbox(Protocol):
     """Where one process receives the answers to what it sent. ``address`` travels in the messages it sends."""
 

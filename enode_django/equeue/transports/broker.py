@@ -256,6 +256,16 @@ class BrokerTransport:
     def retire_group(self, group: str, topic: str) -> None:
         self._call("retire_group", group, topic)
 
+    def pause_group(self, group: str, topic: str, *, paused: bool = True) -> None:
+        self._call("pause_group", group, topic, paused)
+
+    def paused_groups(self, topic: str) -> Sequence[str]:
+        """Return nothing if the broker is of a version that pauses none."""
+        try:
+            return list(self._call("paused_groups", topic))
+        except BadRequest:  # a broker of the version before, which will soon be replaced
+            return []
+
     def trim(self, topic: str) -> None:
         """Lets the broker delete what it would delete soon anyway: how long it keeps messages is its own setting."""
         self._call("trim", topic)

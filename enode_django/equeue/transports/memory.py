@@ -331,6 +331,14 @@ class MemoryTransport:
         with self._changed:
             self._coordinator.retire_group(group, topic)
 
+    def pause_group(self, group: str, topic: str, *, paused: bool = True) -> None:
+        with self._changed:
+            self._coordinator.pause_group(group, topic, paused)
+
+    def paused_groups(self, topic: str) -> Sequence[str]:
+        with self._changed:
+            return self._coordinator.paused_groups(topic)
+
     def trim(self, topic: str) -> None:
         with self._changed:
             known = self._coordinator.topic(topic)

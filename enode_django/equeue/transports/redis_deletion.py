@@ -50,6 +50,9 @@ FINISH = Script("""
 local topic = redis.call('HMGET', KEYS[1], 'round', 'deleting')
 if topic[1] ~= ARGV[1] or not topic[2] then return 0 end
 for i = 2, #KEYS do redis.call('UNLINK', KEYS[i]) end
+for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if string.sub(field, 1, 7) == 'paused:' then redis.call('HDEL', KEYS[1], field) end
+end
 return redis.call('HDEL', KEYS[1], 'deleting')
 """)
 

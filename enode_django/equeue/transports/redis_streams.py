@@ -386,6 +386,12 @@ class RedisStreamsTransport:
     def retire_group(self, group: str, topic: str) -> None:
         self._groups.retire(group, topic)
 
+    def pause_group(self, group: str, topic: str, *, paused: bool = True) -> None:
+        self._groups.pause(group, topic, paused)
+
+    def paused_groups(self, topic: str) -> Sequence[str]:
+        return self._groups.paused(topic)
+
     def trim(self, topic: str) -> None:
         queues = range(self.queue_count(topic))
         groups = self._topics.counting(topic)

@@ -168,14 +168,29 @@ return redis.call('HSET', KEYS[1], ARGV[1], 'retired')
 """
 )
 
+PAUSE = Script(
+    EVEN_WHEN_FULL
+    + """
+-- KEYS: topic, groups. ARGV: group, '1' to pause it or '0'. Returns 0 when the topic has no such group.
+if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return 0 end
+even_when_full(KEYS[1])
+if ARGV[2] == '1' then
+  redis.call('HSET', KEYS[1], 'paused:' .. ARGV[1], 1)
+else
+  redis.call('HDEL', KEYS[1], 'paused:' .. ARGV[1])
+end
+return 1
+"""
+)
+
 # A heartbeat must not have to compare and set: all members send them.
 MEMBERS = Script(
     NOW
     + EVEN_WHEN_FULL
     + """
 -- KEYS: topic, groups, group. ARGV: 'join', 'leave' or 'look', group, member, session in ms.
--- Returns {now, queues, hidden queues, division, members and until when each is one}.
-local topic = redis.call('HMGET', KEYS[1], 'queues', 'unconsumed')
+-- Returns {now, queues (0 while the group is paused), hidden queues, division, members and until when each is one}.
+local topic = redis.call('HMGET', KEYS[1], 'queues', 'unconsumed', 'paused:' .. ARGV[2])
 if not topic[1] then return false end
 if ARGV[1] == 'join' then
   even_when_full(KEYS[2])
@@ -195,7 +210,7 @@ for i = 1, #all, 2 do
     members[#members + 1] = tonumber(all[i + 1])
   end
 end
-return {now, tonumber(topic[1]), topic[2] or '', division, members}
+return {now, topic[3] and 0 or tonumber(topic[1]), topic[2] or '', division, members}
 """
 )
 

@@ -144,9 +144,11 @@ def _add_group_actions(actions: Any) -> None:
     offsets = actions.add_parser("offsets", help="show how far a group has come in each queue, and who owns it")
     setting = actions.add_parser("set-offset", help="let a group go on from elsewhere")
     deleting = actions.add_parser("delete-group", help="forget a group")
-    for action in (offsets, setting, deleting):
+    pausing = actions.add_parser("pause", help="let a group consume nothing until it is resumed")
+    resuming = actions.add_parser("resume", help="let a paused group go on")
+    for action in (offsets, setting, deleting, pausing, resuming):
         action.add_argument("group")
-    for action in (listing, offsets, deleting):
+    for action in (listing, offsets, deleting, pausing, resuming):
         action.add_argument("topics", nargs="*", metavar="topic")
     setting.add_argument("topic")
     setting.add_argument("to", type=_place, help="an offset, 'first', 'last', or a time as in 2030-01-31T12:00")
@@ -161,7 +163,9 @@ def _add_message_actions(actions: Any) -> None:
     for action in (peeking, tailing):
         action.add_argument("topic")
     peeking.add_argument("queue", type=_number)
-    peeking.add_argument("--offset", type=_number, help="the first one to show; by default the newest are shown")
+    first = peeking.add_mutually_exclusive_group()
+    first.add_argument("--offset", type=_number, help="the first one to show; by default the newest are shown")
+    first.add_argument("--at", type=_moment, help="from the first one stored at a time, as 2030-01-31T12:00, or later")
     tailing.add_argument("--queue", type=_number, action="append", default=[], dest="queues", help="only this one")
     tailing.add_argument("--from-first", action="store_true", help="begin with what is there")
     letters = actions.add_parser("dead-letters", help="show what a group could not handle, or how much each could not")
@@ -199,7 +203,14 @@ def _place(text: str) -> int | Start | datetime:
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
+        return _moment(text)
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"{text!r} is no offset, no time, and neither 'first' nor 'last'") from None
+
+
+def _moment(text: str) -> datetime:
+    try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no offset, no time, and neither 'first' nor 'last'") from None
+        raise ArgumentTypeError(f"{text!r} is no time; write it as 2030-01-31T12:00") from None
     return moment if moment.tzinfo else timezone.make_aware(moment)
