@@ -13,7 +13,7 @@ from enode_django.admin.operating import Operation
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import dead_letter_topic
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.base import LONGEST_AGE, Transport
 from enode_django.exceptions import QueueError
 
 MOST_OFFSET = (1 << 63) - 1
@@ -204,6 +204,28 @@ class PauseGroup(TopicOperation):
         return bool(self.cleaned_data["paused"] == "yes")
 
 
+class SetRetention(TopicOperation):
+    title, button = "Set the retention", "Set it"
+
+    seconds = forms.FloatField(
+        label="Seconds",
+        required=False,
+        min_value=0,
+        max_value=LONGEST_AGE - 1,
+        help_text="Nothing: as long as the queue keeps all other topics.",
+    )
+
+    def consequences(self) -> Iterator[str]:
+        seconds = self.cleaned_data["seconds"]
+        how_long = "as long as the settings of the queue say" if seconds is None else f"for {seconds:g} seconds"
+        yield f"What all groups have consumed of topic {self.topic} is kept {how_long}."
+
+    def perform(self) -> str:
+        seconds = self.cleaned_data["seconds"]
+        administration.set_retention(self.transport, self.topic, seconds)
+        return f"retention of topic {self.topic}: {'the default' if seconds is None else f'{seconds:g} seconds'}"
+
+
 class DeleteTopic(TopicOperation):
     title, button = "Delete the topic", "Delete the topic"
 
@@ -292,6 +314,7 @@ OPERATIONS: Mapping[str, type[TopicOperation]] = {
     "show": ShowQueue,
     "set-offset": SetOffset,
     "pause": PauseGroup,
+    "retention": SetRetention,
     "delete-group": DeleteGroup,
     "delete-topic": DeleteTopic,
     "requeue": Requeue,

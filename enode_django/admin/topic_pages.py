@@ -85,6 +85,7 @@ def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, ob
         groups=administration.list_groups(transport, [topic]),
         producers=administration.list_producers(transport, [topic]),
         has_letters=_is_of_letters(topic),
+        retention=administration.retention(transport, topic),
     )
 
 

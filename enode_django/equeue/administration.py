@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.messages import GroupState, QueueState, Start
 from enode_django.equeue.retrying import dead_letter_topic, retry_topic
-from enode_django.equeue.transports.base import DeletesTopics, Mends, PausesGroups, Transport, check_queues
+from enode_django.equeue.transports.base import (
+    DeletesTopics,
+    Mends,
+    PausesGroups,
+    RetainsByTopic,
+    Transport,
+    check_queues,
+)
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import QueueError, TopicDeleted
 
@@ -160,6 +167,23 @@ def mend(transport: Transport, topics: Sequence[str] = ()) -> Mapping[str, Mappi
             f"nobody else can write into the queues of {type(transport).__name__}; there is nothing to mend"
         )
     return {topic: transport.mend(topic) for topic in topics or transport.topics()}
+
+
+def retention(transport: Transport, topic: str) -> float | None:
+    """For how many seconds a topic keeps what is consumed, if that was said of it. Raises `UnknownTopic`."""
+    if isinstance(transport, RetainsByTopic):
+        return transport.retention(topic)
+    transport.queue_count(topic)
+    return None
+
+
+def set_retention(transport: Transport, topic: str, seconds: float | None) -> None:
+    """As `RetainsByTopic.set_retention`. Raises `QueueError` for a transport that keeps all topics equally long."""
+    if not isinstance(transport, RetainsByTopic):
+        raise QueueError(
+            f"{type(transport).__name__} keeps all topics equally long; it would have to be RetainsByTopic"
+        )
+    transport.set_retention(topic, seconds)
 
 
 def plan_offsets(

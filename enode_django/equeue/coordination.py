@@ -17,7 +17,7 @@ from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Claim, Commit, GroupState, Lease, Membership, QueueState, Route, Start
-from enode_django.equeue.transports.base import check_new_topic, check_queues
+from enode_django.equeue.transports.base import check_age, check_new_topic, check_queues
 from enode_django.exceptions import QueueBacklog, QueueError, QueueHeld, UnknownTopic
 
 Bounds = Mapping[int, tuple[int, int]]
@@ -95,6 +95,7 @@ class Topic:
     hidden_from_consumers: set[int] = field(default_factory=set)
     groups: dict[str, GroupRecord] = field(default_factory=dict)
     producers: KnownProducers = field(default_factory=KnownProducers, compare=False)
+    max_age: float | None = None
 
     @property
     def route(self) -> Route:
@@ -205,6 +206,10 @@ class Coordinator:
             topic.hidden_from_producers, topic.version = hidden, topic.version + 1
         if to_consumers is not None and to_consumers is (queue in topic.hidden_from_consumers):
             topic.hidden_from_consumers = topic.hidden_from_consumers ^ {queue}
+
+    def set_retention(self, name: str, max_age: float | None) -> None:
+        check_age(max_age)
+        self.topic(name).max_age = max_age
 
     # -- members --------------------------------------------------------------------------------------------------
 
@@ -396,6 +401,7 @@ class Coordinator:
                     *(topic.name, topic.queues, topic.version),
                     *(sorted(topic.hidden_from_producers), sorted(topic.hidden_from_consumers)),
                     {name: _plain(record) for name, record in topic.groups.items()},
+                    topic.max_age,
                 ]
                 for topic in self.topics.values()
             ],
@@ -408,9 +414,11 @@ class Coordinator:
         coordinator = cls(allocate)
         topics, coordinator._epoch, *deleted = plain
         coordinator._deleted = dict(*deleted)  # none in what an earlier version has written
-        for name, queues, version, producers, consumers, groups in topics:
+        for name, queues, version, producers, consumers, groups, *max_age in topics:
             records = {group: _restored(*values) for group, values in groups.items()}
-            coordinator.topics[name] = Topic(name, queues, version, set(producers), set(consumers), records)
+            topic = Topic(name, queues, version, set(producers), set(consumers), records)
+            (topic.max_age,) = max_age or (None,)  # none in what an earlier version has written
+            coordinator.topics[name] = topic
         return coordinator
 
 

@@ -65,6 +65,13 @@ def _let_see(transport: Transport, options: Options, seen: bool) -> Iterable[Row
     return topics(transport, {"topics": [options["topic"]]})
 
 
+def retention(transport: Transport, options: Options) -> Iterable[Row]:
+    topic = options["topic"]
+    if options["seconds"] is not None:
+        administration.set_retention(transport, topic, None if options["seconds"] < 0 else options["seconds"])
+    return [{"topic": topic, "seconds": administration.retention(transport, topic)}]
+
+
 def delete_topic(transport: Transport, options: Options) -> Iterator[Row]:
     return (
         {"topic": topic} for topic in administration.delete_topic(transport, options["topic"], force=options["force"])
@@ -259,6 +266,7 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "topics": topics,
     "create": create,
     "add-queues": add_queues,
+    "retention": retention,
     "delete-topic": delete_topic,
     "producers": producers,
     "groups": groups,

@@ -29,11 +29,16 @@ from enode_django.testing.transport_deletion_contract import TransportDeletionCo
 from enode_django.testing.transport_group_contract import TransportGroupContract
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, messages
 from enode_django.testing.transport_pause_contract import TransportPauseContract
+from enode_django.testing.transport_retention_contract import TransportRetentionContract
 from enode_django.testing.transport_size_contract import TransportSizeContract
 
 
 class TransportContract(
-    TransportGroupContract, TransportDeletionContract, TransportPauseContract, TransportSizeContract
+    TransportGroupContract,
+    TransportDeletionContract,
+    TransportPauseContract,
+    TransportRetentionContract,
+    TransportSizeContract,
 ):
     # Topics
 

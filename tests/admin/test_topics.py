@@ -148,6 +148,15 @@ def test_a_group_is_paused_and_resumed(queue: MemoryTransport) -> None:
     assert queue.paused_groups("orders") == []
 
 
+def test_the_retention_of_a_topic_is_set_and_taken_back(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    assert "kept for 3600 seconds" in operate(client, "orders", "retention", {"seconds": "3600"})
+    assert queue.retention("orders") == 3_600
+    assert "for 3600 seconds" in client.get(f"{LIST}orders/change/").content.decode()
+    assert "settings of the queue" in operate(client, "orders", "retention", {"seconds": ""})
+    assert queue.retention("orders") is None
+
+
 def test_messages_are_shown_from_a_time_on(queue: MemoryTransport) -> None:
     client = client_of("view_topic", "view_payload")
     page = client.get(f"{LIST}orders/messages/0/?at=2001-01-31T12:00").content.decode()
@@ -272,7 +281,17 @@ def test_names_of_topics_and_groups_stay_text(queue: MemoryTransport) -> None:
         assert not {"<b>", "<i>", "<u>"} & set(re.findall("<[biu]>", page.content.decode()))
 
 
-OPERATION_PAGES = ("add-queues", "show", "set-offset", "delete-group", "delete-topic", "pause", "requeue", "discard")
+OPERATION_PAGES = (
+    "add-queues",
+    "show",
+    "set-offset",
+    "delete-group",
+    "delete-topic",
+    "pause",
+    "retention",
+    "requeue",
+    "discard",
+)
 
 
 @pytest.mark.parametrize("name", OPERATION_PAGES)
@@ -283,7 +302,7 @@ def test_whoever_may_only_view_changes_nothing(queue: MemoryTransport, name: str
     for method in (client.get, client.post):
         response = method(
             f"{LIST}{topic}/operate/{name}/",
-            {**values, "living": "on", "force": "on", "paused": "yes", CONFIRMED: "yes"},
+            {**values, "living": "on", "force": "on", "paused": "yes", "seconds": "9", CONFIRMED: "yes"},
         )
         assert response.status_code == 403
     assert queue.queue_count("orders") == 2
@@ -291,6 +310,7 @@ def test_whoever_may_only_view_changes_nothing(queue: MemoryTransport, name: str
     assert queue.committed("billing", "orders")[0] == 2
     assert len(list(dead_letters(queue, "billing"))) == 2
     assert queue.paused_groups("orders") == []
+    assert queue.retention("orders") is None
 
 
 @pytest.mark.parametrize("name", OPERATION_PAGES)

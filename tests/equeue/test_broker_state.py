@@ -113,9 +113,12 @@ def test_a_checkpoint_of_the_version_before_is_read(opened: Callable[[], Opened]
     epoch = first.state.acquire("g", "t", 0, "one", 60.0, 0).epoch
     first.state.commit("g", "t", {0: Commit(epoch, 0)})
     form, run, coordinator, sends, *_ = msgpack.unpackb(first.state.plain(), strict_map_key=False)
-    for *_, groups in coordinator[0]:
-        for _, _, _, claims, _ in groups.values():
-            for claim in claims:
+    del coordinator[2:]
+    for topic in coordinator[0]:
+        del topic[6:]
+        for group in topic[5].values():
+            del group[5:]
+            for claim in group[3]:
                 del claim[8:]
     first.store.checkpoint(msgpack.packb([form - 1, run, coordinator, sends]))
     state = opened().state
@@ -405,3 +408,15 @@ def test_a_paused_group_is_paused_after_crashes(opened: Callable[[], Opened], ch
     assert state.paused_groups("orders") == ["group"]
     assert not state.join("group", "orders", "one", 60).queues
     assert state.join("other", "orders", "two", 60).queues == {0, 1}
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_the_retention_of_a_topic_is_known_after_crashes(opened: Callable[[], Opened], checkpointed: bool) -> None:
+    state = opened().state
+    state.create_topic("orders", 2)
+    state.set_retention("orders", 3_600.0)
+    if checkpointed:
+        state.checkpoint()
+    again = opened()
+    assert again.state.retention("orders") == again.store.own_age("orders") == 3_600.0
+    assert again.store.own_age("others") is None

@@ -300,3 +300,13 @@ def test_who_reads_no_further_ends_it_without_a_complaint(tmp_path: Path) -> Non
             reading.stdout.close()
             assert reading.stderr.read() == b""
         assert reading.returncode == 0
+
+
+def test_retention_of_a_topic_is_shown_and_set(queue: MemoryTransport) -> None:
+    assert rows("retention", "orders") == [{"topic": "orders", "seconds": None}]
+    assert rows("retention", "orders", "3600") == [{"topic": "orders", "seconds": 3600.0}]
+    assert queue.retention("orders") == 3_600
+    assert rows("retention", "orders", "default") == [{"topic": "orders", "seconds": None}]
+    for wrong in ("soon", "-1", "inf"):
+        with pytest.raises(CommandError, match="seconds"):
+            equeue("retention", "orders", "--", wrong)

@@ -45,7 +45,7 @@ class Handlers:
         asked = (
             *("create_topic", "add_queues", "show", "join", "leave", "bury", "acquire", "renew", "release"),
             *("commit", "set_offset", "retire_group", "delete_group", "announce", "producers"),
-            *("pause_group", "paused_groups"),
+            *("pause_group", "paused_groups", "set_retention", "retention"),
         )
         own = (
             "delete_topic",

@@ -47,6 +47,13 @@ def seconds(value: Any) -> float:
     return value
 
 
+def number_of_seconds(value: Any) -> float:
+    """Of any size: what is right for it is said by whoever takes it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{shown(value)} is no number of seconds")
+    return value
+
+
 def moment(value: Any) -> float:
     if not isinstance(value, int | float) or not -LONGEST * 100 <= value <= LONGEST * 100:
         raise ValueError(f"{shown(value)} is no time in seconds since 1970")
@@ -160,6 +167,8 @@ REQUESTS: Mapping[str, Request] = {
     "retire_group": Request((text, text), durable=True),
     "pause_group": Request((text, text, truth), durable=True),
     "paused_groups": Request((text,)),
+    "set_retention": Request((text, optional(number_of_seconds)), durable=True),
+    "retention": Request((text,)),
     "trim": Request((text,)),
     "open_inbox": Request((text,)),
     "close_inbox": Request((text,)),

@@ -30,7 +30,7 @@ from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
 from enode_django.equeue.retrying import dead_letter_topic
-from enode_django.equeue.transports.base import check_new_topic
+from enode_django.equeue.transports.base import check_age, check_new_topic
 from enode_django.exceptions import QueueError, QueueFull
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ MOST_TOPIC = 200
 _REPLAYED = frozenset(
     (
         *("create_topic", "add_queues", "show", "leave", "bury", "release", "lengthen"),
-        *("set_offset", "retire_group", "delete_group", "pause_group"),
+        *("set_offset", "retire_group", "delete_group", "pause_group", "set_retention"),
     )
 )
 
@@ -72,6 +72,7 @@ class BrokerState:
         self.timeline = ""
         self._may_have_lost = True
         self._store = store
+        store.own_age = self._own_age
         self._patience = patience
         self._clock = clock
         self._behind = False
@@ -137,6 +138,18 @@ class BrokerState:
         self.coordinator.delete_topic(topic)
         self.sends.forget_topic(topic)
         return self._store.empty(topic)
+
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        check_age(max_age)
+        if self.coordinator.topic(topic).max_age != max_age:
+            self._changed("set_retention", topic, max_age)
+
+    def retention(self, topic: str) -> float | None:
+        return self.coordinator.topic(topic).max_age
+
+    def _own_age(self, topic: str) -> float | None:
+        known = self.coordinator.topics.get(topic)
+        return known.max_age if known is not None else None
 
     def announce(self, topic: str, producer: str) -> None:
         """Costs no record: after a restart producers announce themselves again."""

@@ -28,7 +28,7 @@ from enode_django.equeue.broker.read_counts import ReadCounts
 from enode_django.equeue.broker.reading import BatchReader, ColdRead, Damage, Loaded
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
-from enode_django.equeue.broker.retention import Consumed, Notices, Retention
+from enode_django.equeue.broker.retention import Consumed, Notices, OwnAge, Retention, by_own_ages
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.broker.space import DiskSpace, urgent
@@ -100,6 +100,8 @@ class MessageStore:
         self._notices = Notices()
         self._time = 0
         self._accept_loss = accept_loss
+        self.own_age: OwnAge = lambda topic: None
+        """Asked by `delete`."""
         self._checkpointed = 0
         self._kept = 0
         self._is_first = True
@@ -348,7 +350,7 @@ class MessageStore:
         oldest = self._log.chunks[0] if len(self._log.chunks) > 1 else None
         if oldest is None or oldest.end > min(self._kept, self._log.flushed):
             return False
-        parts = self._queues.parts_between(oldest.start, oldest.end)
+        parts = by_own_ages(self._queues.parts_between(oldest.start, oldest.end), retention.max_age, self.own_age)
         newest = max((part.newest for part in parts), default=oldest.path.stat().st_mtime)
         messages = sum(index.end - index.first(self._log.start) for _, index in self._queues.items())
         now = self._clock()

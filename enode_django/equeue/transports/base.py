@@ -35,6 +35,8 @@ PRODUCER_SECONDS = 600.0
 """How long a producer is known that does not announce itself again."""
 MOST_PRODUCERS = 1_000
 """Of each topic so many are known, those that announced themselves last."""
+LONGEST_AGE = 10 * 365 * 86_400.0
+"""Seconds that a topic's messages may be kept for, if it is said of the topic."""
 ROOM_AROUND = 64 * 1024
 """Bytes that a message may grow by when it is kept with its place and the reason why nobody could handle it, or with
 what was stored beside it. So the largest message that should be sent is so much smaller than `Transport.max_send`."""
@@ -111,6 +113,19 @@ class PausesGroups(Protocol):
 
     def paused_groups(self, topic: str) -> Sequence[str]:
         """Their names, sorted."""
+
+
+@runtime_checkable
+class RetainsByTopic(Protocol):
+    """An optional part of a `Transport`, which all drivers of this package have."""
+
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        """Let the messages of a topic be kept for ``max_age`` seconds after all groups have consumed them, instead of
+        for as long as the driver was told; None: as long as that. It is a wish, as `Transport.trim` is: a driver may
+        keep more, and delete earlier for want of room. Raises `QueueError` for a negative number."""
+
+    def retention(self, topic: str) -> float | None:
+        """What was set for the topic, in seconds."""
 
 
 class Inbox(Protocol):
@@ -323,6 +338,12 @@ def check_new_topic(topic: str, queues: int) -> None:
         raise QueueError(f"{topic!r} cannot name a topic; use letters, digits, '.', '-' and '_'")
     if queues < 1:
         raise QueueError(f"topic {topic!r} cannot have {queues!r} queues; give it at least one")
+
+
+def check_age(max_age: float | None) -> None:
+    """For drivers: raise `QueueError` for an age that `RetainsByTopic.set_retention` does not take."""
+    if max_age is not None and not 0 <= max_age < LONGEST_AGE:
+        raise QueueError(f"messages are kept for 0 to {LONGEST_AGE:.0f} seconds, got {max_age!r}")
 
 
 def check_queues(topic: str, queues: Collection[int], count: int) -> None:

@@ -266,6 +266,18 @@ class BrokerTransport:
         except BadRequest:  # a broker of the version before, which will soon be replaced
             return []
 
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        """Has an effect where the broker deletes by age. A file goes when all topics in it let it go."""
+        self._call("set_retention", topic, max_age)
+
+    def retention(self, topic: str) -> float | None:
+        """Return None if the broker is of a version that has no retention for topics."""
+        try:
+            max_age: float | None = self._call("retention", topic)
+        except BadRequest:  # a broker of the version before, which will soon be replaced
+            return None
+        return max_age
+
     def trim(self, topic: str) -> None:
         """Lets the broker delete what it would delete soon anyway: how long it keeps messages is its own setting."""
         self._call("trim", topic)

@@ -343,7 +343,16 @@ class MemoryTransport:
         with self._changed:
             known = self._coordinator.topic(topic)
             for number, queue in enumerate(self._of(topic)):
-                queue.trim(min(known.lowest_committed(number), queue.end))
+                aged = queue.end if known.max_age is None else queue.offset_at(time.time() - known.max_age)
+                queue.trim(min(known.lowest_committed(number), aged))
+
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        with self._changed:
+            self._coordinator.set_retention(topic, max_age)
+
+    def retention(self, topic: str) -> float | None:
+        with self._changed:
+            return self._coordinator.topic(topic).max_age
 
     # -- answers --------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ for i = 2, #KEYS do redis.call('UNLINK', KEYS[i]) end
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   if string.sub(field, 1, 7) == 'paused:' then redis.call('HDEL', KEYS[1], field) end
 end
-return redis.call('HDEL', KEYS[1], 'deleting')
+return redis.call('HDEL', KEYS[1], 'deleting', 'max_age')
 """)
 
 

@@ -62,6 +62,7 @@ from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_pulling import PullCounts
+from enode_django.equeue.transports.redis_retention import RedisRetention
 from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND, SEND_WITH_RESERVE, TRIM_TIMES
 from enode_django.equeue.transports.redis_waiting import read_first, read_waking
 from enode_django.equeue.transports.redis_wakes import Wakes
@@ -121,6 +122,7 @@ class RedisStreamsTransport:
         self._counts = PullCounts(self._keys, self._connection)
         self._topics = DeletableTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
+        self._retention = RedisRetention(self._keys, self._connection, self._topics)
         self._wakes = Wakes()
         self._send_script = SEND
 
@@ -392,10 +394,18 @@ class RedisStreamsTransport:
     def paused_groups(self, topic: str) -> Sequence[str]:
         return self._groups.paused(topic)
 
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        self._retention.set(topic, max_age)
+
+    def retention(self, topic: str) -> float | None:
+        return self._retention.of(topic)
+
     def trim(self, topic: str) -> None:
         queues = range(self.queue_count(topic))
         groups = self._topics.counting(topic)
-        aged = None if self._max_age is None else self.offsets_at(topic, time.time() - self._max_age)
+        own_age = self._retention.of(topic)
+        max_age = self._max_age if own_age is None else own_age
+        aged = None if max_age is None else self.offsets_at(topic, time.time() - max_age)
         if groups:
             lowest = map(min, zip(*self._topics.committed(topic, len(queues), groups), strict=True))
             consumed = dict(enumerate(lowest))

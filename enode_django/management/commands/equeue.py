@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
+from math import nan
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -17,6 +18,7 @@ from django.utils import timezone
 from enode_django.conf import conf
 from enode_django.equeue.dead_letters import REQUEUE_GROUP
 from enode_django.equeue.messages import Start
+from enode_django.equeue.transports.base import LONGEST_AGE
 from enode_django.exceptions import EnodeError, QueueBacklog, UnknownTopic
 from enode_django.management.equeue_actions import ACTIONS
 from enode_django.management.tables import Row, write_json, write_lines, write_table
@@ -122,6 +124,9 @@ def _add_topic_actions(actions: Any) -> None:
     creating = actions.add_parser("create", help="create a topic")
     creating.add_argument("topic")
     creating.add_argument("--queues", type=_above_0, default=conf().QUEUES_PER_TOPIC, help="how many")
+    retaining = actions.add_parser("retention", help="show or set how long a topic keeps what is consumed")
+    retaining.add_argument("topic")
+    retaining.add_argument("seconds", nargs="?", type=_age, help="or 'default': as long as the queue keeps all others")
     deleting = actions.add_parser("delete-topic", help="delete a topic with its messages and groups")
     deleting.add_argument("topic")
     deleting.add_argument("--force", action="store_true", help="also while a group consumes it or has messages left")
@@ -195,6 +200,17 @@ def _above_0(text: str) -> int:
     if not number:
         raise ArgumentTypeError("it must be above 0")
     return number
+
+
+def _age(text: str) -> float:
+    """Seconds; below 0 for the default."""
+    try:
+        seconds = -1.0 if text == "default" else float(text)
+    except ValueError:
+        seconds = nan
+    if text != "default" and not 0 <= seconds < LONGEST_AGE:
+        raise ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {LONGEST_AGE:.0f}, and not 'default'")
+    return seconds
 
 
 def _place(text: str) -> int | Start | datetime:
