@@ -10,6 +10,7 @@ that nobody who remembers the deleted topic is taken for somebody who knows the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 
 from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.messages import GroupState
@@ -92,6 +93,13 @@ class DeletableTopics(RedisTopics):
         known = self.read(topic)
         check_queues(topic, queues, known.queues)
         self.settle(topic, queues, known.version)
+
+    def check_kept(self, topic: str, queue: int) -> None:
+        """Raise `TopicDeleted` if a queue in which nothing was found says so. It is asked, and not the topic, since it
+        lies where was looked: whoever pulls depends on no other server."""
+        with suppress(TransportUnavailable):
+            if self._connection.execute("HGET", self._keys.queue(topic, queue), "route") == DELETED.encode():
+                self.read(topic)
 
     def _finish(self, topic: str) -> bool:
         """Delete what is left of a topic whose deletion is decided. Return False if there is nothing of that kind."""

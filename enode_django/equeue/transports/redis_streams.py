@@ -246,7 +246,7 @@ class RedisStreamsTransport:
         if batches and not pulled:
             raise self._foreign(topic, [batch.queue for batch in batches])
         if not pulled:
-            self._topics.read(topic)  # a deleted one has no messages
+            self._topics.check_kept(topic, next(iter(offsets)))
         return pulled
 
     def wake(self, thread: int) -> None:
