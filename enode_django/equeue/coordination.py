@@ -166,6 +166,9 @@ class Coordinator:
         topic.check(queues)
         return topic
 
+    def is_deleted(self, name: str) -> bool:
+        return name in self._deleted
+
     # -- topics ---------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, queues: int) -> int:

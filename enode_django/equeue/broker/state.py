@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 _DEAD_LETTERS = dead_letter_topic("")
 
 _FORMAT, _OLDEST_FORMAT = 4, 2
+NOTHING_NEEDED = 1 << 63
 MOST_TOPIC = 200
 """Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
@@ -240,8 +241,11 @@ class BrokerState:
         return self.coordinator.groups(topic, now=self._clock())
 
     def consumed(self, topic: str, queue: int) -> int | None:
-        """The lowest offset that a group still needs; None for a topic that nobody consumes, and for dead letters of
-        which some are not settled: who settles one does not keep the others."""
+        """The lowest offset that a group still needs, which is none of a topic that is deleted; None for a topic that
+        nobody consumes, and for dead letters of which some are not settled: who settles one does not keep the
+        others."""
+        if self.coordinator.is_deleted(topic):
+            return NOTHING_NEEDED
         known = self.coordinator.topics.get(topic)
         if known is None or not known.counting():
             return None
