@@ -66,6 +66,19 @@ def _let_see(transport: Transport, options: Options, seen: bool) -> Iterable[Row
     return topics(transport, {"topics": [options["topic"]]})
 
 
+def retention(transport: Transport, options: Options) -> Iterable[Row]:
+    topic = options["topic"]
+    if options["seconds"] is not None:
+        administration.set_retention(transport, topic, None if options["seconds"] < 0 else options["seconds"])
+    return [{"topic": topic, "seconds": administration.retention(transport, topic)}]
+
+
+def delete_topic(transport: Transport, options: Options) -> Iterator[Row]:
+    return (
+        {"topic": topic} for topic in administration.delete_topic(transport, options["topic"], force=options["force"])
+    )
+
+
 def groups(transport: Transport, options: Options) -> Iterator[Row]:
     for info in administration.list_groups(transport, options["topics"]):
         yield {
@@ -75,6 +88,7 @@ def groups(transport: Transport, options: Options) -> Iterator[Row]:
             "members": list(info.members),
             "backlog": info.backlog,
             "counts": info.counts,
+            "paused": info.paused,
         }
 
 
@@ -133,9 +147,22 @@ def delete_group(transport: Transport, options: Options) -> Iterator[Row]:
     return ({"topic": topic, "group": options["group"]} for topic in deleted)
 
 
+def pause(transport: Transport, options: Options) -> Iterator[Row]:
+    return _let_consume(transport, options, False)
+
+
+def resume(transport: Transport, options: Options) -> Iterator[Row]:
+    return _let_consume(transport, options, True)
+
+
+def _let_consume(transport: Transport, options: Options, lets: bool) -> Iterator[Row]:
+    topics = administration.pause_group(transport, options["group"], options["topics"], paused=not lets)
+    return ({"topic": topic, "group": options["group"], "paused": not lets} for topic in topics)
+
+
 def peek(transport: Transport, options: Options) -> Iterator[Row]:
-    found = administration.peek(transport, options["topic"], options["queue"], options["offset"], options["limit"])
-    return map(_message, found)
+    topic, queue, offset, limit = (options[name] for name in ("topic", "queue", "offset", "limit"))
+    return map(_message, administration.peek(transport, topic, queue, offset, limit, at=options["at"]))
 
 
 def tail(transport: Transport, options: Options) -> Iterator[Row]:
@@ -245,6 +272,8 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "topics": topics,
     "create": create,
     "add-queues": add_queues,
+    "retention": retention,
+    "delete-topic": delete_topic,
     "producers": producers,
     "groups": groups,
     "offsets": offsets,
@@ -257,6 +286,8 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "dead-letters": list_dead_letters,
     "requeue": requeue,
     "discard": discard,
+    "pause": pause,
+    "resume": resume,
     "delete-group": delete_group,
     "broker": broker,
     "backup": backup,

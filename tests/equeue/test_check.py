@@ -52,6 +52,20 @@ def test_a_sound_directory_has_no_findings_and_is_left_as_it_is(directory: Path)
     assert state_of(directory) == before
 
 
+def test_what_is_left_of_a_deleted_topic_is_no_finding(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", chunk_size=4096) as broker, closing(broker.transport()) as transport:
+        for name in ("orders", "others"):
+            transport.create_topic(name, 1)
+            transport.send(name, {0: [b"deleted"]})
+            transport.delete_topic(name, force=True)
+        transport.create_topic("orders", 1)
+        transport.send("orders", {0: [b"new"]})
+        assert broker.stop() == 0
+    checked = check_directory(tmp_path / "data")
+    assert checked.findings == []
+    assert checked.batches == 3
+
+
 def test_a_damaged_batch_is_named_with_its_file_and_place(directory: Path) -> None:
     first = chunks(directory)[0]
     flip(first, 1_000)

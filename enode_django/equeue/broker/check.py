@@ -206,7 +206,8 @@ class _Check:
 
 class _Indexes:
     """Compares the indexes that a checkpoint counts with the log. All of them can be made anew, so what is wrong is no
-    damage. Holds one file of each queue in memory."""
+    damage. What lies before the first entry of a queue belongs to a topic that was deleted. Holds one file of each
+    queue in memory."""
 
     def __init__(self, directory: Path, checkpoint: Checkpoint | None, log_start: int) -> None:
         self._queues = directory / "queues"
@@ -214,15 +215,16 @@ class _Indexes:
         self._found: list[tuple[str, str]] = []
         self._unknown: dict[tuple[str, int], list[int]] = {}
         """Positions that an index names, and where no whole batch is."""
+        queues = checkpoint.queues if checkpoint is not None else ()
         self._entries = {
-            (topic, queue): self._read(topic, queue, segments, log_start)
-            for topic, queue, _, segments in (checkpoint.queues if checkpoint is not None else ())
+            (topic, queue): self._read(topic, queue, segments, log_start) for topic, queue, _, segments in queues
         }
+        self._firsts = {(topic, queue): segments[0][0] if segments else end for topic, queue, end, segments in queues}
 
     def compare(self, header: Header) -> None:
         key = header.topic, header.queue
         entries = self._entries.get(key)
-        if header.position >= self._until or entries is None:
+        if header.position >= self._until or entries is None or header.first_offset < self._firsts[key]:
             return
         for entry in entries:
             if entry == entry_of(header):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,12 +10,14 @@ from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.backing_up import BackingUp
 from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
+from enode_django.equeue.broker.files import delete_files
 from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
 from enode_django.equeue.broker.seeking import Seeking
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
+from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.messages import Route
 from enode_django.equeue.portions import portions
 from enode_django.exceptions import BadRequest
@@ -48,8 +51,10 @@ class Handlers:
         asked = (
             *("create_topic", "add_queues", "show", "join", "leave", "bury", "acquire", "renew", "release"),
             *("commit", "set_offset", "retire_group", "delete_group", "announce", "producers"),
+            *("pause_group", "paused_groups", "set_retention", "retention"),
         )
         own = (
+            "delete_topic",
             "receipts",
             "receipts_from",
             "committed",
@@ -103,6 +108,12 @@ class Handlers:
 
     def route(self, topic: str) -> Route:
         return self._state.coordinator.topic(topic).route
+
+    def delete_topic(self, topic: str, force: bool) -> None:
+        files = self._state.delete_topic(topic, force)
+        self._pulling.refuse(topic, topic_deleted(topic))
+        if files:
+            asyncio.get_running_loop().run_in_executor(None, delete_files, files)
 
     # -- messages -------------------------------------------------------------------------------------------------
 

@@ -157,6 +157,12 @@ class QueueIndex:
         dropped, self.segments[:keep] = self.segments[:keep], []
         return dropped
 
+    def empty(self) -> list[Segment]:
+        """Forget all segments; returns them, for their files. What comes next has the same offset as without this."""
+        self.forget_first()
+        dropped, self.segments = self.segments, []
+        return dropped
+
     def release(self, segment: Segment) -> None:
         """Let go of the words of a segment that is full and saved."""
         if segment.saved == segment.count and self.segments and segment is not self.segments[-1]:

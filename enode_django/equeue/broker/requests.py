@@ -51,6 +51,13 @@ def seconds(value: Any) -> float:
     return value
 
 
+def number_of_seconds(value: Any) -> float:
+    """Of any size: what is right for it is said by whoever takes it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{shown(value)} is no number of seconds")
+    return value
+
+
 def moment(value: Any) -> float:
     if not isinstance(value, int | float) or not -LONGEST * 100 <= value <= LONGEST * 100:
         raise ValueError(f"{shown(value)} is no time in seconds since 1970")
@@ -60,6 +67,12 @@ def moment(value: Any) -> float:
 def flag(value: Any) -> bool | None:
     if value is not None and not isinstance(value, bool):
         raise ValueError(f"{shown(value)} is not true, false or nothing")
+    return value
+
+
+def truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not true or false")
     return value
 
 
@@ -143,6 +156,7 @@ REQUESTS: Mapping[str, Request] = {
     "queue_count": Request((text,), role=None),
     "queues": Request((text,), role=None),
     "route": Request((text,), role=None),
+    "delete_topic": Request((text, truth), durable=True, role=ADMINISTER),
     "add_queues": Request((text, queue_total, flag), durable=True, role=ADMINISTER),
     "show": Request((text, number, flag, flag, flag), durable=True, role=ADMINISTER),
     "announce": Request((text, text), role=PRODUCE),
@@ -166,6 +180,10 @@ REQUESTS: Mapping[str, Request] = {
     "timelines": Request((text,), role=None),
     "delete_group": Request((text, text), durable=True, role=ADMINISTER),
     "retire_group": Request((text, text), durable=True, role=ADMINISTER),
+    "pause_group": Request((text, text, truth), durable=True, role=ADMINISTER),
+    "paused_groups": Request((text,), role=None),
+    "set_retention": Request((text, optional(number_of_seconds)), durable=True, role=ADMINISTER),
+    "retention": Request((text,), role=None),
     "trim": Request((text,), role=CONSUME),
     "open_inbox": Request((text,), role=PRODUCE),
     "close_inbox": Request((text,), role=PRODUCE),

@@ -132,6 +132,10 @@ class BrokerTransport:
     ) -> None:
         self._call("show", topic, queue, to_producers, to_consumers, unordered)
 
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        self._call("delete_topic", topic, force)
+        self._rests = Rests()
+
     def announce(self, topic: str, producer: str) -> None:
         self._call("announce", topic, producer)
 
@@ -254,6 +258,28 @@ class BrokerTransport:
 
     def retire_group(self, group: str, topic: str) -> None:
         self._call("retire_group", group, topic)
+
+    def pause_group(self, group: str, topic: str, *, paused: bool = True) -> None:
+        self._call("pause_group", group, topic, paused)
+
+    def paused_groups(self, topic: str) -> Sequence[str]:
+        """Return nothing if the broker is of a version that pauses none."""
+        try:
+            return list(self._call("paused_groups", topic))
+        except BadRequest:  # a broker of the version before, which will soon be replaced
+            return []
+
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        """Has an effect where the broker deletes by age. A file goes when all topics in it let it go."""
+        self._call("set_retention", topic, max_age)
+
+    def retention(self, topic: str) -> float | None:
+        """Return None if the broker is of a version that has no retention for topics."""
+        try:
+            max_age: float | None = self._call("retention", topic)
+        except BadRequest:  # a broker of the version before, which will soon be replaced
+            return None
+        return max_age
 
     def trim(self, topic: str) -> None:
         """Lets the broker delete what it would delete soon anyway: how long it keeps messages is its own setting."""
