@@ -226,6 +226,27 @@ class SetRetention(TopicOperation):
         return f"retention of topic {self.topic}: {'the default' if seconds is None else f'{seconds:g} seconds'}"
 
 
+class DeleteQueue(TopicOperation):
+    title, button = "Delete a hidden queue", "Delete the queue"
+
+    queue = forms.ChoiceField(label="Queue")
+    force = forms.BooleanField(label="Also while it has messages left", required=False)
+
+    def offer(self) -> None:
+        self._choose_from("queue", self.transport.queues(self.topic))
+
+    def consequences(self) -> Iterator[str]:
+        queue = self.cleaned_data["queue"]
+        state = self.transport.queues(self.topic)[int(queue)]
+        yield f"The {state.end - state.first} messages of queue {queue} of topic {self.topic} are deleted for good."
+        yield "Its number stays, hidden. Shown again it goes on, for every group, where it ended."
+
+    def perform(self) -> str:
+        queue = self.cleaned_data["queue"]
+        administration.delete_queue(self.transport, self.topic, int(queue), force=self.cleaned_data["force"])
+        return f"queue {queue} of topic {self.topic} was deleted"
+
+
 class DeleteTopic(TopicOperation):
     title, button = "Delete the topic", "Delete the topic"
 
@@ -317,6 +338,7 @@ OPERATIONS: Mapping[str, type[TopicOperation]] = {
     "retention": SetRetention,
     "delete-group": DeleteGroup,
     "delete-topic": DeleteTopic,
+    "delete-queue": DeleteQueue,
     "requeue": Requeue,
     "discard": Discard,
 }

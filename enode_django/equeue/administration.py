@@ -11,6 +11,7 @@ from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.messages import GroupState, QueueState, Start
 from enode_django.equeue.retrying import dead_letter_topic, retry_topic
 from enode_django.equeue.transports.base import (
+    DeletesQueues,
     DeletesTopics,
     Mends,
     PausesGroups,
@@ -390,3 +391,10 @@ def delete_topic(transport: Transport, topic: str, *, force: bool = False) -> li
     for name in deleted:
         transport.delete_topic(name, force=force)
     return deleted
+
+
+def delete_queue(transport: Transport, topic: str, queue: int, *, force: bool = False) -> None:
+    """As `DeletesQueues.delete_queue`. Raises `QueueError` for a transport that deletes no queues."""
+    if not isinstance(transport, DeletesQueues):
+        raise QueueError(f"{type(transport).__name__} deletes no queues; it would have to be a DeletesQueues")
+    transport.delete_queue(topic, queue, force=force)

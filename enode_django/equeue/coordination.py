@@ -220,6 +220,12 @@ class Coordinator:
         if to_consumers is not None and to_consumers is (queue in topic.hidden_from_consumers):
             topic.hidden_from_consumers = topic.hidden_from_consumers ^ {queue}
 
+    def delete_queue(self, name: str, queue: int, end: int) -> None:
+        """Let every group go on at the end of a queue, and forget what it has of it else."""
+        for record in self.topic(name, (queue,)).groups.values():
+            if queue in record.claims:
+                record.claims[queue] = QueueClaim(offset=end)
+
     def set_retention(self, name: str, max_age: float | None) -> None:
         check_age(max_age)
         self.topic(name).max_age = max_age

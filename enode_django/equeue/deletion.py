@@ -1,10 +1,10 @@
-"""Which topics may be deleted. Pure."""
+"""Which topics and queues may be deleted. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from enode_django.equeue.messages import GroupState
+from enode_django.equeue.messages import GroupState, QueueState
 from enode_django.exceptions import QueueError, TopicDeleted
 
 
@@ -26,6 +26,33 @@ def check_unused(topic: str, groups: Mapping[str, GroupState], bounds: Mapping[i
             f"topic {topic!r} is in use: {'; '.join(uses)}; stop who consumes it when nothing is left, or delete it by "
             "force"
         )
+
+
+def check_deletable_queue(
+    topic: str, queue: int, state: QueueState, groups: Mapping[str, GroupState], *, force: bool
+) -> None:
+    """Raise `QueueError` for a queue that producers or consumers see; and unless ``force``, while somebody has a lease
+    of it, while it has messages that a group has not committed, and if it has messages that no group counts for."""
+    place = f"queue {queue} of topic {topic!r}"
+    if state.to_producers or state.to_consumers:
+        who = " and ".join([*["producers"] * state.to_producers, *["consumers"] * state.to_consumers])
+        raise QueueError(f"{place} is seen by {who}; hide it first: manage.py equeue hide {topic} {queue}")
+    if force:
+        return
+    uses = [use for group, known in groups.items() for use in _uses_of_queue(group, known, queue, state)]
+    if state.end > state.first and not any(known.counts for known in groups.values()):
+        uses.append(f"no group consumes its {state.end - state.first} messages")
+    if uses:
+        raise QueueError(f"{place} is in use: {'; '.join(uses)}; let it be consumed first, or delete it by force")
+
+
+def _uses_of_queue(group: str, known: GroupState, queue: int, state: QueueState) -> Iterator[str]:
+    claim = known.claims.get(queue)
+    if claim is not None and claim.owner is not None and claim.seconds > 0:
+        yield f"{claim.owner!r} has a lease for group {group!r}"
+    backlog = state.end - max(state.first, claim.committed if claim is not None else 0)
+    if known.counts and backlog > 0:
+        yield f"group {group!r} has {backlog} messages left"
 
 
 def _uses(group: str, state: GroupState, bounds: Mapping[int, tuple[int, int]]) -> Iterator[str]:

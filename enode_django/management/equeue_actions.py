@@ -79,6 +79,11 @@ def delete_topic(transport: Transport, options: Options) -> Iterator[Row]:
     )
 
 
+def delete_queue(transport: Transport, options: Options) -> Iterable[Row]:
+    administration.delete_queue(transport, options["topic"], options["queue"], force=options["force"])
+    return topics(transport, {"topics": [options["topic"]]})
+
+
 def groups(transport: Transport, options: Options) -> Iterator[Row]:
     for info in administration.list_groups(transport, options["topics"]):
         yield {
@@ -274,6 +279,7 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "add-queues": add_queues,
     "retention": retention,
     "delete-topic": delete_topic,
+    "delete-queue": delete_queue,
     "producers": producers,
     "groups": groups,
     "offsets": offsets,

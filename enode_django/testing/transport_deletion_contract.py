@@ -1,4 +1,5 @@
-"""The part of the transport contract about deleting topics, for transports that can (see `DeletesTopics`)."""
+"""The part of the transport contract about deleting topics and queues, for transports that can (see `DeletesTopics` and
+`DeletesQueues`)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 
 from enode_django.equeue.messages import Commit, Once, Receipt, Start
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports.base import DeletesTopics, Transport
+from enode_django.equeue.transports.base import DeletesQueues, DeletesTopics, Transport
 from enode_django.exceptions import QueueError, StaleRoute, TopicDeleted
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, messages
 
@@ -22,6 +23,16 @@ def delete(transport: Transport, topic: str, *, force: bool = False) -> None:
     if not isinstance(transport, DeletesTopics):
         pytest.skip("it deletes no topics: see DeletesTopics")
     transport.delete_topic(topic, force=force)
+
+
+def delete_queue(transport: Transport, topic: str, queue: int, *, force: bool = False) -> None:
+    if not isinstance(transport, DeletesQueues):
+        pytest.skip("it deletes no queues: see DeletesQueues")
+    transport.delete_queue(topic, queue, force=force)
+
+
+def hide(transport: Transport, topic: str, queue: int) -> None:
+    transport.show(topic, queue, to_producers=False, to_consumers=False, unordered=True)
 
 
 class TransportDeletionContract:
@@ -170,6 +181,66 @@ class TransportDeletionContract:
             transport.release("group", topic, "one", {0: lease.epoch})
             committed = self._deleted_when_finished(transport, topic, lease.epoch)
             assert sending.result(DEADLINE) == committed
+
+    def test_queue_that_is_not_hidden_from_all_is_not_deleted(self, transport: Transport, topic: str) -> None:
+        for seen in ({"to_producers": False}, {"to_consumers": False}, {"to_producers": True}):
+            transport.show(topic, 1, **seen)
+            if not all(transport.queues(topic)[1][2:]):
+                with pytest.raises(QueueError, match="hide it first"):
+                    delete_queue(transport, topic, 1, force=True)
+            transport.show(topic, 1, to_producers=True, to_consumers=True)
+        with pytest.raises(QueueError, match="no queue"):
+            delete_queue(transport, topic, QUEUES)
+
+    @pytest.mark.parametrize("force", [True, False])
+    def test_queue_of_a_topic_created_anew_is_deleted_before_its_first_message(
+        self, transport: Transport, another: Transport, topic: str, force: bool
+    ) -> None:
+        transport.send(topic, {1: [b"old"]})
+        delete(transport, topic, force=True)
+        another.create_topic(topic, QUEUES)
+        hide(another, topic, 1)
+        delete_queue(another, topic, 1, force=force)
+        assert tuple(transport.queues(topic)[1]) == (1, 1, False, False)
+
+    def test_queue_in_use_is_deleted_by_force_only(self, transport: Transport, another: Transport, topic: str) -> None:
+        transport.send(topic, {1: [b"a", b"b"]})
+        hide(transport, topic, 1)
+        with pytest.raises(QueueError, match="no group consumes its 2 messages"):
+            delete_queue(transport, topic, 1)
+        lease = transport.acquire("group", topic, 1, "one", 60)
+        transport.commit("group", topic, {1: Commit(lease.epoch, 1)})
+        with pytest.raises(QueueError, match="'one' has a lease for group 'group'; group 'group' has 1 messages left"):
+            delete_queue(another, topic, 1)
+        assert messages(another, topic, 1, 1) == [(1, b"b")]
+        delete_queue(another, topic, 1, force=True)
+        assert messages(another, topic, 1) == []
+        assert transport.commit("group", topic, {1: Commit(lease.epoch, 2)}) == {1}
+        assert transport.renew("group", topic, "one", {1: lease.epoch}, 60) == {1}
+
+    def test_deleted_queue_keeps_its_number_and_goes_on_at_its_end_when_it_is_shown(
+        self, transport: Transport, another: Transport, topic: str
+    ) -> None:
+        transport.send(topic, {0: [b"other"], 1: [b"old"] * 3})
+        for queue, receipt in ((0, b"other"), (1, b"old")):
+            lease = transport.acquire("group", topic, queue, "one", 60)
+            transport.commit("group", topic, {queue: Commit(lease.epoch, 1, [Receipt(0, receipt)], 5)})
+            transport.release("group", topic, "one", {queue: lease.epoch})
+        hide(transport, topic, 1)
+        delete_queue(transport, topic, 1, force=True)
+        delete_queue(transport, topic, 1)
+        assert another.queue_count(topic) == QUEUES
+        assert tuple(another.queues(topic)[1]) == (3, 3, False, False)
+        assert [another.committed("group", topic)[queue] for queue in (0, 1)] == [1, 3]
+        assert [another.receipts("group", topic, queue) for queue in (0, 1)] == [[b"other"], []]
+        assert messages(another, topic, 0) == [(0, b"other")]
+        assert another.offsets_at(topic, 0.0)[1] == 3
+        transport.show(topic, 1, to_producers=True, to_consumers=True, unordered=True)
+        assert another.send(topic, {1: [b"new"]}, route=another.route(topic).version) == {1: 3}
+        again = another.acquire("group", topic, 1, "two", 60, start=Start.LAST)
+        assert (again.committed, again.end, again.previous_owner) == (3, 4, None)
+        assert again.epoch > lease.epoch
+        assert messages(another, topic, 1) == [(3, b"new")]
 
     @staticmethod
     def _deleted_when_finished(transport: Transport, topic: str, epoch: int) -> int:

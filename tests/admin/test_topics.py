@@ -135,6 +135,17 @@ def test_topic_in_use_is_deleted_by_force_only_with_what_its_groups_have_left(qu
     assert client.get(f"{LIST}orders/change/").status_code == 404
 
 
+def test_a_hidden_queue_is_deleted(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    assert "delete-queue" not in client.get(f"{LIST}orders/change/").content.decode()
+    queue.show("orders", 0, to_producers=False, to_consumers=False, unordered=True)
+    assert "delete-queue/?queue=0" in client.get(f"{LIST}orders/change/").content.decode()
+    refused = client.post(f"{LIST}orders/operate/delete-queue/", {"queue": "0", CONFIRMED: "yes"}).content.decode()
+    assert "is in use" in refused
+    assert "Its number stays, hidden" in operate(client, "orders", "delete-queue", {"queue": "0", "force": "on"})
+    assert queue.queues("orders")[0].first == queue.queues("orders")[0].end
+
+
 def test_a_group_is_paused_and_resumed(queue: MemoryTransport) -> None:
     client = client_of("change_topic")
     assert "Resume" not in client.get(f"{LIST}orders/change/").content.decode()
@@ -287,6 +298,7 @@ OPERATION_PAGES = (
     "set-offset",
     "delete-group",
     "delete-topic",
+    "delete-queue",
     "pause",
     "retention",
     "requeue",

@@ -395,6 +395,34 @@ def test_messages_of_a_deleted_topic_do_not_come_back_when_a_checkpoint_and_an_i
 
 
 @pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_deleted_queue_is_empty_after_crashes_and_others_are_not(
+    opened: Callable[[], Opened], checkpointed: bool
+) -> None:
+    first = opened()
+    first.state.create_topic("orders", 2)
+    for queue in (0, 1):
+        first.send("orders", queue, queue + 1)
+    lease = first.state.acquire("group", "orders", 0, "one", 60.0, 0)
+    first.state.commit("group", "orders", {0: Commit(lease.epoch, 1, [Receipt(0, b"r")], 5)})
+    first.state.checkpoint()
+    first.send("orders", 0, 3)
+    first.state.show("orders", 0, False, False, True)
+    files = first.state.delete_queue("orders", 0, True)
+    assert [path.parent.name for path in files] == ["0"]
+    if checkpointed:
+        first.state.checkpoint()
+    second = opened()
+    assert second.state.bounds("orders") == {0: (4, 4), 1: (0, 2)}
+    assert second.state.coordinator.committed("group", "orders") == {0: 4, 1: 0}
+    assert second.state.coordinator.receipts("group", "orders", 0) == []
+    assert [batch.first_offset for batch in second.store.read("orders", 1, 0, 10, 1 << 20)] == [0]
+    second.send("orders", 0, 4)
+    third = opened()
+    assert [batch.first_offset for batch in third.store.read("orders", 0, 0, 10, 1 << 20)] == [4]
+    assert not third.store.damaged
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
 def test_a_paused_group_is_paused_after_crashes(opened: Callable[[], Opened], checkpointed: bool) -> None:
     state = opened().state
     state.create_topic("orders", 2)

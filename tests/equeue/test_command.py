@@ -177,6 +177,17 @@ def test_topic_is_deleted(queue: MemoryTransport, monkeypatch: pytest.MonkeyPatc
     assert equeue("topics").strip() == "no topics"
 
 
+def test_a_hidden_queue_is_deleted(queue: MemoryTransport) -> None:
+    queue.send("orders", {0: [b"a"]})
+    with pytest.raises(CommandError, match="queue 0 of topic 'orders' is seen by producers and consumers; hide it"):
+        equeue("delete-queue", "orders", "0", "--yes")
+    equeue("hide", "orders", "0", "--unordered")
+    with pytest.raises(CommandError, match="in use: no group consumes its 1 messages"):
+        equeue("delete-queue", "orders", "0", "--yes")
+    shown = rows("delete-queue", "orders", "0", "--yes", "--force")
+    assert (shown[0]["queue"], shown[0]["first"], shown[0]["end"]) == (0, 1, 1)
+
+
 def test_messages_are_shown(queue: MemoryTransport) -> None:
     queue.send("orders", {0: [b"first", b"\xff\x00", "caf\u00e9".encode()]})
     assert equeue("peek", "orders", "0", "--offset", "1").splitlines() == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
@@ -55,6 +56,7 @@ class Handlers:
         )
         own = (
             "delete_topic",
+            "delete_queue",
             "receipts",
             "receipts_from",
             "committed",
@@ -112,8 +114,10 @@ class Handlers:
     def delete_topic(self, topic: str, force: bool) -> None:
         files = self._state.delete_topic(topic, force)
         self._pulling.refuse(topic, topic_deleted(topic))
-        if files:
-            asyncio.get_running_loop().run_in_executor(None, delete_files, files)
+        _delete_soon(files)
+
+    def delete_queue(self, topic: str, queue: int, force: bool) -> None:
+        _delete_soon(self._state.delete_queue(topic, queue, force))
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -179,3 +183,8 @@ class Handlers:
             "waiting_pulls": len(self._pulling),
             "waiting_inboxes": len(self._answering),
         }
+
+
+def _delete_soon(files: Sequence[Path]) -> None:
+    if files:
+        asyncio.get_running_loop().run_in_executor(None, delete_files, files)

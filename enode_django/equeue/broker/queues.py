@@ -181,12 +181,12 @@ class Queues:
             if newest is not None and newest.words is None and newest.count <= _GOES_ON:
                 newest.words = self._load_of(topic, queue, newest).file.whole_words()
 
-    def empty(self, topic: str) -> list[Path]:
-        """Forget what is in the queues of a topic, but not where they end; returns the files to delete, in any thread:
-        the next start deletes them else."""
+    def empty(self, topic: str, only: int | None = None) -> list[Path]:
+        """Forget what is in the queues of a topic, or in one of them, but not where they end; returns the files to
+        delete, in any thread: the next start deletes them else."""
         files = []
         for (name, queue), index in self._queues.items():
-            if name == topic:
+            if name == topic and only in (None, queue):
                 for segment in index.empty():
                     self._cache.pop((segment, segment.saved), None)
                     files.append(self._path(topic, queue, segment))

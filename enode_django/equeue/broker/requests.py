@@ -157,6 +157,7 @@ REQUESTS: Mapping[str, Request] = {
     "queues": Request((text,), role=None),
     "route": Request((text,), role=None),
     "delete_topic": Request((text, truth), durable=True, role=ADMINISTER),
+    "delete_queue": Request((text, natural, truth), durable=True, role=ADMINISTER),
     "add_queues": Request((text, queue_total, flag), durable=True, role=ADMINISTER),
     "show": Request((text, number, flag, flag, flag), durable=True, role=ADMINISTER),
     "announce": Request((text, text), role=PRODUCE),

@@ -28,7 +28,7 @@ from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.broker.timelines import Copies, run_after_copy
 from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
-from enode_django.equeue.deletion import check_unused
+from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
 from enode_django.equeue.retrying import dead_letter_topic
@@ -156,6 +156,18 @@ class BrokerState:
         self.coordinator.delete_topic(topic)
         self.sends.forget_topic(topic)
         return self._store.empty(topic)
+
+    def delete_queue(self, topic: str, queue: int, force: bool) -> list[Path]:
+        """Return the files that nobody needs any more; see `Queues.empty`."""
+        state = self.coordinator.topic(topic, (queue,)).shown({queue: self._store.bounds(topic, queue)})[queue]
+        check_deletable_queue(topic, queue, state, self.shown_groups(topic), force=force)
+        self._catch_up()
+        self._write("delete_queue", (topic, queue, state.end))
+        return self._delete_queue(topic, queue, state.end)
+
+    def _delete_queue(self, topic: str, queue: int, end: int) -> list[Path]:
+        self.coordinator.delete_queue(topic, queue, end)
+        return self._store.empty(topic, queue)
 
     def set_retention(self, topic: str, max_age: float | None) -> None:
         check_age(max_age)
@@ -355,6 +367,8 @@ class BrokerState:
                 self._acquired(*arguments)
             elif name == "delete_topic":
                 delete_files(self._delete_topic(*arguments))
+            elif name == "delete_queue":
+                delete_files(self._delete_queue(*arguments))
             elif name in _REPLAYED:
                 if "now" in named:
                     named["now"] = -math.inf  # which members had been silent for too long is a record of its own

@@ -270,10 +270,10 @@ class MessageStore:
         entry = next(index.at_time(int(at * 1000 // 1), effort), None)
         return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
 
-    def empty(self, topic: str) -> list[Path]:
+    def empty(self, topic: str, only: int | None = None) -> list[Path]:
         """See `Queues.empty`. The messages stay in their files until those are due, and are not read any more."""
         self.deletion.forget_surveys()
-        return self.queues.empty(topic)
+        return self.queues.empty(topic, only)
 
     def flush(self) -> int:
         """Block until what was appended before the call is safe; returns up to where that is. Any thread may call it,

@@ -99,6 +99,20 @@ class DeletesTopics(Protocol):
 
 
 @runtime_checkable
+class DeletesQueues(Protocol):
+    """An optional part of a `Transport`, which all drivers of this package have."""
+
+    def delete_queue(self, topic: str, queue: int, *, force: bool = False) -> None:
+        """Delete the messages of a queue that is hidden from producers and consumers, and its leases and receipts.
+
+        The queue's number is not given to another one, so no key and no offset moves: it stays hidden, and is empty.
+        Shown again it goes on behind its end, for every group. Raises `QueueError`, and deletes nothing, for a queue
+        that is not hidden from both; and unless ``force``, while somebody has a lease of it, or it has messages that a
+        group has not committed, or that no group consumes.
+        """
+
+
+@runtime_checkable
 class PausesGroups(Protocol):
     """An optional part of a `Transport`, which all drivers of this package have."""
 

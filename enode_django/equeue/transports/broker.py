@@ -136,6 +136,9 @@ class BrokerTransport:
         self._call("delete_topic", topic, force)
         self._rests = Rests()
 
+    def delete_queue(self, topic: str, queue: int, *, force: bool = False) -> None:
+        self._call("delete_queue", topic, queue, force)
+
     def announce(self, topic: str, producer: str) -> None:
         self._call("announce", topic, producer)
 

@@ -18,7 +18,7 @@ from operator import itemgetter
 
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.coordination import Bounds, Coordinator
-from enode_django.equeue.deletion import check_unused
+from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.messages import (
     Commit,
     GroupState,
@@ -192,6 +192,14 @@ class MemoryTransport:
             for sent in [sent for sent in self._sent if sent[0] == topic]:
                 del self._sent[sent]
             self._changed.notify_all()
+
+    def delete_queue(self, topic: str, queue: int, *, force: bool = False) -> None:
+        with self._changed:
+            state = self._coordinator.topic(topic, (queue,)).shown(self._bounds(topic))[queue]
+            groups = self._coordinator.groups(topic, now=self._clock())
+            check_deletable_queue(topic, queue, state, groups, force=force)
+            self._coordinator.delete_queue(topic, queue, state.end)
+            self._queues[topic][queue].trim(state.end)
 
     def announce(self, topic: str, producer: str) -> None:
         with self._changed:

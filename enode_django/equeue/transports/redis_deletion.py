@@ -1,4 +1,4 @@
-"""Deleting topics on Redis.
+"""Deleting topics and queues on Redis.
 
 A topic and each of its queues may lie on different servers. So the queues are told first that they are deleted, which
 turns away sends and owners; then it is looked whether the topic is in use; then it is decided at the topic, in one
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-from enode_django.equeue.deletion import check_unused
+from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.messages import GroupState
 from enode_django.equeue.transports.base import check_queues
 from enode_django.equeue.transports.redis_connection import ScriptCall
@@ -42,6 +42,27 @@ even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'round', ARGV[1], 'route', '{DELETED}')
 redis.call('HDEL', KEYS[1], 'time', 'largest', 'largest_since', 'mark')
 for i = 2, #KEYS do redis.call('UNLINK', KEYS[i]) end
+return 1
+"""
+)
+
+DELETE_QUEUE = Script(
+    EVEN_WHEN_FULL
+    + """
+-- KEYS: queue, log, times, and of each group the claim and the receipts. ARGV: the end that the queue must have, or ''.
+-- Returns 0, and deletes nothing, if it has another one.
+local last = redis.call('HGET', KEYS[1], 'end') or '0'
+if ARGV[1] ~= '' and ARGV[1] ~= last then return 0 end
+even_when_full(KEYS[1])
+redis.call('HDEL', KEYS[1], 'time', 'largest', 'largest_since', 'mark')
+redis.call('UNLINK', KEYS[2], KEYS[3])
+for i = 4, #KEYS, 2 do
+  if redis.call('HEXISTS', KEYS[i], 'offset') == 1 then
+    redis.call('HDEL', KEYS[i], 'owner', 'until', 'epoch', 'run', 'previous', 'deaths')
+    redis.call('HSET', KEYS[i], 'offset', last)
+  end
+  redis.call('UNLINK', KEYS[i + 1])
+end
 return 1
 """
 )
@@ -86,6 +107,20 @@ class DeletableTopics(RedisTopics):
         if not self._connection.run(ScriptCall(CONDEMN, (self._keys.topic(topic),), (round_,)), confirmed=True):
             raise TransportUnavailable(f"the deletion of topic {topic!r} took too long and was called off; try again")
         self._finish(topic)
+
+    def delete_queue(
+        self, topic: str, queue: int, groups: Callable[[], Mapping[str, GroupState]], *, force: bool
+    ) -> None:
+        """See `DeletesQueues.delete_queue`. What is sent meanwhile is looked at, too."""
+        self.check(topic, (queue,))
+        log, itself, times = self._keys.of_queue(topic, queue)
+        is_deleted = False
+        while not is_deleted:
+            state, known = self.states(topic)[queue], groups()
+            check_deletable_queue(topic, queue, state, known, force=force)
+            of_groups = (key(topic, queue, group) for group in known for key in (self._keys.claim, self._keys.receipts))
+            call = ScriptCall(DELETE_QUEUE, (itself, log, times, *of_groups), ("" if force else state.end,))
+            is_deleted = bool(self._connection.run(call, confirmed=True))
 
     def revive(self, topic: str, queues: Collection[int]) -> None:
         """Let queues that say they are deleted know that their topic exists. Raises `TopicDeleted` if it does not, and

@@ -176,6 +176,9 @@ class RedisStreamsTransport:
     def delete_topic(self, topic: str, *, force: bool = False) -> None:
         self._topics.delete(topic, lambda: {} if force else self._groups.show(topic), force=force)
 
+    def delete_queue(self, topic: str, queue: int, *, force: bool = False) -> None:
+        self._topics.delete_queue(topic, queue, lambda: self._groups.show(topic), force=force)
+
     def announce(self, topic: str, producer: str) -> None:
         self._topics.announce(topic, producer)
 

@@ -42,6 +42,7 @@ ASKS = {
     "set-offset": "group {group} goes on from {to} in {topic}; what it has handled may come again, or be left out",
     "delete-group": "group {group} is forgotten, with its offsets; in all topics, with its retries and dead letters",
     "delete-topic": "topic {topic} is deleted for good, with all that is in it and its groups",
+    "delete-queue": "what queue {queue} of topic {topic} holds is deleted for good; its number stays, hidden",
     "discard": "dead letters of group {group} are gone for good",
     "mend": "what somebody else has written into the queues is deleted",
 }
@@ -143,6 +144,10 @@ def _add_topic_actions(actions: Any) -> None:
     deleting = actions.add_parser("delete-topic", help="delete a topic with its messages and groups")
     deleting.add_argument("topic")
     deleting.add_argument("--force", action="store_true", help="also while a group consumes it or has messages left")
+    emptying = actions.add_parser("delete-queue", help="delete what a hidden queue holds")
+    emptying.add_argument("topic")
+    emptying.add_argument("queue", type=_number)
+    emptying.add_argument("--force", action="store_true", help="also while it has messages left")
     adding = actions.add_parser("add-queues", help="let a topic have more queues")
     adding.add_argument("topic")
     adding.add_argument("queues", type=_above_0, help="how many it shall have")
