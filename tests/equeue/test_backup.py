@@ -30,6 +30,8 @@ from tests.equeue.storing import batch, chunks, messages, opened, send
 from tests.equeue.test_broadcasting import ALL
 
 SMALL = {"chunk_size": 4096}
+MOST_LEFT = 2_000
+"""Messages that are not deleted yet, while others are sent."""
 
 
 @pytest.fixture
@@ -169,11 +171,19 @@ def test_backups_under_load_are_whole_while_the_broker_deletes_what_they_take(tm
 
 
 def send_numbers(broker: RunningBroker, stopping: threading.Event) -> None:
+    """Wait now and then until the broker has deleted most of it: it keeps a file open for each few messages."""
     with closing(broker.transport()) as transport:
         number = 0
         while not stopping.is_set():
             transport.send("orders", {0: [b"%d" % number * 100]})
             number += 1
+            if number % 100 == 0:
+                eventually(lambda: stopping.is_set() or left_in(transport) < MOST_LEFT)
+
+
+def left_in(transport: BrokerTransport) -> int:
+    state = transport.queues("orders")[0]
+    return state.end - state.first
 
 
 def test_while_a_checkpoint_takes_the_place_of_another_the_one_before_is_taken(tmp_path: Path) -> None:
