@@ -106,9 +106,9 @@ class Follower:
                 if published is None or not self._concerns(published.record):
                     skipped.append(offset)
                     continue
-                record, reply_to = published
+                record, reply_to, generation = published
                 work = self._work_of(works, record)
-                work.add(record)
+                work.add(record, generation)
                 work.messages.append(self._message(window, offset, record, reply_to))
                 if offset in deaths:
                     work.suspect, work.deaths = True, max(work.deaths, deaths[offset])

@@ -11,6 +11,8 @@ from enode_django.concurrency.backoff import Persist
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.applying import Applier, is_transient, reached
+from enode_django.eventing.healing import take_up
+from enode_django.eventing.heeding import StoreMovedOn
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventing.work import Failure, Progress, Work, contiguous
@@ -85,7 +87,7 @@ class Runner:
         until the guilty aggregate, and then its guilty version, stands alone."""
         self.applier.attempted = {}
         try:
-            return self.applier.apply(works, portion, even_parked=even_parked)
+            return self._apply(works, portion, even_parked)
         except Exception as error:
             self.in_flight.end()
             if is_transient(error):
@@ -97,6 +99,14 @@ class Runner:
             if portion > 1:
                 return self._run(works, 1, even_parked)
             return self._unexplained(works[0], error)
+
+    def _apply(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+        while True:
+            try:
+                return self.applier.apply(works, portion, even_parked=even_parked)
+            except StoreMovedOn as news:
+                self.in_flight.end()
+                take_up(self.applier, news)
 
     def _unexplained(self, work: Work, error: Exception) -> Mapping[str, Progress]:
         id = work.aggregate_root_id
