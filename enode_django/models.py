@@ -246,7 +246,6 @@ class GenerationCheck(models.Model):
     until somebody deletes it. Other rows go when all aggregates of the subscriber are compared.
     """
 
-    pk = models.CompositePrimaryKey("subscriber", "aggregate_root_id", "generation")
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
     shard = models.IntegerField("shard", help_text="Its number.")
     aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
@@ -260,6 +259,11 @@ class GenerationCheck(models.Model):
         verbose_name = "erased event"
         verbose_name_plural = "erased events"
         default_permissions = ("view", "delete")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["subscriber", "aggregate_root_id", "generation"], name="enode_generation_check"
+            ),
+        ]
 
     def __str__(self) -> str:
         handled, stored = self.handled_version, self.stored_version

@@ -49,7 +49,7 @@ _UNPARK = """
 
 _CLAIMS = f"""
     SELECT aggregate_root_id, version FROM {_CHECKPOINT}
-    WHERE {_OF_SUBSCRIBER} AND aggregate_root_id > %s AND version > 0 ORDER BY aggregate_root_id LIMIT %s
+    WHERE {_OF_SUBSCRIBER} AND aggregate_root_id > %s ORDER BY aggregate_root_id LIMIT %s
 """
 
 

@@ -93,7 +93,8 @@ def heal_claims(applier: Applier, shard: Shard, known: Known, claims: Sequence[t
     store = applier.store
     ours = {id: version for id, version in claims if store.shards[store.place_of(id)].number == shard.number}
     stored = shard.heads_before(ours, Position(known.healed + 1, 0))
-    ahead = [id for id, version in ours.items() if version > stored.get(id, 0)]
+    parked = applier.parked(list(ours), even_parked=False)  # maybe at an event that is gone
+    ahead = [id for id, version in ours.items() if version > stored.get(id, 0) or id in parked]
     if not stored and len(ours) >= LOST_AT_ONCE:
         logger.error(NOTHING_LEFT, applier.name, len(ours), shard.name)
         return False
