@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
+from django.db import transaction
+
 from enode_django.concurrency.backoff import Persist
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints, parking
@@ -115,8 +117,10 @@ class Runner:
         position = self.applier.positions([id]).get(id, 0)
         return {id: Progress(position, Failure(*self.applier.attempted[id], error, datetime.now(UTC)))}
 
-    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> None:
-        """Park the aggregate at ``failure``; the other refusals of ``work`` wait behind it."""
+    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> bool:
+        """Park the aggregate at ``failure``; the other refusals of ``work`` wait behind it. Return False, and park
+        nothing, if the version has been handled meanwhile: by another worker, or in the tables that a rebuild has put
+        in place."""
         first = work.failure or failure
         parked = parking.Parked(
             self.subscriber.name,
@@ -131,4 +135,14 @@ class Runner:
             failure.failed_at,
         )
         waiting = [refusal for command_id, refusal in work.refusals.items() if command_id != failure.command_id]
-        self.persisted(lambda: parking.park(self.alias, parked, waiting, instead_of=instead_of))
+        return self.persisted(partial(self._park, parked, waiting, instead_of))
+
+    def _park(
+        self, parked: parking.Parked, waiting: Iterable[StreamRecord], instead_of: Iterable[parking.Parked]
+    ) -> bool:
+        id = parked.aggregate_root_id
+        with transaction.atomic(using=self.alias):
+            if parked.version is not None and self.applier.claimed([id]).get(id, 0) >= parked.version:
+                return False
+            parking.park(self.alias, parked, waiting, instead_of=instead_of)
+        return True
