@@ -133,10 +133,11 @@ def subscription(alias: str, subscriber: str, shard: int) -> Subscription | None
     return None
 
 
-def subscribe(alias: str, subscriber: str, shard: int, position: Position, generation: int) -> None:
+def subscribe(alias: str, subscriber: str, shard: int, position: Position, generation: int | None = None) -> None:
     """Let the subscriber begin at ``position``, before its transaction, if it has not begun. ``generation`` is that
-    which the shard is in."""
+    which the shard is in, if it is another one."""
     place = (position.generation, position.transaction_id)
+    generation = position.generation if generation is None else generation
     _run(alias, _SUBSCRIBE, (subscriber, shard, *place, *place, generation, generation))
 
 
