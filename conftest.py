@@ -4,6 +4,7 @@ import signal
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "tests.services",
@@ -12,6 +13,11 @@ pytest_plugins = [
     "tests.emptying",
     "enode_django.pytest_plugin",
 ]
+
+# A slow machine is no defect: examples may take their time, to make as to run.
+STEADY = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("steady", deadline=None, print_blob=True, suppress_health_check=STEADY)
+settings.load_profile("steady")
 
 
 def pytest_configure() -> None:

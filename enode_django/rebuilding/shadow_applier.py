@@ -64,6 +64,6 @@ class ShadowRunner(Runner):
         super().__init__(ShadowApplier(shadow, applier), once)
         self._shadow = shadow
 
-    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> None:
+    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> bool:
         with self._shadow.opened():
-            super().park(work, failure, instead_of)
+            return super().park(work, failure, instead_of)
