@@ -8,7 +8,7 @@ not depend on how long a history is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import groupby, islice
 from operator import attrgetter
@@ -235,6 +235,7 @@ class _Reducing:
                     if rows:
                         self._table.copy(rows)
                     checkpoints.save(self._alias, self._subscriber.name, rowless)
+                    self._check_nobody_came_first(rows, rowless)
             except Exception as error:
                 if is_transient(error):
                     raise
@@ -243,6 +244,21 @@ class _Reducing:
             return True
 
         return self._replayer.persisted(copy)
+
+    def _check_nobody_came_first(self, rows: Sequence[Any], rowless: Mapping[str, int]) -> None:
+        """Raise `_CameLate` if an aggregate has a row and a checkpoint now.
+
+        A task may stall before it writes, and is then run a second time elsewhere. What that has written may have been
+        caught up with meanwhile: a row that was deleted then would be there again, and nobody would delete it.
+        """
+        made = [row.aggregate_root_id for row in rows]
+        known = checkpoints.read(self._alias, self._subscriber.name, made) if made else {}
+        if known or (rowless and self._table.versions(list(rowless))):
+            raise _CameLate("another run of the same task has handled these aggregates, and more was handled since")
+
+
+class _CameLate(Exception):
+    """Rolls back what was written."""
 
 
 def _refuse(*arguments: object) -> NoReturn:
