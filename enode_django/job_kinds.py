@@ -58,7 +58,13 @@ def _first(failed: Mapping[str, str]) -> Sequence[tuple[str, str]]:
 
 
 def _rebuild(
-    job: RunningJob, *, name: str, accept_differences: bool = False, archive: str | None = None, take_back: bool = False
+    job: RunningJob,
+    *,
+    name: str,
+    accept_differences: bool = False,
+    accept_uncompared: bool = False,
+    archive: str | None = None,
+    take_back: bool = False,
 ) -> None:
     from enode_django.rebuilding.rebuild import rebuild, undo
 
@@ -66,7 +72,14 @@ def _rebuild(
         if take_back:
             rebuilt = undo(name, engine, job.report)
         else:
-            rebuilt = rebuild(name, engine, job.report, accept_differences=accept_differences, archive=archive)
+            rebuilt = rebuild(
+                name,
+                engine,
+                job.report,
+                accept_differences=accept_differences,
+                accept_uncompared=accept_uncompared,
+                archive=archive,
+            )
         job.result(**rebuilt.figures())
 
 

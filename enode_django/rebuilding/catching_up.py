@@ -37,7 +37,7 @@ class CatchingUp:
         self.positions = positions
         self.report = report
         self.total = Replayed()
-        self._engine = engine
+        self.engine = engine
 
     def run(self) -> None:
         """Catch up in rounds, each with what came during the one before, until little is left."""
@@ -57,14 +57,14 @@ class CatchingUp:
         until, done = now(self.store), Replayed()
         with replayer(self.shadow) as replaying:
             for todo in _in_portions(_behind(self.store, replaying, self.positions, until)):
-                done += self._engine.catch_up(self.shadow, todo)
+                done += self.engine.catch_up(self.shadow, todo)
                 self.report("catch up", round=number, aggregates=done.aggregates, before=before)
         self.positions = until
         return done
 
     def reach(self, todo: Sequence[Todo]) -> None:
         """Bring aggregates up to these versions, as far as the store has them, settled or not."""
-        self.total += self._engine.catch_up(self.shadow, todo)
+        self.total += self.engine.catch_up(self.shadow, todo)
 
     def finish(self) -> None:
         """Catch up with everything that is stored. Call it when nobody writes to the tables in use; it does not wait

@@ -18,7 +18,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.models import ProjectionGeneration, Rebuild
-from enode_django.rebuilding.definitions import Table, describe
+from enode_django.rebuilding.definitions import Table, describe, quoted
 from enode_django.rebuilding.fingerprint import fingerprint_of, is_other_code
 from enode_django.rebuilding.making import make_tables
 from enode_django.rebuilding.obstacles import obstacles
@@ -169,6 +169,11 @@ class Target(NamedTuple):
             shadow.make_views()
         return shadow
 
+    def analyze(self, shadow: Shadow) -> None:
+        """The planner should know the tables when they come into use."""
+        for name in self.tables:
+            execute(self.alias, f"ANALYZE {quoted(shadow.schema, name)}", None)
+
     def drop(self, shadow: Shadow) -> None:
         with self._changing():
             shadow.drop()
@@ -212,7 +217,7 @@ class Target(NamedTuple):
         return self.rebuilds().filter(pk=rebuild.pk, state__in=[State.ABANDONED, State.SETTLED]).exists()
 
     def aggregate_field(self, model: type[models.Model]) -> str | None:
-        """The column that says whose row it is."""
+        """The column of the model's own table that says whose row it is."""
         if isinstance(self.subscriber, ModelProjection):
             return "aggregate_root_id"
         given = self.subscriber.aggregate_field
@@ -222,7 +227,7 @@ class Target(NamedTuple):
             field: Any = model._meta.get_field(given)
         except FieldDoesNotExist:
             return None
-        return str(field.column)
+        return str(field.column) if field in model._meta.local_concrete_fields else None
 
 
 def forget_rebuilds(alias: str, subscriber: str) -> None:

@@ -11,7 +11,8 @@ from enode_django.exceptions import EnodeError
 from enode_django.jobs import running_job
 from enode_django.management.on_spark import Lines
 from enode_django.rebuilding.engines import NO_MASTER, engine_for
-from enode_django.rebuilding.rebuild import Rebuilt, plan, rebuild, undo
+from enode_django.rebuilding.rebuild import plan, rebuild, undo
+from enode_django.rebuilding.results import Rebuilt
 
 
 class Command(BaseCommand):
@@ -28,6 +29,9 @@ class Command(BaseCommand):
         )
         parser.add_argument("--sample", type=int, default=200, help="aggregates that are replayed twice (default: 200)")
         parser.add_argument("--accept-differences", action="store_true", help="swap even if rows are not as they were")
+        parser.add_argument(
+            "--accept-uncompared", action="store_true", help="swap even if some rows could not be compared"
+        )
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--dry-run", action="store_true", help="say what would be rebuilt, or what stands in the way")
         what.add_argument("--compare-only", action="store_true", help="build and compare, and then drop what was built")
@@ -58,6 +62,7 @@ class Command(BaseCommand):
         archive: str | None,
         sample: int,
         accept_differences: bool,
+        accept_uncompared: bool,
         compare_only: bool,
         undo: bool,
         **options: Any,
@@ -73,6 +78,7 @@ class Command(BaseCommand):
                     engine,
                     report,
                     accept_differences=accept_differences,
+                    accept_uncompared=accept_uncompared,
                     compare_only=compare_only,
                     sample=sample,
                     archive=archive,
@@ -86,10 +92,12 @@ class Command(BaseCommand):
             self.stdout.write(f"  {line}")
         for id in figures["parked"]:
             self.stderr.write(f"parked: {id}; see manage.py parked")
+        uncompared = f", {figures['uncompared']} were not compared" if figures["uncompared"] else ""
         self.stdout.write(
             f"{name}: {figures['streams']} streams of {figures['aggregates']} aggregates in {figures['seconds']} s, "
             f"{len(rebuilt.replayed.parked)} parked; {figures['differences']} rows differ among "
-            f"{figures['compared']} aggregates; {'swapped' if rebuilt.is_swapped else 'nothing was swapped'}"
+            f"{figures['compared']} aggregates{uncompared}; "
+            f"{'swapped' if rebuilt.is_swapped else 'nothing was swapped'}"
         )
 
 
