@@ -66,20 +66,16 @@ def _rebuild(
     archive: str | None = None,
     take_back: bool = False,
 ) -> None:
-    from enode_django.rebuilding.rebuild import rebuild, undo
+    from enode_django.rebuilding.rebuild import has_kept, rebuild, swap_kept, undo
 
+    accepted = {"accept_differences": accept_differences, "accept_uncompared": accept_uncompared}
     with engine_for(conf().spark_master) as engine:  # it reports every second while Spark works, and so hears of a stop
         if take_back:
             rebuilt = undo(name, engine, job.report)
+        elif has_kept(name):  # an earlier run could not swap it
+            rebuilt = swap_kept(name, engine, job.report, **accepted)
         else:
-            rebuilt = rebuild(
-                name,
-                engine,
-                job.report,
-                accept_differences=accept_differences,
-                accept_uncompared=accept_uncompared,
-                archive=archive,
-            )
+            rebuilt = rebuild(name, engine, job.report, archive=archive, **accepted)
         job.result(**rebuilt.figures())
 
 

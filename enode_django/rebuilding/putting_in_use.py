@@ -12,7 +12,7 @@ from enode_django.concurrency.backoff import delays
 from enode_django.eventing import checkpoints
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import BEGINNING
-from enode_django.exceptions import RebuildError
+from enode_django.exceptions import TablesInUse
 from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import CatchingUp, Positions, TooMuchLeft
 from enode_django.rebuilding.checking import Check, UsedIsBehind
@@ -38,21 +38,24 @@ def put_in_use(
 ) -> None:
     """Swap the tables, as soon as writers need not be shut out for long. Blocks.
 
-    Raises `ProjectionsDiffer` if ``check`` finds something that is not ``accepted``, as `Swap.run`, and `RebuildError`
-    after `SWAPS` attempts.
+    Raises `ProjectionsDiffer` if ``check`` finds something that is not ``accepted``, as `Swap.run`, and `TablesInUse`
+    if writers would have to be shut out for long at each of `SWAPS` attempts.
     """
     swapping = _Swapping(target, record, catching_up, check, accepted)
     catching_up.run()
     for number, pause in enumerate(islice(delays(FIRST_PAUSE, 30.0), SWAPS), 1):
+        is_last = number == SWAPS
         try:
-            swapping.run(is_last=number == SWAPS)
+            swapping.run(is_last=is_last)
             return
         except TooMuchLeft:
-            _wait(catching_up, pause)
-            swapping.prepare()
+            prepare = swapping.prepare
         except UsedIsBehind:
-            _wait(catching_up, pause)  # for the workers alone: what is built is ahead already
-    raise RebuildError(f"{target.name} cannot be swapped: events keep coming in faster than they are handled")
+            prepare = swapping.leave_as_it_is
+        if not is_last:
+            _wait(catching_up, pause)
+            prepare()
+    raise TablesInUse(f"{target.name} cannot be swapped: events keep coming in faster than they are handled")
 
 
 class _Swapping:
@@ -73,6 +76,9 @@ class _Swapping:
         self._catching_up.run()
         if self._check is not None:
             self._check.go_on()
+
+    def leave_as_it_is(self) -> None:
+        """What is built is ahead already: the workers have to go on alone."""
 
     def run(self, *, is_last: bool) -> None:
         self._swap.run(lambda: self._last_steps(is_last))

@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from django.db import connections
 
+from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
-from enode_django.exceptions import RebuildError, RebuildOvertaken
+from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.models import Rebuild
-from enode_django.rebuilding.catching_up import CatchingUp, now
+from enode_django.rebuilding.catching_up import CatchingUp, Positions, now
 from enode_django.rebuilding.checking import Check, check_sample
-from enode_django.rebuilding.comparing import check_volatile
+from enode_django.rebuilding.comparing import Comparison, check_volatile
 from enode_django.rebuilding.engine import Engine, Plan
 from enode_django.rebuilding.putting_in_use import put_in_use
 from enode_django.rebuilding.results import Accepted, Rebuilt
@@ -50,36 +51,77 @@ def rebuild(
     archive: str | None = None,
 ) -> Rebuilt:
     """Blocks until it is done. Raises as `plan`, `ProjectionsDiffer` if the rebuilt rows are not those in use, or were
-    not all compared, and that was not accepted, `RebuildOvertaken`, `TablesInUse`, `SubscriberUnavailable`, and what
-    ``report`` raises."""
+    not all compared, and that was not accepted, `RebuildOvertaken`, `SubscriberUnavailable`, and what ``report``
+    raises. After `TablesInUse` what was built is kept for `swap_kept`, else it is dropped."""
     started = time.monotonic()
     target = plan(name)
     record, shadow = target.begin()
-    try:
-        with _unless_overtaken(target, record):
-            store = make_store()
-            horizon = now(store)
-            replayed = engine.replay(Plan(shadow, target.types(), horizon, archive), report)
-            catching_up = CatchingUp(store, engine, shadow, horizon, report)
-            catching_up.run()
-            target.analyze(shadow)
-            check_sample(target, record, shadow, sample, report)
-            report("compare")
-            check = Check(target, record, catching_up)
-            check.run()
-            if not compare_only:
-                accepted = Accepted(accept_differences, accept_uncompared)
-                accepted.check(name, check.comparison, is_last=False)
-                put_in_use(target, record, catching_up, check, accepted)
-            check.close()
-    except BaseException:
-        _give_up(target, record)
-        raise
+    with _given_up(target, record):
+        store = make_store()
+        horizon = now(store)
+        replayed = engine.replay(Plan(shadow, target.types(), horizon, archive), report)
+        catching_up = CatchingUp(store, engine, shadow, horizon, report)
+        catching_up.run()
+        target.analyze(shadow)
+        check_sample(target, record, shadow, sample, report)
+        accepted = None if compare_only else Accepted(accept_differences, accept_uncompared)
+        comparison = _compare_and_swap(target, record, catching_up, accepted)
     if compare_only:
         target.abandon(record)
-        if check.comparison.is_equal and check.comparison.is_whole:
+        if comparison.is_equal and comparison.is_whole:
             target.keep_with_this_code()
-    return Rebuilt(replayed + catching_up.total, check.comparison, not compare_only, time.monotonic() - started)
+    return Rebuilt(replayed + catching_up.total, comparison, not compare_only, time.monotonic() - started)
+
+
+def swap_kept(
+    name: str, engine: Engine, report: Report, *, accept_differences: bool = False, accept_uncompared: bool = False
+) -> Rebuilt:
+    """Swap what the last rebuild has built, and kept because that could not be swapped. Blocks.
+
+    Raises `RebuildError` if there is nothing, or if other code has built it, and as `rebuild`.
+    """
+    started = time.monotonic()
+    target = plan(name)
+    record = target.kept()
+    if record is None:
+        raise RebuildError(f"{name} has nothing that could be swapped: no rebuild by this code has kept what it built")
+    store = make_store()
+    shadow = target.shadow(record.generation)
+    with _given_up(target, record):
+        catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report)
+        catching_up.run()
+        comparison = _compare_and_swap(target, record, catching_up, Accepted(accept_differences, accept_uncompared))
+    return Rebuilt(catching_up.total, comparison, True, time.monotonic() - started)
+
+
+def has_kept(name: str) -> bool:
+    """Return True if `swap_kept` has something to swap. Raises as `Target.of`."""
+    return Target.of(name).kept() is not None
+
+
+def _compare_and_swap(
+    target: Target, record: Rebuild, catching_up: CatchingUp, accepted: Accepted | None
+) -> Comparison:
+    """With None nothing is swapped."""
+    catching_up.report("compare")
+    check = Check(target, record, catching_up)
+    try:
+        check.run()
+        if accepted is not None:
+            accepted.check(target.name, check.comparison, is_last=False)
+            target.keep(record, catching_up.positions)
+            put_in_use(target, record, catching_up, check, accepted)
+    except BaseException:
+        with suppress(Exception):  # whoever goes on with what is kept drops it
+            check.close()
+        raise
+    check.close()
+    return check.comparison
+
+
+def _positions(store: EventStore, record: Rebuild) -> Positions:
+    since = {shard.number: BEGINNING for shard in store.shards}
+    return since | {int(number): Position.parse(text) for number, text in record.positions.items()}
 
 
 def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
@@ -99,9 +141,7 @@ def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
         )
     store = make_store()
     shadow = target.replaced(record)
-    since = {shard.number: BEGINNING for shard in store.shards}
-    since |= {int(number): Position.parse(text) for number, text in record.positions.items()}
-    catching_up = CatchingUp(store, engine, shadow, since, report)
+    catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report)
     with _unless_overtaken(target, record):
         catching_up.run()
         check = Check(target, record, catching_up)
@@ -127,6 +167,24 @@ def _is_overtaken(target: Target, record: Rebuild) -> bool:
         return target.is_overtaken(record)
     except DATABASE_ERRORS:
         return False
+
+
+@contextmanager
+def _given_up(target: Target, record: Rebuild) -> Iterator[None]:
+    """Drop what was built if the block raises, unless it can be swapped later."""
+    try:
+        with _unless_overtaken(target, record):
+            yield
+    except TablesInUse as error:
+        if not target.is_kept(record):
+            _give_up(target, record)
+            raise
+        raise TablesInUse(
+            f"{error}; what was built is kept, bring it into use by manage.py rebuildprojection {target.name} --swap"
+        ) from error
+    except BaseException:
+        _give_up(target, record)
+        raise
 
 
 def _give_up(target: Target, record: Rebuild) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore import sqlstates
+from enode_django.eventstore.positions import Position
 from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.models import ProjectionGeneration, Rebuild
 from enode_django.rebuilding.definitions import Table, describe, quoted
@@ -118,6 +119,20 @@ class Target(NamedTuple):
             )
         return rebuild, shadow
 
+    def keep(self, rebuild: Rebuild, positions: Mapping[int, Position]) -> None:
+        """Note that everything was built and compared, and holds what is stored below these positions of the shards."""
+        rebuild.positions = {str(number): str(position) for number, position in positions.items()}
+        rebuild.save(using=self.alias, update_fields=["positions"])
+
+    def is_kept(self, rebuild: Rebuild) -> bool:
+        """Return True if the rebuild lacks nothing but the swap."""
+        return self.rebuilds().filter(pk=rebuild.pk, state=State.BUILDING).exclude(positions={}).exists()
+
+    def kept(self) -> Rebuild | None:
+        """Return the rebuild that lacks nothing but the swap, if the same code has made it."""
+        found = self.rebuilds().filter(state=State.BUILDING, fingerprint=fingerprint_of(self.subscriber))
+        return found.exclude(positions={}).order_by("generation").last()
+
     def keep_with_this_code(self) -> None:
         """Note that the tables in use are what this process's code makes of the events."""
         used = self.rebuilds().filter(generation=self.generation())
@@ -157,6 +172,7 @@ class Target(NamedTuple):
         scratch = self.shadow(-rebuild.generation)
         with self._changing():
             self.locked(rebuild, State.BUILDING)
+            scratch.drop()  # what a crash has left
             self._made(scratch)
         return scratch
 

@@ -11,7 +11,7 @@ from enode_django.exceptions import EnodeError
 from enode_django.jobs import running_job
 from enode_django.management.on_spark import Lines
 from enode_django.rebuilding.engines import NO_MASTER, engine_for
-from enode_django.rebuilding.rebuild import plan, rebuild, undo
+from enode_django.rebuilding.rebuild import plan, rebuild, swap_kept, undo
 from enode_django.rebuilding.results import Rebuilt
 
 
@@ -35,6 +35,7 @@ class Command(BaseCommand):
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--dry-run", action="store_true", help="say what would be rebuilt, or what stands in the way")
         what.add_argument("--compare-only", action="store_true", help="build and compare, and then drop what was built")
+        what.add_argument("--swap", action="store_true", help="swap what the last rebuild built and could not swap")
         what.add_argument("--undo", action="store_true", help="put the tables back that the last rebuild replaced")
 
     def handle(self, *, name: str, dry_run: bool, **options: Any) -> None:
@@ -64,6 +65,7 @@ class Command(BaseCommand):
         accept_differences: bool,
         accept_uncompared: bool,
         compare_only: bool,
+        swap: bool,
         undo: bool,
         **options: Any,
     ) -> None:
@@ -72,6 +74,14 @@ class Command(BaseCommand):
             report = Lines(self.stdout, job.report)
             if undo:
                 rebuilt = _undo(name, engine, report)
+            elif swap:
+                rebuilt = swap_kept(
+                    name,
+                    engine,
+                    report,
+                    accept_differences=accept_differences,
+                    accept_uncompared=accept_uncompared,
+                )
             else:
                 rebuilt = rebuild(
                     name,
