@@ -30,6 +30,9 @@ from enode_django.runtime import make_store
 
 logger = logging.getLogger("enode_django.rebuilding")
 
+MOST_FAILURES = 1_000
+"""Aggregates. If there are more, the handlers are to be corrected first."""
+
 
 def plan(name: str) -> Target:
     """Return the target of a rebuild. Raises `UnknownSubscriber`, and `RebuildError` with all obstacles."""
@@ -48,14 +51,17 @@ def rebuild(
     accept_uncompared: bool = False,
     compare_only: bool = False,
     sample: int = 200,
+    max_failures: int = MOST_FAILURES,
     archive: str | None = None,
 ) -> Rebuilt:
-    """Blocks until it is done. Raises as `plan`, `ProjectionsDiffer` if the rebuilt rows are not those in use, or were
+    """Blocks until it is done. Raises as `plan`, `RebuildError` when more than ``max_failures`` aggregates were parked,
+    `ProjectionsDiffer` if the rebuilt rows are not those in use, or were
     not all compared, and that was not accepted, `RebuildOvertaken`, `SubscriberUnavailable`, and what ``report``
     raises. After `TablesInUse` what was built is kept for `swap_kept`, else it is dropped."""
     started = time.monotonic()
     target = plan(name)
     record, shadow = target.begin()
+    shadow = shadow._replace(max_failures=max_failures)
     with _given_up(target, record):
         store = make_store()
         horizon = now(store)

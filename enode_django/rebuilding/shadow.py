@@ -76,11 +76,15 @@ def _others_refuse(alias: str) -> Iterator[None]:
 
 
 class Shadow(NamedTuple):
-    """The tables of ``subscriber`` in one of its generations; of that in use they are elsewhere."""
+    """The tables of ``subscriber`` in one of its generations; of that in use they are elsewhere.
+
+    ``max_failures`` aggregates may be parked in it (None: any number).
+    """
 
     subscriber: str
     alias: str
     generation: int
+    max_failures: int | None = None
 
     @property
     def schema(self) -> str:

@@ -12,7 +12,8 @@ from enode_django.eventing import parking
 from enode_django.eventing.applying import Applier
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Failure, Progress, Work
-from enode_django.rebuilding.shadow import Shadow
+from enode_django.exceptions import RebuildError
+from enode_django.rebuilding.shadow import PARKED, Shadow
 
 
 class ShadowApplier(Applier):
@@ -67,3 +68,14 @@ class ShadowRunner(Runner):
     def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> None:
         with self._shadow.opened():
             super().park(work, failure, instead_of)
+            (parked,) = execute(self._shadow.alias, _PARKED, (self._shadow.subscriber,)).fetchone() or (0,)
+        most = self._shadow.max_failures
+        if most is not None and parked > most:
+            raise RebuildError(
+                f"{self._shadow.subscriber} fails at more than {most} aggregates, the last is "
+                f"{work.aggregate_root_id} at {failure.place}: {failure.text}; correct its handlers, or allow more "
+                "failures"
+            )
+
+
+_PARKED = f"SELECT count(*) FROM {PARKED} WHERE subscriber = %s AND attempts > 0"
