@@ -30,9 +30,9 @@ from enode_django.rebuilding.comparing import (
 )
 from enode_django.rebuilding.meanings import is_attributed
 from enode_django.rebuilding.replaying import Todo, replayer
+from enode_django.rebuilding.retrying import retry_parked
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.target import Target
-from enode_django.reporting import Report
 
 LOOK_AGAIN = 0.2
 LOOKS = 25
@@ -47,15 +47,17 @@ class UsedIsBehind(RebuildError):
     """The tables in use lack events that are in the built ones, so that they cannot be compared as a whole."""
 
 
-def check_sample(target: Target, record: Rebuild, shadow: Shadow, count: int, report: Report) -> None:
+def check_sample(target: Target, record: Rebuild, catching_up: CatchingUp, count: int) -> None:
     """Some aggregates are replayed once more, alone, and must come out the same. Raises `RebuildError`."""
+    shadow = catching_up.shadow
     with shadow.opened():
         statement, parameters = reached(target, Generation.of(shadow))
         wanted = f"SELECT * FROM ({statement}) AS reached WHERE version > 0 ORDER BY random() LIMIT %s"
         versions = dict(execute(target.alias, wanted, (*parameters, count)).fetchall())
-    report("check a sample", aggregates=len(versions))
+    catching_up.report("check a sample", aggregates=len(versions))
     with _scratch(target, record) as scratch, replayer(scratch) as replaying:
         replaying.catch_up([Todo(id, "", version) for id, version in versions.items()])
+        retry_parked(target, catching_up.store, scratch, versions)
         fresh, built = Generation.of(scratch), Generation.of(shadow)
         comparison = compare(target, fresh, built, list(versions))
         lags = lagging(target, fresh, built, list(versions))
@@ -157,6 +159,8 @@ class Check:
         fresh, used = Generation.of(self._made), self._used()
         lags = apart(self._target, fresh, used, self._left)
         bring(self._made, [Todo(lag.aggregate_root_id, "", lag.other) for lag in lags])
+        until = {lag.aggregate_root_id: lag.other for lag in lags}
+        retry_parked(self._target, self._catching_up.store, self._made, until)
         self._compare_left(fresh, used)
 
     def _compare_left(self, one: Generation, used: Generation) -> None:

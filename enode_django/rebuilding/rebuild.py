@@ -24,6 +24,7 @@ from enode_django.rebuilding.comparing import Comparison, check_volatile
 from enode_django.rebuilding.engine import Engine, Plan
 from enode_django.rebuilding.putting_in_use import put_in_use
 from enode_django.rebuilding.results import Accepted, Rebuilt
+from enode_django.rebuilding.retrying import retry_parked
 from enode_django.rebuilding.target import State, Target
 from enode_django.reporting import Report
 from enode_django.runtime import make_store
@@ -69,14 +70,16 @@ def rebuild(
         catching_up = CatchingUp(store, engine, shadow, horizon, report)
         catching_up.run()
         target.analyze(shadow)
-        check_sample(target, record, shadow, sample, report)
+        still = retry_parked(target, store, shadow)
+        check_sample(target, record, catching_up, sample)
         accepted = None if compare_only else Accepted(accept_differences, accept_uncompared)
         comparison = _compare_and_swap(target, record, catching_up, accepted)
     if compare_only:
         target.abandon(record)
         if comparison.is_equal and comparison.is_whole:
             target.keep_with_this_code()
-    return Rebuilt(replayed + catching_up.total, comparison, not compare_only, time.monotonic() - started)
+    total = (replayed + catching_up.total)._replace(parked=tuple(still))
+    return Rebuilt(total, comparison, not compare_only, time.monotonic() - started)
 
 
 def swap_kept(

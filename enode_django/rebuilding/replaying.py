@@ -72,9 +72,10 @@ class Replayer:
     """All methods block, and are called by one thread. They raise `RebuildError` if the projection needs what it does
     not declare, and `SubscriberUnavailable` when a database is away for too long."""
 
-    def __init__(self, shadow: Shadow, follower: Follower, persist: Persist) -> None:
+    def __init__(self, shadow: Shadow, runner: ShadowRunner, persist: Persist) -> None:
         self.shadow = shadow
-        self.follower = follower
+        self.runner = runner
+        self.follower = Follower(runner, policy=RetryPolicy(1, 0.0), notify=lambda notices: None)
         self._persist = persist
 
     def replay(self, records: Iterable[StreamRecord]) -> Replayed:
@@ -288,8 +289,7 @@ def replayer(shadow: Shadow, persist: Persist = _patiently) -> Iterator[Replayer
     subscriber: Subscriber = subscribers.get(shadow.subscriber)
     with store_beside() as store:
         runner = ShadowRunner(shadow, make_applier(subscriber, store, _send_nothing))
-        follower = Follower(runner, policy=RetryPolicy(1, 0.0), notify=lambda notices: None)
-        yield Replayer(shadow, follower, persist)
+        yield Replayer(shadow, runner, persist)
 
 
 def _send_nothing(commands: object) -> None:

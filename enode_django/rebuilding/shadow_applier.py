@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from django.db import connections, transaction
 
@@ -61,13 +61,17 @@ class ShadowApplier(Applier):
 
 
 class ShadowRunner(Runner):
+    """``on_parked`` is called in the shadow whenever an aggregate was parked."""
+
     def __init__(self, shadow: Shadow, applier: Applier) -> None:
         super().__init__(ShadowApplier(shadow, applier), once)
         self._shadow = shadow
+        self.on_parked: Callable[[Work, Failure], None] = lambda work, failure: None
 
     def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> None:
         with self._shadow.opened():
             super().park(work, failure, instead_of)
+            self.on_parked(work, failure)
             (parked,) = execute(self._shadow.alias, _PARKED, (self._shadow.subscriber,)).fetchone() or (0,)
         most = self._shadow.max_failures
         if most is not None and parked > most:

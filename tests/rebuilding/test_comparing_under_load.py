@@ -11,11 +11,12 @@ from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ProjectionsDiffer
 from enode_django.models import Rebuild
 from enode_django.rebuilding import putting_in_use
-from enode_django.rebuilding.engine import InProcess
+from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild
 from enode_django.rebuilding.replaying import Replayed, Todo
 from enode_django.rebuilding.results import describe
 from enode_django.rebuilding.shadow import Shadow
+from enode_django.reporting import Report
 from tests.following.domain import Added, Opened
 from tests.following.harness import Harness
 from tests.integration.store_sessions import Call
@@ -128,16 +129,18 @@ class FailingAlone(InProcess):
         self._effects = effects
         self._id = id
 
-    def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
-        def fail(event: DomainEvent) -> None:
-            if event.aggregate_root_id == self._id:
-                raise ValueError("not alone")
-
-        if shadow.generation < 0:
-            self._effects.posting = fail
-        done = super().catch_up(shadow, todo)
+    def replay(self, plan: Plan, report: Report) -> Replayed:
         self._effects.posting = lambda event: None
-        return done
+        return super().replay(plan, report)
+
+    def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
+        if shadow.generation < 0:
+            self._effects.posting = self._fail
+        return super().catch_up(shadow, todo)
+
+    def _fail(self, event: DomainEvent) -> None:
+        if event.aggregate_root_id == self._id:
+            raise ValueError("not alone")
 
 
 def test_what_could_not_be_compared_is_told_and_swapped_only_if_that_is_accepted(
