@@ -162,7 +162,8 @@ class ProjectionGeneration(models.Model):
 class Rebuild(models.Model):
     """A generation of a projection's tables that is being built, or was, and the one that it ``replaces``.
 
-    The tables of a generation that is not in use lie in a schema of their own.
+    The tables of a generation that is not in use lie in a schema of their own; ``positions`` are those below which
+    everything is in them. While it is being built there are none until it lacks nothing but the swap.
     """
 
     class State(models.TextChoices):
