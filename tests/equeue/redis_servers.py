@@ -11,6 +11,7 @@ from chaos.redis_servers import NOTICED_DEAD, Servers, ask, is_master, says
 from sample_project.embedded_servers import Redis
 
 DEADLINE = 60.0
+POLL = 0.05
 SERVICE = "queues"
 
 
@@ -18,7 +19,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < deadline, f"not within {DEADLINE} seconds: {what}"
-        time.sleep(0.02)
+        time.sleep(POLL)
 
 
 class SentinelServer(Redis):
