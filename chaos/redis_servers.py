@@ -196,7 +196,7 @@ class RedisCluster(Servers):
     def _is_joined(self, server: Redis) -> bool:
         state = says(server, "CLUSTER INFO")
         link = says(server, "INFO", "replication") if state and state["cluster_state"] == "ok" else None
-        return bool(link) and link.get("master_link_status", "up") == "up"
+        return link is not None and link.get("master_link_status", "up") == "up"
 
     def change_roles(self) -> None:
         replica = self.replica
