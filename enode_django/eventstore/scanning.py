@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, islice
-from time import sleep
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import connections
 from psycopg.abc import Loader
 from psycopg.types.numeric import Int8BinaryLoader
 
+from enode_django.concurrency import stopping
 from enode_django.concurrency.backoff import delays
 from enode_django.databases import in_transaction
 from enode_django.eventstore import generations, statements
@@ -166,16 +166,18 @@ def _until_large(rows: list[Row]) -> list[Row]:
 
 
 def persistently(alias: str, read: Callable[[], Value]) -> Value:
-    """Reads again while the database is away, `TRIES` times. Raises `StoreUnavailable` after that, and at once inside
-    an atomic block, which a lost connection has ended. Blocks."""
+    """Read again while the database is away, `TRIES` times. Raises `StoreUnavailable` after that, and at once inside
+    an atomic block, which a lost connection has ended; and what ends the work that it is part of, see `stopping`.
+    Blocks."""
     for delay in islice(delays(0.1, 5.0), TRIES):
+        stopping.check()
         try:
             return read()
         except StoreUnavailable as error:
             if in_transaction(connections[alias]):
                 raise
             logger.warning("%s; reading on in %.1f s", error, delay)
-            sleep(delay)
+            stopping.pause(delay)
     return read()
 
 

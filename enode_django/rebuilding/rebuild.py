@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from django.db import connections
 from django.utils import timezone
 
+from enode_django.concurrency.stopping import pause
 from enode_django.databases import execute
 from enode_django.eventing import checkpoints
 from enode_django.eventstore.base import EventStore
@@ -214,7 +215,7 @@ def _compare_with_used(target: Target, catching_up: CatchingUp) -> Comparison:
         comparison = compare(target, built, used)
         if not comparison.undecided:
             break
-        time.sleep(LOOK_AGAIN)
+        pause(LOOK_AGAIN)
     return comparison._replace(behind=_behind(target, built, used, catching_up) if comparison.apart else ())
 
 

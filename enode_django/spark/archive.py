@@ -79,7 +79,7 @@ def _write(
         writer = rows.write.partitionBy(*_DIRECTORIES).option("compression", _COMPRESSION).mode("errorifexists")
         with_progress(spark, "writing", partial(writer.parquet, files.uri_of(name)), report)
     report("counting", increment=name)
-    count, refusals, known = _counted(spark, files, name)
+    count, refusals, known = _counted(spark, files, name, report)
     made_at = datetime.now(UTC).isoformat()
     return Increment(name, manifest.horizon, horizon, count, refusals, made_at, files.files_of(name)), known
 
@@ -95,15 +95,15 @@ def _exact_times(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(_TIMES, str(before))
 
 
-def _counted(spark: SparkSession, files: ArchiveFiles, increment: str) -> tuple[int, int, Known]:
+def _counted(spark: SparkSession, files: ArchiveFiles, increment: str, report: Report) -> tuple[int, int, Known]:
     """Read the written rows again: return how many rows and refusals there are, and a stream of each shard."""
     stream = sql.when(sql.col("version").isNotNull(), sql.struct("created_at", "command_id", "aggregate_root_id"))
-    figures = (
+    counted = (
         _read(spark, files, [increment])
         .groupBy("shard")
         .agg(sql.count("*").alias("rows"), sql.count("version").alias("streams"), sql.max(stream).alias("last"))
-        .collect()
     )
+    figures = with_progress(spark, "counting", counted.collect, report)
     rows, streams = sum(one["rows"] for one in figures), sum(one["streams"] for one in figures)
     known = {one["shard"]: (one["last"]["command_id"], one["last"]["aggregate_root_id"])
              for one in figures if one["last"] is not None}  # fmt: skip

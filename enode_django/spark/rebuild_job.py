@@ -22,7 +22,7 @@ from enode_django.eventstore.scanning import Scan, scan_records
 from enode_django.rebuilding.engine import Plan
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
-from enode_django.reporting import Report
+from enode_django.reporting import Report, silent
 from enode_django.runtime import make_store
 from enode_django.spark.archive import archived_events
 from enode_django.spark.batches import records_of
@@ -80,7 +80,8 @@ class SparkEngine:
                 return replaying.catch_up(todo)
         context = self._session().sparkContext
         parts = context.parallelize(todo, min(4 * context.defaultParallelism, len(todo) // ALONE + 1))
-        return _sum(parts.mapPartitions(partial(_catch_up, shadow)).collect())
+        caught_up = parts.mapPartitions(partial(_catch_up, shadow))
+        return _sum(with_progress(self._session(), "catch up", caught_up.collect, silent))
 
 
 def _scans(plan: Plan, cores: int) -> list[Scan]:
