@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from enode_django.conf import conf
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
 from enode_django.reporting import Report
@@ -153,9 +154,12 @@ def archived_events(
     archived = _read(spark, files, [one.name for one in manifest.increments]).where("version IS NOT NULL")
     if types:
         archived = archived.where(sql.col("aggregate_root_type").isin(list(types)))
-    tail = events(spark, horizon=horizon, after=manifest.horizon, types=types)
+    # By position, whose index leads to what is new; in the order of aggregates all there is would be read for it.
+    tail = events(spark, horizon=horizon, after=manifest.horizon, types=types, order=POSITION)
     both = archived.select(*SCHEMA.names).union(tail.select(*SCHEMA.names))
-    return both.repartition("aggregate_root_id").sortWithinPartitions("aggregate_root_id", "version")
+    tasks = conf().spark_database_tasks  # those that use what is read write to the database
+    parts = both.repartition("aggregate_root_id") if tasks is None else both.repartition(tasks, "aggregate_root_id")
+    return parts.sortWithinPartitions("aggregate_root_id", "version")
 
 
 def _manifest_before(files: ArchiveFiles, horizon: Positions) -> Manifest:
