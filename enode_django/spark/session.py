@@ -18,7 +18,7 @@ from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkContext, SparkFiles
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -54,11 +54,14 @@ def spark_session(master: str | None = None) -> Iterator[SparkSession]:
     Takes seconds. Raises `SparkUnavailable` and `ConfigurationError`, and what ends the work that it is part of, see
     `enode_django.concurrency.stopping`.
     """
+    if is_running():
+        # What it serves to executors has to last as long as it does, and not as long as this block.
+        directory = Path(SparkFiles.getRootDirectory(), "enode_django")
+        directory.mkdir(exist_ok=True)
+        yield _equipped(SparkSession.builder.getOrCreate(), directory)
+        return
     with TemporaryDirectory(prefix="enode-spark-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
-        if is_running():
-            yield _equipped(SparkSession.builder.getOrCreate(), directory)
-            return
         spark = _start(partial(_started, master or conf().spark_master, directory))
         make_active(spark)
         try:
@@ -212,8 +215,10 @@ def _equipped(spark: SparkSession, directory: Path) -> SparkSession:
         archive = packages.zip_packages(directory)
         wanted += [str(archive)] if archive else []
     before = list(sys.path)
+    known = {path.rpartition("/")[2] for path in context.listFiles}
     for file in wanted:
-        context.addPyFile(file)
+        if file.rpartition("/")[2] not in known:  # Spark refuses a file of the same name from elsewhere
+            context.addPyFile(file)
     sys.path[:] = before  # this process imports its packages from where they are
     register(spark)
     return spark

@@ -184,7 +184,9 @@ def test_the_sample_schedules_tasks_that_there_are() -> None:
     assert every == {
         "snapshots": (build_snapshots.name, timedelta(hours=1)),
         "archive": (export_events.name, timedelta(days=1)),
+        "rebuild": (rebuild_projection.name, timedelta(days=7)),
     }
+    assert json.loads(rows["rebuild"].args) == ["bank.AccountSummaries"]
     assert json.loads(rows["archive"].args) == [settings.EVENT_ARCHIVE]
 
 
