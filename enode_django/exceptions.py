@@ -52,7 +52,7 @@ EnodeError
 │   ├── JobStopped                   the work has to end
 │   │   ├── JobCancelled             somebody asked for it
 │   │   ├── JobTimeout               it has lasted longer than its time limit
-│   │   └── JobLost                  retriable: its lease could not be renewed in time, or was taken over
+│   │   └── JobLost                  its lease could not be renewed in time, or was taken over by another run
 │   └── UnknownJob                   there is no such job, or it has ended
 ├── ArchiveError                     an archive of events that is missing, damaged or of a later format
 │   ├── ArchiveMismatch              it is not of the history that the event store has now
@@ -352,7 +352,7 @@ class JobTimeout(JobStopped, TimeoutError):
 
 
 class JobLost(JobStopped):
-    retriable = True
+    pass
 
 
 class UnknownJob(JobError):

@@ -87,12 +87,14 @@ def _export(job: RunningJob, *, path: str) -> None:
 
 @contextmanager
 def _spark(job: RunningJob) -> Iterator[SparkSession]:
-    """A session by the settings, whose application ends at once when the job has to stop."""
-    from enode_django.spark.session import spark_session, stop
+    """A session by the settings. One that is started here ends at once when the job has to stop."""
+    from enode_django.spark.session import is_running, spark_session, stop
 
     job.report("starting Spark")
+    was_running = is_running()
     with spark_session() as spark:
-        job.on_stop(lambda: stop(spark))
+        if not was_running:
+            job.on_stop(lambda: stop(spark))
         yield spark
 
 

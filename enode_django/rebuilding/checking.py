@@ -7,11 +7,11 @@ writers out.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from enode_django.concurrency.backoff import once
+from enode_django.concurrency.stopping import pause
 from enode_django.databases import execute
 from enode_django.exceptions import RebuildError
 from enode_django.models import Rebuild
@@ -133,7 +133,7 @@ class Check:
                 lags = apart(self._target, built, used) if self.comparison.apart else []
             if not self.comparison.undecided:
                 break
-            time.sleep(LOOK_AGAIN)
+            pause(LOOK_AGAIN)
         return lags
 
     def _behind(self) -> list[Lag]:

@@ -8,7 +8,6 @@ next rebuild knows that something is left to be done.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +17,7 @@ from typing import TypeVar
 from django.db import transaction
 
 from enode_django.concurrency.backoff import delays
+from enode_django.concurrency.stopping import pause
 from enode_django.databases import execute
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import RebuildError, TablesInUse
@@ -113,6 +113,6 @@ def _shortly(shadow: Shadow, step: Callable[[], Value]) -> Value:
             with changing(shadow.alias, shadow.subscriber, SHORT_LOCK_TIMEOUT):
                 return step()
         except TablesInUse:
-            time.sleep(delay)
+            pause(delay)
     with changing(shadow.alias, shadow.subscriber, SHORT_LOCK_TIMEOUT):
         return step()

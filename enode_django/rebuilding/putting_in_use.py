@@ -9,6 +9,7 @@ from itertools import islice
 from django.utils import timezone
 
 from enode_django.concurrency.backoff import delays
+from enode_django.concurrency.stopping import pause
 from enode_django.eventing import checkpoints
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import BEGINNING
@@ -43,7 +44,7 @@ def put_in_use(
     """
     swapping = _Swapping(target, record, catching_up, check, accepted)
     catching_up.run()
-    for number, pause in enumerate(islice(delays(FIRST_PAUSE, 30.0), SWAPS), 1):
+    for number, delay in enumerate(islice(delays(FIRST_PAUSE, 30.0), SWAPS), 1):
         is_last = number == SWAPS
         try:
             swapping.run(is_last=is_last)
@@ -53,7 +54,7 @@ def put_in_use(
         except UsedIsBehind:
             prepare = swapping.leave_as_it_is
         if not is_last:
-            _wait(catching_up, pause)
+            _wait(catching_up, delay)
             prepare()
     raise TablesInUse(f"{target.name} cannot be swapped: events keep coming in faster than they are handled")
 
@@ -108,7 +109,7 @@ def _wait(catching_up: CatchingUp, seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         catching_up.report("wait to swap")
-        time.sleep(min(left, SLICE))
+        pause(min(left, SLICE))
 
 
 def _swept(target: Target, store: EventStore) -> Positions:

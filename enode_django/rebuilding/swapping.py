@@ -6,13 +6,13 @@ moment that two renamings take, readers wait, too. It is all one transaction, so
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from django.db import transaction
 
 from enode_django.concurrency.backoff import delays
+from enode_django.concurrency.stopping import pause
 from enode_django.databases import execute, heal_connections
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import EnodeError, RebuildError, TablesInUse
@@ -50,7 +50,7 @@ class Swap(NamedTuple):
                 return
             except (EnodeError, *sqlstates.DATABASE_ERRORS) as error:
                 if attempt < ATTEMPTS and _is_passing(error):
-                    time.sleep(delay)
+                    pause(delay)
                     continue
                 if sqlstates.sqlstate(error) not in LOCK_NOT_AVAILABLE:
                     raise
