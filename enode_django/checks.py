@@ -10,6 +10,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
 from django.utils.module_loading import import_string
 
 from enode_django import conf as settings
@@ -206,6 +207,11 @@ def _spark() -> Iterator[CheckMessage]:
         yield _wrong_spark("CONFIG", config, "be a dictionary of Spark's properties, such as 'spark.driver.memory'")
     if not isinstance(files, list | tuple) or not all(isinstance(file, str) for file in files):
         yield _wrong_spark("PY_FILES", files, "be a list of paths or URLs of .py, .zip or .egg files")
+    replicas, most = given.get("REPLICAS", {}), given.get("DATABASE_TASKS")
+    if not isinstance(replicas, Mapping) or not {*replicas, *replicas.values()} <= {*connections}:
+        yield _wrong_spark("REPLICAS", replicas, "be a dictionary of aliases of DATABASES, by the alias of the shard")
+    if most is not None and (not isinstance(most, int) or most < 1):
+        yield _wrong_spark("DATABASE_TASKS", most, "be a whole number above 0, or None")
 
 
 def _wrong_spark(key: str, value: object, wanted: str) -> Error:

@@ -115,7 +115,9 @@ class Conf:
     JOBS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``LEASE`` (60), ``TIME_LIMIT`` (21,600), ``ATTEMPTS`` (5)."""
     SPARK: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``MASTER`` (``"local[*]"``), ``CONFIG`` (properties of Spark), ``PY_FILES`` (what else executors need)."""
+    """``MASTER`` (``"local[*]"``), ``CONFIG`` (properties of Spark), ``PY_FILES`` (what else executors need),
+    ``REPLICAS`` (alias of a shard: alias to read it from), ``DATABASE_TASKS`` (tasks of a job that use the database at
+    once)."""
     REPORTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``INTERVAL`` (5; None: none are written), ``RETENTION`` (3,600)."""
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
@@ -226,6 +228,17 @@ class Conf:
         return list(self.SPARK.get("PY_FILES", []))
 
     @property
+    def spark_replicas(self) -> Mapping[str, str]:
+        replicas: Mapping[str, str] = self.SPARK.get("REPLICAS", {})
+        return replicas
+
+    @property
+    def spark_database_tasks(self) -> int | None:
+        """The most tasks of a job that use the database at once; None: as many as there are cores."""
+        most: int | None = self.SPARK.get("DATABASE_TASKS")
+        return most
+
+    @property
     def job_lease(self) -> float:
         seconds: float = self.JOBS.get("LEASE", 60.0)
         return seconds
@@ -266,7 +279,7 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "EVENT_STORE": frozenset({"DATABASES", "BACKEND"}),
     "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES", "MAX_BYTES", "LOCATION", "PREFIX", "TTL", "WRITE_INTERVAL"}),
     "SNAPSHOTS": frozenset({"ENABLED"}),
-    "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES"}),
+    "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES", "REPLICAS", "DATABASE_TASKS"}),
     "BROKER": frozenset(BROKER_DEFAULTS),
     "API": frozenset(API_DEFAULTS),
     "JOBS": frozenset({"LEASE", "TIME_LIMIT", "ATTEMPTS"}),

@@ -52,7 +52,7 @@ EnodeError
 │   ├── JobStopped                   the work has to end
 │   │   ├── JobCancelled             somebody asked for it
 │   │   ├── JobTimeout               it has lasted longer than its time limit
-│   │   └── JobLost                  retriable: its lease could not be renewed in time, or was taken over
+│   │   └── JobLost                  its lease could not be renewed in time, or was taken over by another run
 │   └── UnknownJob                   there is no such job, or it has ended
 ├── ArchiveError                     an archive of events that is missing, damaged or of a later format
 │   ├── ArchiveMismatch              it is not of the history that the event store has now
@@ -64,6 +64,7 @@ EnodeError
 │   │   ├── StorageFailed            its disk did not keep what was written: the broker ends, and has to be started anew
 │   │   └── ForeignEntries           somebody else has written into a queue: ``manage.py equeue mend`` deletes it
 │   ├── UnknownTopic
+│   │   └── TopicDeleted             it was deleted, and nobody has created it anew
 │   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; it says what was stored
 │   ├── QueueBacklog                 keys cannot move while messages are unfinished
 │   ├── QueueHeld                    retriable: another owner holds a valid lease
@@ -352,7 +353,7 @@ class JobTimeout(JobStopped, TimeoutError):
 
 
 class JobLost(JobStopped):
-    retriable = True
+    pass
 
 
 class UnknownJob(JobError):
@@ -398,6 +399,10 @@ class ForeignEntries(TransportUnavailable):
 
 class UnknownTopic(QueueError):
     pass
+
+
+class TopicDeleted(UnknownTopic):
+    """Producers and consumers that would create a topic do not create this one: somebody has to do it on purpose."""
 
 
 class StaleRoute(QueueError):

@@ -58,15 +58,24 @@ def _first(failed: Mapping[str, str]) -> Sequence[tuple[str, str]]:
 
 
 def _rebuild(
-    job: RunningJob, *, name: str, accept_differences: bool = False, archive: str | None = None, take_back: bool = False
+    job: RunningJob,
+    *,
+    name: str,
+    accept_differences: bool = False,
+    accept_uncompared: bool = False,
+    archive: str | None = None,
+    take_back: bool = False,
 ) -> None:
-    from enode_django.rebuilding.rebuild import rebuild, undo
+    from enode_django.rebuilding.rebuild import has_kept, rebuild, swap_kept, undo
 
+    accepted = {"accept_differences": accept_differences, "accept_uncompared": accept_uncompared}
     with engine_for(conf().spark_master) as engine:  # it reports every second while Spark works, and so hears of a stop
         if take_back:
             rebuilt = undo(name, engine, job.report)
+        elif has_kept(name):  # an earlier run could not swap it
+            rebuilt = swap_kept(name, engine, job.report, **accepted)
         else:
-            rebuilt = rebuild(name, engine, job.report, accept_differences=accept_differences, archive=archive)
+            rebuilt = rebuild(name, engine, job.report, archive=archive, **accepted)
         job.result(**rebuilt.figures())
 
 
@@ -78,12 +87,14 @@ def _export(job: RunningJob, *, path: str) -> None:
 
 @contextmanager
 def _spark(job: RunningJob) -> Iterator[SparkSession]:
-    """A session by the settings, whose application ends at once when the job has to stop."""
-    from enode_django.spark.session import spark_session, stop
+    """A session by the settings. One that is started here ends at once when the job has to stop."""
+    from enode_django.spark.session import is_running, spark_session, stop
 
     job.report("starting Spark")
+    was_running = is_running()
     with spark_session() as spark:
-        job.on_stop(lambda: stop(spark))
+        if not was_running:
+            job.on_stop(lambda: stop(spark))
         yield spark
 
 

@@ -109,6 +109,16 @@ def renew(lease: Lease, progress: Mapping[str, Any]) -> bool:
     return lease.rows.filter(cancel_requested_at__isnull=False).exists()
 
 
+def is_cancelled(lease: Lease) -> bool:
+    """Return True if somebody asked to cancel the run. Raises `JobLost` if the row is not the run's any more, and what
+    the database raises. Changes nothing."""
+    healthy_connection(lease.alias)
+    found = list(lease.rows.values_list("cancel_requested_at", flat=True))
+    if not found:
+        raise _taken(lease)
+    return found[0] is not None
+
+
 def hold(lease: Lease) -> None:
     """Lock the row until the end of the transaction. Raises `JobLost` if it is not the run's any more."""
     if not list(lease.rows.select_for_update().values_list("pk")):

@@ -1,9 +1,9 @@
 """Batch jobs: one run at a time on one thing, known to everybody by its row, stopped from anywhere.
 
-The thread that runs a job works; two more are beside it. One renews the lease and writes the progress, in a connection
-of its own. The other one waits for what ends the work before its time (somebody cancels, the lease is lost, the time
-limit), and then calls what stops it at once. They are two, since a database that does not answer holds up the first,
-and that is when the work has to stop.
+The thread that runs a job works; two more are beside it. One renews the lease, writes the progress and looks for
+requests to cancel, in a connection of its own. The other one waits for what ends the work before its time (somebody
+cancels, the lease is lost, the time limit), then calls what stops it at once, and cancels the statements that it waits
+for. They are two, since a database that does not answer holds up the first, and that is when the work has to stop.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import psycopg
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connections
+from psycopg.pq import TransactionStatus
 
 from enode_django import job_leases as leases
 from enode_django.concurrency.backoff import delays
+from enode_django.concurrency.stopping import stoppable
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
 from enode_django.equeue.clocks import boot_time
@@ -36,7 +40,12 @@ __all__ = ["RunningJob", "request_cancel", "running_job"]
 logger = logging.getLogger("enode_django.jobs")
 
 RENEW_AT_MOST = 5.0
-"""Seconds between renewals, however long the lease is: so long it may take until a job hears that it is cancelled."""
+"""Seconds between renewals, however long the lease is: so old the progress may be that others see."""
+LOOK_EVERY = 0.4
+"""Seconds between looks whether somebody has cancelled the job or taken its lease."""
+INTERRUPT_EVERY = 1.0
+"""Seconds that the work has to hear that it must stop, after a statement of it was cancelled; then the next one is."""
+CANCEL_SECONDS = 2.0
 JOIN_SECONDS = 10.0
 
 
@@ -54,6 +63,11 @@ class RunningJob:
         self._callbacks: list[Callable[[], object]] = []
         self._stopped: JobStopped | None = None
         self._ended = threading.Event()
+        self._told = threading.Event()
+        """Set by the watching thread, never in a signal handler: the work has to stop."""
+        self._has_heard = False
+        self._connections = connections.all()
+        """The working thread's, open or not."""
         self._words: queue.SimpleQueue[JobStopped | None] = queue.SimpleQueue()
         """Messages for the watching thread; None: there is nothing to watch any more."""
 
@@ -70,7 +84,21 @@ class RunningJob:
         if self._stopped is None and boot_time() > self._deadline:
             self.stop(self._lost())
         if self._stopped is not None:
+            self._has_heard = True
             raise self._stopped
+
+    def check_once(self) -> None:
+        """Raise as `check` does, unless the work was told already."""
+        if not self._has_heard:
+            self.check()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so many seconds, or until the work has to stop; then raise as `check_once` does."""
+        if self._has_heard:
+            time.sleep(seconds)
+        else:
+            self._told.wait(seconds)
+            self.check_once()
 
     def hold(self) -> None:
         """Keep the lease until the end of an atomic block of the job's database: nobody can take it over before the
@@ -138,25 +166,34 @@ class RunningJob:
             time.sleep(delay)
 
     def _renew_again_and_again(self) -> None:
+        every = min(self._lease.seconds / 3, RENEW_AT_MOST)
+        renewed = time.monotonic()
         try:
-            while not self._ended.wait(min(self._lease.seconds / 3, RENEW_AT_MOST)):
-                self._renew()
+            while not self._ended.wait(min(every, LOOK_EVERY)):
+                is_due = time.monotonic() >= renewed + every - LOOK_EVERY / 2
+                renewed = time.monotonic() if is_due else renewed
+                if is_due:
+                    self._ask(self._renewed, logging.WARNING)
+                else:
+                    self._ask(partial(leases.is_cancelled, self._lease), logging.DEBUG)
         finally:
             connections[self._lease.alias].close()
 
-    def _renew(self) -> None:
+    def _renewed(self) -> bool:
         deadline = boot_time() + self._lease.seconds
+        is_cancelled = leases.renew(self._lease, self._progress)
+        self._deadline = deadline
+        return is_cancelled
+
+    def _ask(self, is_cancelled: Callable[[], bool], level: int) -> None:
         try:
-            is_cancelled = leases.renew(self._lease, self._progress)
+            if is_cancelled():
+                self.stop(JobCancelled(f"job {self.id} was cancelled by request"))
         except JobLost as lost:
             if not self._ended.is_set():
                 self.stop(lost)
         except Exception as error:
-            logger.warning("job %s: its lease could not be renewed: %s", self.id, error)
-        else:
-            self._deadline = deadline
-            if is_cancelled:
-                self.stop(JobCancelled(f"job {self.id} was cancelled by request"))
+            logger.log(level, "job %s: its lease could not be renewed: %s", self.id, error)
 
     def _watch(self) -> None:
         while True:
@@ -167,7 +204,10 @@ class RunningJob:
                 self._look_at_the_clock()
                 continue
             if word is not None:
-                self._call_back(word)
+                self._told.set()
+                calling = start_thread(f"job-{self.id}-stopping", partial(self._call_back, word))
+                self._interrupt()
+                join_threads([calling], JOIN_SECONDS)
             return
 
     def _look_at_the_clock(self) -> None:
@@ -184,8 +224,29 @@ class RunningJob:
             except Exception:
                 logger.exception("job %s: what should stop it failed", self.id)
 
+    def _interrupt(self) -> None:
+        """Cancel what the work waits for in its databases, until it has heard or ended."""
+        while not self._has_heard:
+            for wrapper in self._connections:
+                _cancel_statement(wrapper.connection)
+            try:
+                if self._words.get(timeout=INTERRUPT_EVERY) is None:
+                    return
+            except queue.Empty:
+                continue
+
     def _lost(self) -> JobLost:
         return JobLost(f"the lease of job {self.id} could not be renewed in time; another run may have taken over")
+
+
+def _cancel_statement(connection: Any) -> None:
+    """Cancel the statement that a connection of another thread waits for, if any."""
+    is_ours = isinstance(connection, psycopg.Connection)
+    if is_ours and connection.info.transaction_status == TransactionStatus.ACTIVE:
+        try:
+            connection.cancel_safe(timeout=CANCEL_SECONDS)
+        except psycopg.Error as error:
+            logger.warning("a statement of a job that has to stop could not be cancelled: %s", error)
 
 
 @contextmanager
@@ -206,7 +267,8 @@ def running_job(
     job = RunningJob(taken, deadline=deadline, time_limit=limit)
     job.start()
     try:
-        yield job
+        with stoppable(job):
+            yield job
     except BaseException as error:
         reason = job.stopped
         if reason is None or error is reason or not isinstance(error, Exception):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import Protocol, TypeVar
 
+from enode_django.concurrency.stopping import pause
 from enode_django.exceptions import EnodeError
 
 Value = TypeVar("Value")
@@ -45,7 +46,7 @@ def until_it_works(call: Callable[[], Value], /) -> Value:
 
 def within(seconds: float) -> Persist:
     """Return a function that repeats a call as `until_it_works` does, but raises the error of a call that began after
-    so many seconds."""
+    so many seconds. It also raises what ends the work that it is part of, see `stopping`."""
 
     def call_again(call: Callable[[], Value], /) -> Value:
         last_try = time.monotonic() + seconds
@@ -58,7 +59,7 @@ def within(seconds: float) -> Persist:
                     raise
                 level = logging.ERROR if error.needs_help else logging.WARNING
                 logger.log(level, "%s; trying again in %.2f s", error, delay)
-            time.sleep(delay)
+            pause(delay)
         raise AssertionError("delays() ends")
 
     return call_again

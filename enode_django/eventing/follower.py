@@ -81,9 +81,9 @@ class Follower:
                 if published is None or not self._concerns(published.record):
                     skipped.append(offset)
                     continue
-                record, reply_to = published
+                record, reply_to, generation = published
                 work = self._work_of(works, record)
-                work.add(record)
+                work.add(record, generation)
                 work.messages.append(self._message(window, offset, record, reply_to))
                 if offset in deaths:
                     work.suspect, work.deaths = True, max(work.deaths, deaths[offset])
@@ -233,7 +233,8 @@ class Follower:
             return False
         next_try = self._next_try(work, failure)
         if next_try.is_parked:
-            self._park(work, failure, next_try.seconds)
+            if not self._park(work, failure, next_try.seconds):
+                return True
             finished.extend((message, type(failure.error).__name__) for message in work.messages)
         else:
             work.next_try = self._clock() + (next_try.seconds or 0.0)
@@ -271,12 +272,16 @@ class Follower:
         name, refusals = self.subscriber.name, list(work.refusals.values())
         return parking.wait_behind(self.runner.alias, name, work.aggregate_root_id, refusals)
 
-    def _park(self, work: Work, failure: Failure, pause: float | None) -> None:
-        self.runner.park(work, failure, pause=pause)
+    def _park(self, work: Work, failure: Failure, pause: float | None) -> bool:
+        """Return False if there is nothing to park any more."""
+        if not self.runner.park(work, failure, pause=pause):
+            work.failure, work.failures = None, 0
+            return False
         self.parked += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         told = "%s parked %s at %s: its later events wait; see manage.py parked"
         logger.error(told, who, id, where, extra=_extra(who, id))
+        return True
 
     def _finish(self, finished: Sequence[tuple[Message, str]]) -> None:
         """Tell who waits, then let the windows move."""

@@ -7,11 +7,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
+from django.db import transaction
+
 from enode_django.concurrency.backoff import Persist
 from enode_django.databases import execute, heal_connections
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.applying import Applier, HandlerInterrupted, is_transient, reached
 from enode_django.eventing.code import code_fingerprint
+from enode_django.eventing.healing import take_up
+from enode_django.eventing.heeding import StoreMovedOn
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventing.work import Failure, Progress, Work, contiguous
@@ -116,7 +120,7 @@ class Runner:
         until the guilty aggregate, and then its guilty version, stands alone."""
         self.applier.attempted = {}
         try:
-            return self.applier.apply(works, portion, even_parked=even_parked)
+            return self._apply(works, portion, even_parked)
         except HandlerInterrupted:
             raise
         except Exception as error:
@@ -130,6 +134,14 @@ class Runner:
             if portion > 1:
                 return self._run_all(works, 1, even_parked)
             return self._unexplained(works[0], error)
+
+    def _apply(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+        while True:
+            try:
+                return self.applier.apply(works, portion, even_parked=even_parked)
+            except StoreMovedOn as news:
+                self.in_flight.end()
+                take_up(self.applier, news)
 
     def _unexplained(self, work: Work, error: Exception) -> Mapping[str, Progress]:
         id = work.aggregate_root_id
@@ -145,9 +157,10 @@ class Runner:
         instead_of: Iterable[parking.Parked] = (),
         *,
         pause: float | None = None,
-    ) -> None:
+    ) -> bool:
         """Park the aggregate at ``failure``; the other refusals of ``work`` wait behind it. It is tried again in
-        ``pause`` seconds (None: by itself only when the code has changed)."""
+        ``pause`` seconds (None: by itself only when the code has changed). Return False, and park nothing, if the
+        version has been handled meanwhile: by another worker, or in the tables that a rebuild has put in place."""
         first = work.failure or failure
         parked = parking.Parked(
             self.subscriber.name,
@@ -163,4 +176,18 @@ class Runner:
             fingerprint=code_fingerprint(self.subscriber),
         )
         waiting = [refusal for command_id, refusal in work.refusals.items() if command_id != failure.command_id]
-        self.persisted(lambda: parking.park(self.alias, parked, waiting, instead_of=instead_of, pause=pause))
+        return self.persisted(partial(self._park, parked, waiting, instead_of, pause))
+
+    def _park(
+        self,
+        parked: parking.Parked,
+        waiting: Iterable[StreamRecord],
+        instead_of: Iterable[parking.Parked],
+        pause: float | None,
+    ) -> bool:
+        id = parked.aggregate_root_id
+        with transaction.atomic(using=self.alias):
+            if parked.version is not None and self.applier.claimed([id]).get(id, 0) >= parked.version:
+                return False
+            parking.park(self.alias, parked, waiting, instead_of=instead_of, pause=pause)
+        return True

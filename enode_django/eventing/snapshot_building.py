@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from enode_django.commanding.loading import AggregateLoader
+from enode_django.concurrency.stopping import checked
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import aliases_of
 from enode_django.eventing.applying import is_transient
@@ -36,12 +37,13 @@ class Due(NamedTuple):
 
 
 def build(store: EventStore, snapshots: SnapshotStore, classes: Classes = None, *, dry_run: bool) -> Iterator[Due]:
-    """Make what is due, in this thread; each is told when it is saved. Raises `StoreUnavailable`.
+    """Make what is due, in this thread; each is told when it is saved. Raises `StoreUnavailable`, and
+    what ends the work that it is part of, see `stopping`.
 
     What is told may have been told before: an aggregate is met in each part of the store that it has streams in.
     """
     maker = SnapshotMaker(store, snapshots)
-    for part in chain.from_iterable(parts_of(shard, BEGINNING, END) for shard in store.shards):
+    for part in checked(chain.from_iterable(parts_of(shard, BEGINNING, END) for shard in store.shards)):
         wanted = {id: name for id, (name, _) in part.settled.heads.items() if is_wanted(name, classes)}
         due = _due(store, maker, wanted)
         while some := list(islice(due, AT_ONCE)):
@@ -63,7 +65,7 @@ def _due(store: EventStore, maker: SnapshotMaker, wanted: dict[str, str]) -> Ite
 def _make(maker: SnapshotMaker, snapshots: SnapshotStore, some: list[tuple[Due, int]]) -> Iterator[Due]:
     made: list[Snapshot] = []
     told: list[Due] = []
-    for due, head in some:
+    for due, head in checked(some):
         try:
             snapshot = None if due.failure else maker.make(due.aggregate_root_id, head)
         except Exception as error:  # appliers are application code; the others are made all the same

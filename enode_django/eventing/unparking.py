@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from django.db import transaction
+
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.follower import PORTION, Follower
 from enode_django.eventing.parking import Parked
@@ -71,7 +73,7 @@ def _retry(follower: Follower, rows: Sequence[Parked], is_over: Callable[[], boo
     while True:
         progress = runner.run([work], portion, even_parked=True)[id]
         if progress.failure is None and progress.version >= work.until:
-            runner.persisted(partial(parking.release, runner.alias, rows, lambda: _head(follower, id) > head))
+            runner.persisted(partial(_release, follower, rows, head))
             return True
         if progress.failure is None:
             if is_over():
@@ -83,16 +85,25 @@ def _retry(follower: Follower, rows: Sequence[Parked], is_over: Callable[[], boo
             portion = 1  # so that what fails stands alone
             continue
         work.failures = 1
-        _park_again(follower, work, progress.failure, rows)
-        return False
+        return not _park_again(follower, work, progress.failure, rows)
 
 
-def _park_again(follower: Follower, work: Work, failed: Failure, rows: Sequence[Parked]) -> None:
-    """Park the aggregate where it has failed now, for longer if that is where it was parked before."""
+def _release(follower: Follower, rows: Sequence[Parked], head: int) -> None:
+    """Unpark the aggregate, unless the store has more than ``head`` by now, or the tables are others than those that
+    have come so far. Locked first, they stay the same until it is done."""
+    applier, id = follower.runner.applier, rows[0].aggregate_root_id
+    with transaction.atomic(using=applier.alias):
+        reached = applier.claimed([id]).get(id, head)
+        parking.release(applier.alias, rows, lambda: reached < head or _head(follower, id) > head)
+
+
+def _park_again(follower: Follower, work: Work, failed: Failure, rows: Sequence[Parked]) -> bool:
+    """Park the aggregate where it has failed now, for longer if that is where it was parked before. Return False if
+    there is nothing to park any more."""
     since = min((row.first_failed_at for row in rows if row.command_id == failed.command_id), default=failed.failed_at)
     pause = follower.policy.parked_pause(failed.error, (failed.failed_at - since).total_seconds())
     others = [row for row in rows if row.attempts and row.command_id != failed.command_id]
-    follower.runner.park(work, failed, others, pause=pause)
+    return follower.runner.park(work, failed, others, pause=pause)
 
 
 def _head(follower: Follower, id: str) -> int:

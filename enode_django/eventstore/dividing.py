@@ -3,7 +3,9 @@ grow with the table."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from math import ceil
 from typing import Any, TypeVar
 
@@ -16,7 +18,7 @@ from enode_django.eventstore.rows import connected, execute
 SAMPLED_PAGES = 400
 
 
-Key = TypeVar("Key", int, str, Position)
+Key = TypeVar("Key", int, str, Position, datetime)
 
 
 def bounds(alias: str, parts: int) -> list[str]:
@@ -30,12 +32,30 @@ def bounds(alias: str, parts: int) -> list[str]:
 
 def position_bounds(alias: str, parts: int, after: Position, before: Position) -> list[Position]:
     """Return the positions that would divide the rows between two positions, if the whole shard were to have so many
-    ``parts``; each is the beginning of a transaction. Raises `StoreUnavailable`."""
+    ``parts``. Each is the beginning of a transaction, or a row of a transaction that would make more than one part.
+    Raises `StoreUnavailable`."""
     with connected(alias) as connection:
         known = generations.state(connection).generations
         found = [_position(known, *row) for row in _sample(connection, statements.SAMPLE_TRANSACTIONS)]
     between = [position for position in found if after <= position < before]
-    return divided(between, ceil(parts * len(between) / len(found)) if found else 1)
+    return _at_transactions(divided(between, ceil(parts * len(between) / len(found)) if found else 1), after)
+
+
+def _at_transactions(begins: Sequence[Position], after: Position) -> list[Position]:
+    """Return the beginnings of the transactions, but of such that make more than one part the rows themselves."""
+    counts = Counter(begin.transaction for begin in begins)
+    return [
+        begin.transaction if counts[begin.transaction] == 1 and begin.transaction > after else begin for begin in begins
+    ]
+
+
+def refusal_bounds(alias: str, parts: int) -> list[datetime]:
+    """Return the times that would divide the refusals, if the whole shard were to have so many ``parts``. Raises
+    `StoreUnavailable`."""
+    with connected(alias) as connection:
+        found = [made for (made,) in _sample(connection, statements.SAMPLE_REFUSALS)]
+    refusals = [made for made in found if made is not None]
+    return divided(refusals, ceil(parts * len(refusals) / len(found)) if found else 1)
 
 
 def size(alias: str) -> int:
@@ -65,4 +85,4 @@ def _sample(connection: BaseDatabaseWrapper, statement: str) -> list[tuple[Any, 
 
 def _position(known: Sequence[Begun], transaction_id: int, sequence: int) -> Position:
     generation = max(begun.generation for begun in known if begun.after_sequence < sequence)
-    return Position(generation, transaction_id)
+    return Position(generation, transaction_id, sequence)

@@ -55,8 +55,8 @@ class Feed:
     """Reads for one store; may be used by any thread. ``_step`` is how many transaction ids the last look took in, a
     guess for the next one."""
 
-    def __init__(self) -> None:
-        self._step = FIRST_STEP
+    def __init__(self, step: int = FIRST_STEP) -> None:
+        self._step = step
 
     def page(self, connection: BaseDatabaseWrapper, state: State, after: Position, limit: int) -> FeedPage:
         entries: list[FeedEntry] = []
@@ -73,7 +73,9 @@ class Feed:
         at = stretch.begin
         while at.transaction_id < stretch.end:
             window = self._next_window(stretch, at)
-            found = _sorted(connection, window, limit, most=2 * limit + MORE_CANDIDATES)
+            found = None
+            if not _is_in_a_long_transaction(window):
+                found = _sorted(connection, window, limit, most=2 * limit + MORE_CANDIDATES)
             if found is None:
                 if self._has_narrowed(window):
                     continue
@@ -113,6 +115,12 @@ class Feed:
 
     def _widen(self, window: Stretch, *, is_empty: bool) -> None:
         self._step = min(_width(window) * (8 if is_empty else 2), WIDEST_STEP)
+
+
+def _is_in_a_long_transaction(window: Stretch) -> bool:
+    """Return True if the window has one transaction and begins within it. To look for its other rows is to pass over
+    all the earlier ones again."""
+    return _width(window) == 1 and window.begin.sequence > 0
 
 
 def _width(window: Stretch) -> int:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, islice
-from time import sleep
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import connections
 from psycopg.abc import Loader
 from psycopg.types.numeric import Int8BinaryLoader
 
+from enode_django.concurrency import stopping
 from enode_django.concurrency.backoff import delays
 from enode_django.databases import in_transaction
 from enode_django.eventstore import generations, statements
@@ -52,7 +52,8 @@ class Scan(NamedTuple):
     at positions p with ``after <= p < horizon`` (whose sequences do not matter), of one of the ``types`` and one of the
     ``ids`` (none: any), made at times t with ``created_from <= t < created_before`` (aware).
 
-    With ``refusals`` only stored refusals are read, else only what has a version.
+    With ``refusals`` only stored refusals are read, else only what has a version. Without ``contents``, events and
+    metadata are not read: they are empty.
     """
 
     alias: str
@@ -65,6 +66,7 @@ class Scan(NamedTuple):
     created_before: datetime | None = None
     ids: Sequence[str] = ()
     refusals: bool = False
+    contents: bool = True
 
 
 def scan(wanted: Scan, *, at_once: int = AT_ONCE, raw_times: bool = False) -> Iterator[Sequence[Row]]:
@@ -92,12 +94,13 @@ class _Reader:
         self._at_once = at_once
         self._most_bytes = CHUNK_BYTES // at_once
         self._loaders = _RAW_TIMES if raw_times else {}
+        self._small_streams = statements.SCAN_SMALL_STREAMS if wanted.contents else statements.SCAN_KEYS
 
     def streams(self, after: tuple[object, object], *conditions: Condition) -> Iterator[list[Row]]:
         """Measured where rows are large: a chunk of small ones ends before the first large one."""
         is_measured = False
         while True:
-            statement = statements.SCAN_STREAMS if is_measured else statements.SCAN_SMALL_STREAMS
+            statement = statements.SCAN_STREAMS if is_measured else self._small_streams
             found = self._persistently_read(statement, after, conditions, is_measured)
             rows = found if is_measured else _until_large(found)
             if rows:
@@ -129,7 +132,9 @@ class _Reader:
             conditions.append(("aggregate_root_id = ANY(%s)", (list(filter(holds, self._wanted.ids)),)))
         begin = self._wanted.created_from or datetime.min.replace(tzinfo=UTC)
         after: tuple[object, object] = (begin, 0)
-        while rows := self._persistently_read(statements.SCAN_REFUSALS, after, conditions):
+        contents = self._wanted.contents
+        statement = statements.SCAN_REFUSALS if contents else statements.SCAN_REFUSAL_KEYS
+        while rows := self._persistently_read(statement, after, conditions, is_measured=contents):
             yield [row[:-1] for row in rows]
             after = self._place_of_refusal(rows[-1])
 
@@ -166,16 +171,18 @@ def _until_large(rows: list[Row]) -> list[Row]:
 
 
 def persistently(alias: str, read: Callable[[], Value]) -> Value:
-    """Reads again while the database is away, `TRIES` times. Raises `StoreUnavailable` after that, and at once inside
-    an atomic block, which a lost connection has ended. Blocks."""
+    """Read again while the database is away, `TRIES` times. Raises `StoreUnavailable` after that, and at once inside
+    an atomic block, which a lost connection has ended; and what ends the work that it is part of, see `stopping`.
+    Blocks."""
     for delay in islice(delays(0.1, 5.0), TRIES):
+        stopping.check()
         try:
             return read()
         except StoreUnavailable as error:
             if in_transaction(connections[alias]):
                 raise
             logger.warning("%s; reading on in %.1f s", error, delay)
-            sleep(delay)
+            stopping.pause(delay)
     return read()
 
 

@@ -122,12 +122,21 @@ _SMALL = [
 ]
 SCAN_SMALL_STREAMS = _LOOKED_AT.format(columns=", ".join(_SMALL), **_BY_AGGREGATE)
 
+# Without reading any contents.
+_KEYS = ", ".join(f"''::bytea AS {name}" if name in ("events", "metadata") else name for name in StreamRecord._fields)
+SCAN_KEYS = _LOOKED_AT.format(columns=_KEYS, **_BY_AGGREGATE)
+SCAN_REFUSAL_KEYS = _LOOKED_AT.format(
+    columns=f"{_KEYS}, sequence", order="created_at, sequence", conditions="version IS NULL AND {conditions}"
+)
+
 PAGES = f"""
     SELECT size / current_setting('block_size')::bigint, size
     FROM (SELECT pg_relation_size('{TABLE}') AS size) AS relation
 """
 
 SAMPLE_IDS = f"SELECT aggregate_root_id FROM {TABLE} TABLESAMPLE SYSTEM (%s) WHERE version IS NOT NULL"
+
+SAMPLE_REFUSALS = f"SELECT CASE WHEN version IS NULL THEN created_at END FROM {TABLE} TABLESAMPLE SYSTEM (%s)"
 
 SAMPLE_TRANSACTIONS = f"SELECT {_TRANSACTION}, sequence FROM {TABLE} TABLESAMPLE SYSTEM (%s)"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from enode_django.concurrency.stopping import checked
 from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.scanning import Scan, scan_records
@@ -49,10 +50,10 @@ class InProcess:
                 if not isinstance(shard, PostgresEventStore):
                     raise ConfigurationError(f"projections are rebuilt from PostgreSQL, not from {shard!r}")
                 wanted = Scan(shard.alias, horizon=plan.horizon[shard.number], types=plan.types)
-                total += replaying.replay(scan_records(wanted))
+                total += replaying.replay(checked(scan_records(wanted)))
                 report("replay", shard=shard.name, streams=total.streams, aggregates=total.aggregates)
         return total
 
     def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
         with replayer(shadow) as replaying:
-            return replaying.catch_up(todo)
+            return replaying.catch_up(checked(todo))

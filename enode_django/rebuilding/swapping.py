@@ -6,20 +6,21 @@ moment that two renamings take, readers wait, too. It is all one transaction, so
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from django.db import transaction
 
 from enode_django.concurrency.backoff import delays
+from enode_django.concurrency.stopping import pause
 from enode_django.databases import execute, heal_connections
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import EnodeError, RebuildError, TablesInUse
 from enode_django.models import ProjectionGeneration
+from enode_django.rebuilding.clearing import LOCK_NOT_AVAILABLE
 from enode_django.rebuilding.definitions import Table, describe, quoted
 from enode_django.rebuilding.shadow import PARKED, Shadow
-from enode_django.rebuilding.target import LOCK_NOT_AVAILABLE, Target
+from enode_django.rebuilding.target import Target
 
 ATTEMPTS = 20
 LOCK_TIMEOUT = "2s"
@@ -49,7 +50,7 @@ class Swap(NamedTuple):
                 return
             except (EnodeError, *sqlstates.DATABASE_ERRORS) as error:
                 if attempt < ATTEMPTS and _is_passing(error):
-                    time.sleep(delay)
+                    pause(delay)
                     continue
                 if sqlstates.sqlstate(error) not in LOCK_NOT_AVAILABLE:
                     raise

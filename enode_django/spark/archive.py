@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from enode_django.conf import conf
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
 from enode_django.reporting import Report
@@ -79,7 +80,7 @@ def _write(
         writer = rows.write.partitionBy(*_DIRECTORIES).option("compression", _COMPRESSION).mode("errorifexists")
         with_progress(spark, "writing", partial(writer.parquet, files.uri_of(name)), report)
     report("counting", increment=name)
-    count, refusals, known = _counted(spark, files, name)
+    count, refusals, known = _counted(spark, files, name, report)
     made_at = datetime.now(UTC).isoformat()
     return Increment(name, manifest.horizon, horizon, count, refusals, made_at, files.files_of(name)), known
 
@@ -95,15 +96,15 @@ def _exact_times(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(_TIMES, str(before))
 
 
-def _counted(spark: SparkSession, files: ArchiveFiles, increment: str) -> tuple[int, int, Known]:
+def _counted(spark: SparkSession, files: ArchiveFiles, increment: str, report: Report) -> tuple[int, int, Known]:
     """Read the written rows again: return how many rows and refusals there are, and a stream of each shard."""
     stream = sql.when(sql.col("version").isNotNull(), sql.struct("created_at", "command_id", "aggregate_root_id"))
-    figures = (
+    counted = (
         _read(spark, files, [increment])
         .groupBy("shard")
         .agg(sql.count("*").alias("rows"), sql.count("version").alias("streams"), sql.max(stream).alias("last"))
-        .collect()
     )
+    figures = with_progress(spark, "counting", counted.collect, report)
     rows, streams = sum(one["rows"] for one in figures), sum(one["streams"] for one in figures)
     known = {one["shard"]: (one["last"]["command_id"], one["last"]["aggregate_root_id"])
              for one in figures if one["last"] is not None}  # fmt: skip
@@ -153,9 +154,12 @@ def archived_events(
     archived = _read(spark, files, [one.name for one in manifest.increments]).where("version IS NOT NULL")
     if types:
         archived = archived.where(sql.col("aggregate_root_type").isin(list(types)))
-    tail = events(spark, horizon=horizon, after=manifest.horizon, types=types)
+    # By position, whose index leads to what is new; in the order of aggregates all there is would be read for it.
+    tail = events(spark, horizon=horizon, after=manifest.horizon, types=types, order=POSITION)
     both = archived.select(*SCHEMA.names).union(tail.select(*SCHEMA.names))
-    return both.repartition("aggregate_root_id").sortWithinPartitions("aggregate_root_id", "version")
+    tasks = conf().spark_database_tasks  # those that use what is read write to the database
+    parts = both.repartition("aggregate_root_id") if tasks is None else both.repartition(tasks, "aggregate_root_id")
+    return parts.sortWithinPartitions("aggregate_root_id", "version")
 
 
 def _manifest_before(files: ArchiveFiles, horizon: Positions) -> Manifest:

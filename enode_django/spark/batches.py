@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from enode_django.eventstore.base import StreamRecord, make_record
 from enode_django.eventstore.scanning import RAW_TIMES_BEGIN
+from enode_django.exceptions import ConfigurationError
 
 _COLUMNS: list[pa.Field[Any]] = [
     pa.field("shard", pa.int32(), nullable=False),
@@ -26,25 +27,54 @@ _COLUMNS: list[pa.Field[Any]] = [
 SCHEMA = pa.schema(_COLUMNS)
 """``shard`` is the number of the shard, ``version`` is null for a stored refusal, ``created_at`` is in UTC; ``events``
 and ``metadata`` are the stored bytes."""
-DDL = (
-    "shard INT NOT NULL, aggregate_root_type STRING NOT NULL, aggregate_root_id STRING NOT NULL, version BIGINT, "
-    "command_id STRING NOT NULL, command_type STRING NOT NULL, created_at TIMESTAMP NOT NULL, "
-    "events BINARY NOT NULL, metadata BINARY NOT NULL"
-)
-"""The same for Spark."""
+_TYPES = {
+    "shard": "int",
+    "aggregate_root_type": "string",
+    "aggregate_root_id": "string",
+    "version": "bigint",
+    "command_id": "string",
+    "command_type": "string",
+    "created_at": "timestamp",
+    "events": "binary",
+    "metadata": "binary",
+}
 
-_FIELDS = SCHEMA.names[1:]
-_PLACES = [StreamRecord._fields.index(name) for name in _FIELDS]
+
+def ddl_of(names: Sequence[str]) -> str:
+    """Return columns of these names as Spark declares them. Raises `ConfigurationError` for others."""
+    unknown = [name for name in names if name not in _TYPES]
+    if unknown or not names:
+        raise ConfigurationError(f"event streams have no columns {unknown}; name some of {', '.join(_TYPES)}")
+    return ", ".join(f"{name} {_TYPES[name]}{'' if SCHEMA.field(name).nullable else ' NOT NULL'}" for name in names)
+
+
+def names_in(columns: Mapping[str, str]) -> list[str]:
+    """Return the names of columns, given with their types. Raises `ConfigurationError` for others than there are."""
+    wrong = {name: kind for name, kind in columns.items() if _TYPES.get(name) != kind}
+    if wrong:
+        raise ConfigurationError(f"event streams have no columns {wrong}; they have {_TYPES}")
+    return list(columns)
+
+
+DDL = ddl_of(SCHEMA.names)
+"""`SCHEMA` as Spark declares it."""
+
+_PLACES = {name: place for place, name in enumerate(StreamRecord._fields)}
 _RAW_BEGIN = pa.scalar(int(RAW_TIMES_BEGIN.timestamp()) * 1_000_000, pa.int64())
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def batch_of(shard: int, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-    """Make a batch of one row or more, each with the fields of a `StreamRecord`. ``created_at`` are aware datetimes, or
-    the raw times of a scan."""
+def batch_of(shard: int, rows: Sequence[Sequence[Any]], names: Sequence[str] = SCHEMA.names) -> pa.RecordBatch:
+    """Make a batch of one row or more, each with the fields of a `StreamRecord`; it has the columns of these names.
+    ``created_at`` are aware datetimes, or the raw times of a scan."""
     columns = list(zip(*rows, strict=True))
-    arrays = [_array(columns[place], SCHEMA.field(name)) for place, name in zip(_PLACES, _FIELDS, strict=True)]
-    return pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(shard, pa.int32()), len(rows)), *arrays], schema=SCHEMA)
+
+    def array(name: str) -> Any:
+        if name == "shard":
+            return pa.repeat(pa.scalar(shard, pa.int32()), len(rows))
+        return _array(columns[_PLACES[name]], SCHEMA.field(name))
+
+    return pa.RecordBatch.from_arrays(list(map(array, names)), schema=pa.schema([SCHEMA.field(name) for name in names]))
 
 
 def _array(column: Sequence[Any], field: pa.Field[Any]) -> Any:

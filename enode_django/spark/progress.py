@@ -11,11 +11,14 @@ from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
+from enode_django.concurrency import stopping
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.reporting import Report
 
 Value = TypeVar("Value")
 TELL_EVERY = 1.0
+LOOK_EVERY = 0.2
+"""Seconds between looks whether the work has to stop."""
 JOIN_SECONDS = 30.0
 
 
@@ -31,14 +34,15 @@ def with_progress(
     ``done``, and ``left``, the seconds that the rest will take if it goes on like that; where ``streams`` counts them,
     also the ``streams`` of the tasks that are done, and ``a_second``.
 
-    Blocks. What ``report`` raises stops the work in Spark, and is raised.
+    Blocks. What ``report`` raises stops the work in Spark, and is raised; so is what ends the work that this is part
+    of, see `enode_django.concurrency.stopping`.
     """
     group = f"enode-{uuid.uuid4()}"
     outcome: queue.SimpleQueue[tuple[Value | None, BaseException | None]] = queue.SimpleQueue()
 
     def act() -> None:
         try:
-            _make_active(spark)
+            make_active(spark)
             spark.sparkContext.setJobGroup(group, f"enode_django: {stage}", interruptOnCancel=True)
             outcome.put((action(), None))
         except BaseException as error:
@@ -56,11 +60,15 @@ def with_progress(
 
 
 def _wait(outcome: queue.SimpleQueue[tuple[Value | None, BaseException | None]], tell: Callable[[], None]) -> Value:
+    told = time.monotonic()
     while True:
         try:
-            value, error = outcome.get(timeout=TELL_EVERY)
+            value, error = outcome.get(timeout=min(TELL_EVERY, LOOK_EVERY))
         except queue.Empty:
-            tell()
+            stopping.check()
+            if time.monotonic() >= told + TELL_EVERY:
+                told = time.monotonic()
+                tell()
             continue
         if error is not None:
             raise error
@@ -85,7 +93,7 @@ def _cancel(spark: SparkSession, group: str) -> None:
         context._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 
-def _make_active(spark: SparkSession) -> None:
+def make_active(spark: SparkSession) -> None:
     """Make the session active in this thread: Spark looks for the data sources to write to in the session of the
     thread."""
     jvm: Any = spark.sparkContext._jvm

@@ -43,6 +43,15 @@ def narrowed(scan: Scan, condition: Filter) -> Scan | None:
     return None
 
 
+def is_about_types(condition: Filter) -> bool:
+    return isinstance(condition, EqualTo | In) and condition.attribute == _TYPE
+
+
+def made_between(scan: Scan, begin: datetime | None, end: datetime | None) -> Scan:
+    """Return the scan of those rows that were made at times t with begin <= t < end (None: any)."""
+    return _within(scan, begin, end)
+
+
 def leaves_out_refusals(condition: Filter) -> bool:
     return condition == IsNotNull(("version",))
 

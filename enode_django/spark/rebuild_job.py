@@ -22,13 +22,14 @@ from enode_django.eventstore.scanning import Scan, scan_records
 from enode_django.rebuilding.engine import Plan
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
-from enode_django.reporting import Report
+from enode_django.reporting import Report, silent
 from enode_django.runtime import make_store
 from enode_django.spark.archive import archived_events
 from enode_django.spark.batches import records_of
 from enode_django.spark.executors import task
 from enode_django.spark.horizons import postgres_shards
 from enode_django.spark.progress import with_progress
+from enode_django.spark.reading import limited, limited_count, read_alias
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -66,7 +67,7 @@ class SparkEngine:
         streams = spark.sparkContext.accumulator(0)
         if plan.archive is None:
             scans = _scans(plan, spark.sparkContext.defaultParallelism)
-            frame = spark.range(0, len(scans), 1, len(scans))
+            frame = limited(spark.range(0, len(scans), 1, len(scans)))
             replayed = frame.mapInArrow(partial(_replay_scans, plan.shadow, streams, scans), _DDL)
         else:
             archived = archived_events(spark, plan.archive, make_store(), plan.horizon, types=plan.types)
@@ -79,8 +80,10 @@ class SparkEngine:
             with replayer(shadow) as replaying:
                 return replaying.catch_up(todo)
         context = self._session().sparkContext
-        parts = context.parallelize(todo, min(4 * context.defaultParallelism, len(todo) // ALONE + 1))
-        return _sum(parts.mapPartitions(partial(_catch_up, shadow)).collect())
+        tasks = limited_count(min(4 * context.defaultParallelism, len(todo) // ALONE + 1))
+        parts = context.parallelize(todo, tasks)
+        caught_up = parts.mapPartitions(partial(_catch_up, shadow))
+        return _sum(with_progress(self._session(), "catch up", caught_up.collect, silent))
 
 
 def _scans(plan: Plan, cores: int) -> list[Scan]:
@@ -88,7 +91,7 @@ def _scans(plan: Plan, cores: int) -> list[Scan]:
     for shard in postgres_shards(make_store()):
         inner = bounds(shard.name, max(TASKS_PER_CORE * cores, ceil(size(shard.name) / TASK_BYTES)))
         for low, high in pairwise(["", *inner, None]):
-            scans.append(Scan(shard.name, low or "", high, plan.horizon[shard.number], types=plan.types))
+            scans.append(Scan(read_alias(shard.name), low or "", high, plan.horizon[shard.number], types=plan.types))
     return scans
 
 

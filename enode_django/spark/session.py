@@ -7,23 +7,29 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkContext, SparkFiles
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from enode_django.concurrency import stopping
+from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
 from enode_django.exceptions import SparkUnavailable
 from enode_django.spark import packages
 from enode_django.spark.executors import SETTINGS_VARIABLE, settings_module
 from enode_django.spark.java import check_java
+from enode_django.spark.progress import LOOK_EVERY, make_active
 from enode_django.spark.sources import register
 
 logger = logging.getLogger("enode_django.spark")
@@ -31,9 +37,12 @@ logger = logging.getLogger("enode_django.spark")
 LOCAL_TRIES = 4
 """Tries of a task on ``local[…]``, as many as Spark has elsewhere."""
 STOP_SECONDS = 30.0
+START_SECONDS = 600.0
+"""The longest wait for a session that was given up while it started."""
 BATCH_BYTES = "16m"
 """The bytes that Spark gives Python functions at once; without it 10,000 rows, whatever their size."""
 LOOPBACK = "127.0.0.1"
+_given_up: list[threading.Thread] = []
 _IN_ONE_PROCESS = re.compile(r"local(\[[^,\]]*\])?")
 
 
@@ -42,18 +51,63 @@ def spark_session(master: str | None = None) -> Iterator[SparkSession]:
     """A session on ``master`` (by default the settings') that knows the data sources of this package and ends with the
     block, and its Java process with it. A session that is there already is used and left alone, whatever its master.
 
-    Takes seconds. Raises `SparkUnavailable` and `ConfigurationError`.
+    Takes seconds. Raises `SparkUnavailable` and `ConfigurationError`, and what ends the work that it is part of, see
+    `enode_django.concurrency.stopping`.
     """
+    if is_running():
+        # What it serves to executors has to last as long as it does, and not as long as this block.
+        directory = Path(SparkFiles.getRootDirectory(), "enode_django")
+        directory.mkdir(exist_ok=True)
+        yield _equipped(SparkSession.builder.getOrCreate(), directory)
+        return
     with TemporaryDirectory(prefix="enode-spark-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
-        if SparkContext._active_spark_context is not None:
-            yield _equipped(SparkSession.builder.getOrCreate(), directory)
-            return
-        spark = _started(master or conf().spark_master, directory)
+        spark = _start(partial(_started, master or conf().spark_master, directory))
+        make_active(spark)
         try:
             yield _equipped(spark, directory)
         finally:
             stop(spark)
+
+
+def is_running() -> bool:
+    """Return True if this process has a session, which `spark_session` would use."""
+    return SparkContext._active_spark_context is not None
+
+
+def _start(started: Callable[[], SparkSession]) -> SparkSession:
+    """Start a session in another thread where the work may have to stop, since starting may take minutes on a cluster.
+
+    Raises what ends the work at once; the session is then ended as soon as it has started, and the next one begins
+    after that."""
+    join_threads(_given_up, START_SECONDS)
+    _given_up.clear()
+    if not stopping.is_stoppable():
+        return started()
+    future: Future[SparkSession] = Future()
+
+    def start() -> None:
+        try:
+            future.set_result(started())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = start_thread("spark-starting", start)
+    while not future.done():
+        try:
+            wait([future], LOOK_EVERY)
+            stopping.check()
+        except BaseException:
+            _given_up.append(thread)
+            future.add_done_callback(_end_unwanted)
+            raise
+    return future.result()
+
+
+def _end_unwanted(started: Future[SparkSession]) -> None:
+    """Called in the starting thread."""
+    if started.exception() is None:
+        stop(started.result())
 
 
 def stop(spark: SparkSession) -> None:
@@ -161,8 +215,10 @@ def _equipped(spark: SparkSession, directory: Path) -> SparkSession:
         archive = packages.zip_packages(directory)
         wanted += [str(archive)] if archive else []
     before = list(sys.path)
+    known = {path.rpartition("/")[2] for path in context.listFiles}
     for file in wanted:
-        context.addPyFile(file)
+        if file.rpartition("/")[2] not in known:  # Spark refuses a file of the same name from elsewhere
+            context.addPyFile(file)
     sys.path[:] = before  # this process imports its packages from where they are
     register(spark)
     return spark

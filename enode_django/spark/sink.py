@@ -75,11 +75,9 @@ def write_made(frame: DataFrame, make: Make, kind: str, aliases: Iterable[str], 
     with staging.staging_tables(target, aliases) as table:
         writer = RowsWriter(kind, aliases, table)
         written = frame.mapInArrow(partial(_write_made, writer, make), _PORTIONS)
-
-        def write() -> None:
-            writer.commit([Written([Portion(*row) for row in written.collect()])])
-
-        with_progress(frame.sparkSession, kind, write, report)
+        portions = with_progress(frame.sparkSession, kind, written.collect, report)
+        # In this thread, where a job that has to stop cancels the statement.
+        writer.publish([Portion(*row) for row in portions])
         yield Staged(aliases, table)
 
 
@@ -132,12 +130,17 @@ class RowsWriter(DataSourceArrowWriter):
             )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        target = target_of(self.kind)
-        portions = [portion for message in messages if isinstance(message, Written) for portion in message.portions]
         with task():
-            for alias in self.aliases:
-                counts = {portion.id: portion.rows for portion in portions if portion.alias == alias}
-                persistently(alias, partial(staging.publish, alias, self.table, target, counts))
+            self.publish(
+                [portion for message in messages if isinstance(message, Written) for portion in message.portions]
+            )
+
+    def publish(self, portions: Sequence[Portion]) -> None:
+        """Publish these portions, in one transaction per database."""
+        target = target_of(self.kind)
+        for alias in self.aliases:
+            counts = {portion.id: portion.rows for portion in portions if portion.alias == alias}
+            persistently(alias, partial(staging.publish, alias, self.table, target, counts))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with task():

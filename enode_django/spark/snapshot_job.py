@@ -29,6 +29,7 @@ from enode_django.serialization import registry
 from enode_django.snapshots import policy
 from enode_django.spark.archive import archived_events
 from enode_django.spark.horizons import horizon_of, text_of
+from enode_django.spark.reading import limited
 from enode_django.spark.sink import Staged, write_made, write_rows
 from enode_django.spark.snapshot_folding import make_from_streams
 from enode_django.spark.snapshot_making import SCHEMA, Range, classes_of, make_in_ranges
@@ -77,7 +78,7 @@ def _written_from_store(
     ranges = [one for alias in aliases for one in ranges_of(alias, -(-count // len(aliases)))]
     report("making", ranges=len(ranges))
     make = partial(make_in_ranges, ranges=ranges, type_names=types)
-    return write_made(spark.range(0, len(ranges), 1, len(ranges)), make, SNAPSHOTS, aliases, report)
+    return write_made(limited(spark.range(0, len(ranges), 1, len(ranges))), make, SNAPSHOTS, aliases, report)
 
 
 def _written_from_archive(

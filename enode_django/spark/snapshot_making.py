@@ -20,12 +20,13 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.snapshot_building import UNSUITABLE, failure_text, is_wanted
 from enode_django.eventing.snapshot_making import Outcome, SnapshotMaker, outcome_of
 from enode_django.eventstore.heads import Head, heads_page
+from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.scanning import Scan, persistently, scan_records
-from enode_django.runtime import make_store
 from enode_django.serialization.registry import types
 from enode_django.snapshots.postgres import PostgresSnapshotStore
 from enode_django.snapshots.store import Snapshot
 from enode_django.spark.executors import task
+from enode_django.spark.reading import read_alias
 
 SCHEMA = (
     "alias string, aggregate_root_id string, aggregate_root_type string, version bigint, fingerprint string,"
@@ -94,13 +95,13 @@ def classes_of(type_names: Sequence[str] | None) -> Collection[type[AggregateRoo
 
 
 def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Iterator[Row]:
-    (shard,) = (shard for shard in make_store().shards if shard.name == wanted.alias)
-    maker = SnapshotMaker(shard, PostgresSnapshotStore(wanted.alias))
-    persist = partial(persistently, wanted.alias)
+    source = read_alias(wanted.alias)
+    maker = SnapshotMaker(PostgresEventStore(source), PostgresSnapshotStore(wanted.alias))
+    persist = partial(persistently, source)
     at: str | None = wanted.low
     while at is not None:
-        page = persist(partial(heads_page, wanted.alias, at, wanted.high, limit=HEADS_AT_ONCE))
-        part = wanted._replace(low=at, high=page.next_id or wanted.high)
+        page = persist(partial(heads_page, source, at, wanted.high, limit=HEADS_AT_ONCE))
+        part = Range(source, at, page.next_id or wanted.high)
         names = {head.aggregate_root_id: head.aggregate_root_type for head in page.heads}
         for id, outcome in _outcomes(maker, part, page.heads, classes):
             yield Row.of(wanted.alias, id, names[id], outcome)

@@ -19,19 +19,22 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.functions import col
 from pyspark.sql.types import StructType
 
-from enode_django.eventstore import dividing
+from enode_django.eventstore import dividing, generations
 from enode_django.eventstore.base import EventStore, FeedPage, StreamRecord
+from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.positions import BEGINNING, END, Position
 from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.eventstore.rows import connected
 from enode_django.eventstore.scanning import CHUNK_BYTES, Scan, check_settled, persistently, scan
 from enode_django.exceptions import ConfigurationError
 from enode_django.processors.cores import usable_cores
 from enode_django.runtime import make_store
 from enode_django.spark import pushdown
-from enode_django.spark.batches import DDL, batch_of
+from enode_django.spark.batches import DDL, SCHEMA, batch_of, ddl_of, names_in
 from enode_django.spark.executors import task
 from enode_django.spark.horizons import Positions, horizon_of, postgres_shards, text_of
 from enode_django.spark.options import AGGREGATE, NAME, POSITION, Options, options_of
+from enode_django.spark.reading import limited, read_alias
 
 PARTITION_BYTES = 32 * 1024 * 1024
 """The bytes of the table in one partition: about a second's work, so that it costs little to run a task again."""
@@ -48,9 +51,12 @@ def events(
     order: str = AGGREGATE,
     refusals: bool = False,
     partitions: int | None = None,
+    columns: Sequence[str] = (),
 ) -> DataFrame:
-    """The streams of the settings' event store below ``horizon`` (by default below one that is taken now), with the
-    columns of `enode_django.spark.batches.SCHEMA`; ``types`` are the names of aggregate classes (none: all).
+    """Return the streams of the settings' event store below ``horizon`` (by default below one that is taken now);
+    ``types`` are the names of aggregate classes (none: all). It has the columns of `enode_django.spark.batches.SCHEMA`,
+    or those that ``columns`` names: what is left out is not sent to Spark, which cannot tell a source in Python what a
+    query needs.
 
     ``after`` leaves out what lies below it, ``order`` and ``partitions`` are as in `Options`. Asks the database;
     raises `StoreUnavailable` and `ConfigurationError`.
@@ -63,8 +69,12 @@ def events(
     options["horizon"] = text_of(horizon_of(store) if horizon is None else horizon)
     if after is not None:
         options["after"] = text_of(after)
-    frame = spark.read.format(NAME).options(**options).load()
-    return frame.where(col("aggregate_root_type").isin(list(types))) if types else frame
+    reader = spark.read.format(NAME).options(**options)
+    if columns:  # that of the types is dropped again if nobody has named it
+        reader = reader.schema(ddl_of(list(dict.fromkeys([*columns, *["aggregate_root_type"][: len(types)]]))))
+    frame = reader.load()
+    frame = frame.where(col("aggregate_root_type").isin(list(types))) if types else frame
+    return limited(frame.select(*columns) if columns else frame)
 
 
 def parts_of(alias: str, tasks: int) -> int:
@@ -82,7 +92,9 @@ class EventsSource(DataSource):
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return EventsReader(options_of(self.options))
+        return EventsReader(
+            options_of(self.options), names_in({field.name: field.dataType.simpleString() for field in schema})
+        )
 
 
 class EventsPartition(InputPartition):
@@ -95,10 +107,13 @@ class EventsPartition(InputPartition):
 
 
 class EventsReader(DataSourceReader):
-    def __init__(self, options: Options) -> None:
+    """``names`` are the columns that are wanted."""
+
+    def __init__(self, options: Options, names: Sequence[str] = SCHEMA.names) -> None:
         self._options = options
+        self._names = names
         self._refusals = options.refusals
-        self._wanted = Scan("")
+        self._wanted = Scan("", contents=not {"events", "metadata"}.isdisjoint(names))
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for condition in filters:
@@ -106,7 +121,7 @@ class EventsReader(DataSourceReader):
                 yield condition
 
     def _push(self, condition: Filter) -> bool:
-        if self._options.order == POSITION:
+        if self._options.order == POSITION and not pushdown.is_about_types(condition):
             return False
         if pushdown.leaves_out_refusals(condition):
             self._refusals = False
@@ -129,7 +144,8 @@ class EventsReader(DataSourceReader):
         _check_known(shards, after)
         for number, shard in shards.items():
             parts = self._options.partitions or parts_of(shard.alias, usable_cores())
-            whole = self._wanted._replace(alias=shard.alias, horizon=horizon[number], after=after.get(number))
+            alias = read_alias(shard.alias)
+            whole = self._wanted._replace(alias=alias, horizon=horizon[number], after=after.get(number))
             for part in self._parts(whole, parts):
                 yield EventsPartition(number, part, self._options.order)
 
@@ -139,7 +155,7 @@ class EventsReader(DataSourceReader):
             return
         yield from _parts_by_id(whole, parts)
         if self._refusals:
-            yield whole._replace(refusals=True)
+            yield from _parts_of_refusals(whole._replace(refusals=True), parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, EventsPartition):  # Spark makes one where there is none
@@ -147,14 +163,19 @@ class EventsReader(DataSourceReader):
         with task():
             for rows in self._rows(partition):
                 if rows:
-                    yield batch_of(partition.shard, rows)
+                    yield batch_of(partition.shard, rows, self._names)
 
     def _rows(self, partition: EventsPartition) -> Iterator[Sequence[Sequence[Any]]]:
         if partition.order == AGGREGATE:
             yield from scan(partition.scan, raw_times=True)
             return
+        types = partition.scan.types
         for records in _pages(partition.scan):
-            yield records if self._refusals else [record for record in records if record.version is not None]
+            yield [
+                record
+                for record in records
+                if (self._refusals or record.version is not None) and (not types or record.aggregate_root_type in types)
+            ]
 
 
 def _checked(shards: dict[int, PostgresEventStore], horizon: Positions) -> Positions:
@@ -183,6 +204,12 @@ def _parts_by_id(whole: Scan, parts: int) -> Iterator[Scan]:
     return (whole._replace(low=low, high=high) for low, high in pairwise(edges) if low is not None)
 
 
+def _parts_of_refusals(whole: Scan, parts: int) -> Iterator[Scan]:
+    """Divide by the time they were made at."""
+    edges = [None, *dividing.refusal_bounds(whole.alias, parts), None]
+    return (pushdown.made_between(whole, begin, end) for begin, end in pairwise(edges))
+
+
 def _parts_by_position(whole: Scan, parts: int) -> Iterator[Scan]:
     assert whole.horizon is not None
     after, before = (whole.after or BEGINNING).transaction, whole.horizon.transaction
@@ -193,18 +220,21 @@ def _parts_by_position(whole: Scan, parts: int) -> Iterator[Scan]:
 
 
 def _pages(part: Scan) -> Iterator[list[StreamRecord]]:
-    """Yield the pages of the feed, as large as their rows let them be, since a row may have megabytes."""
+    """Yield the pages of the feed, as large as their rows let them be, since a row may have megabytes. A part that ends
+    at a row has it."""
     at, limit = part.after or BEGINNING, _FIRST_PAGE
     horizon = part.horizon or END
+    feed = Feed(1) if at.sequence else Feed()  # one that begins within a transaction has much of it before itself
     while at < horizon:
-        page = persistently(part.alias, partial(_page, part.alias, at, limit, horizon))
-        yield [entry.record for entry in page.entries if entry.position < horizon]
+        page = persistently(part.alias, partial(_page, feed, part.alias, at, limit, horizon))
+        yield [entry.record for entry in page.entries if entry.position <= horizon]
         at = page.position
         limit = _next_limit([entry.record for entry in page.entries], limit)
 
 
-def _page(alias: str, at: Position, limit: int, horizon: Position) -> FeedPage:
-    page = PostgresEventStore(alias).feed(at, limit=limit)
+def _page(feed: Feed, alias: str, at: Position, limit: int, horizon: Position) -> FeedPage:
+    with connected(alias) as connection:
+        page = feed.page(connection, generations.state(connection), at, limit)
     if not page.entries:
         check_settled(alias, page.position, horizon)
     return page

@@ -27,7 +27,7 @@ NESTED = {
     *("BACKEND", "LOCATION", "OPTIONS", "DATABASES", "ENABLED", "MAX_AGGREGATES"),
     *("MAX_BYTES", "PREFIX", "TTL", "WRITE_INTERVAL", "TIME_LIMIT", "ATTEMPTS", "INTERVAL", "RETENTION"),
 }
-SPARK = {"MASTER", "CONFIG", "PY_FILES"}
+SPARK = {"MASTER", "CONFIG", "PY_FILES", "REPLICAS", "DATABASE_TASKS"}
 BROKER_OPTIONS = {"timeout", "secret", "tls"}
 REDIS_OPTIONS = {
     "prefix",
@@ -76,6 +76,8 @@ def test_keys_within_settings_are_documented_with_their_defaults() -> None:
     assert code_of(rows["MASTER"][0][1]) == repr(current.spark_master)
     assert code_of(rows["CONFIG"][0][1]) == repr(current.spark_config)
     assert code_of(rows["PY_FILES"][0][1]) == repr(current.spark_py_files)
+    assert code_of(rows["REPLICAS"][0][1]) == repr(current.spark_replicas)
+    assert code_of(rows["DATABASE_TASKS"][0][1]) == repr(current.spark_database_tasks)
     assert code_of(rows["LEASE"][1][1]) == repr(current.job_lease)
     assert code_of(rows["TIME_LIMIT"][0][1]) == repr(current.job_time_limit)
     assert code_of(rows["ATTEMPTS"][0][1]) == repr(current.job_attempts)
@@ -187,5 +189,5 @@ def test_the_tables_of_subscribers_are_documented() -> None:
     rows = rows_by_code(REFERENCE / "subscribers.md")
     models = apps.get_app_config("enode_django").get_models()
     tables = {model.__name__ for model in models if any(field.name == "subscriber" for field in model._meta.fields)}
-    assert len(tables) == 6
+    assert len(tables) == 7
     assert tables <= set(rows)

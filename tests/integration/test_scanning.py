@@ -13,7 +13,7 @@ from django.db import connection, transaction
 
 from enode_django.eventstore import dividing, scanning
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.dividing import bounds, position_bounds
+from enode_django.eventstore.dividing import bounds, position_bounds, refusal_bounds
 from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.rows import execute, record_of
@@ -206,7 +206,7 @@ def test_a_database_that_has_not_come_to_the_horizon_is_waited_for(
         waits.append(seconds)
         store.append([late])
 
-    monkeypatch.setattr(scanning, "sleep", caught_up_meanwhile)
+    monkeypatch.setattr(scanning.stopping, "pause", caught_up_meanwhile)
     assert read(EVERYTHING._replace(horizon=ahead)) == in_order([*records, late])
     assert len(waits) == 1
 
@@ -282,4 +282,29 @@ def test_positions_divide_what_lies_between_two_of_them(store: PostgresEventStor
         store.append(history(f"id{number}", 4))
     assert position_bounds("default", 4, BEGINNING, store.position()) == [places[2], places[4], places[6]]
     assert position_bounds("default", 8, places[3], places[5]) == [places[4]]
-    assert position_bounds("default", 9, places[3], places[4]) == []
+    assert position_bounds("default", 7, places[3], places[4]) == []
+
+
+def test_a_large_transaction_is_divided_by_its_rows(store: PostgresEventStore) -> None:
+    store.append(history("a", 10))
+    begin = store.position()
+    store.append(history("m", 1_000))
+    store.append(history("z", 10))
+    found = position_bounds("default", 4, BEGINNING, store.position())
+    assert [position.transaction for position in found] == [begin] * 3
+    assert 0 < found[0].sequence < found[1].sequence < found[2].sequence
+
+
+def test_refusals_are_divided_by_their_times(store: PostgresEventStore) -> None:
+    assert refusal_bounds("default", 4) == []
+    refusals = [refusal("a", f"c{n}")._replace(created_at=MADE + timedelta(minutes=n)) for n in range(8)]
+    store.append([*refusals, *history("a", 8)])
+    assert refusal_bounds("default", 8) == [MADE + timedelta(minutes=n) for n in (2, 4, 6)]
+    assert refusal_bounds("default", 1) == []
+
+
+def test_without_contents_all_else_is_the_same(store: PostgresEventStore) -> None:
+    store.append([*history("a", 30), stream("b", 1, events=bytes(100_000)), refusal("b", "refused")])
+    for wanted in (EVERYTHING, EVERYTHING._replace(refusals=True)):
+        expected = [record._replace(events=b"", metadata=b"") for record in read(wanted)]
+        assert read(wanted._replace(contents=False), at_once=7) == expected

@@ -17,7 +17,7 @@ from django_celery_beat.schedulers import DatabaseScheduler
 
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.exceptions import JobCancelled, JobRunning, ProjectionsDiffer, StoreUnavailable
+from enode_django.exceptions import JobCancelled, JobLost, JobRunning, ProjectionsDiffer, StoreUnavailable
 from enode_django.ids import new_id
 from enode_django.job_kinds import KINDS
 from enode_django.jobs import RunningJob, running_job
@@ -152,6 +152,17 @@ def test_what_may_pass_is_tried_again_a_few_times(does: Callable[[Work], None]) 
     assert states() == ["failed"] * 5
 
 
+def test_a_lost_lease_ends_the_task_since_another_run_is_at_work(does: Callable[[Work], None]) -> None:
+    def loses(job: RunningJob) -> None:
+        job.stop(JobLost("taken by another run"))
+        job.check()
+
+    does(loses)
+    with pytest.raises(JobLost):
+        work.apply().get()
+    assert states() == ["failed"]
+
+
 def test_what_will_not_pass_fails_at_once(does: Callable[[Work], None]) -> None:
     does(lambda job: [][1])
     with pytest.raises(IndexError):
@@ -173,7 +184,9 @@ def test_the_sample_schedules_tasks_that_there_are() -> None:
     assert every == {
         "snapshots": (build_snapshots.name, timedelta(hours=1)),
         "archive": (export_events.name, timedelta(days=1)),
+        "rebuild": (rebuild_projection.name, timedelta(days=7)),
     }
+    assert json.loads(rows["rebuild"].args) == ["bank.AccountSummaries"]
     assert json.loads(rows["archive"].args) == [settings.EVENT_ARCHIVE]
 
 

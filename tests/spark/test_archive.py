@@ -19,6 +19,7 @@ from pyspark.sql.functions import spark_partition_id
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
+from enode_django.spark import archive
 from enode_django.spark.archive import archived_events, check_history, export_events
 from enode_django.spark.archive_files import ArchiveFiles
 from enode_django.spark.holding import held
@@ -251,6 +252,25 @@ def test_archive_and_tail_are_what_the_source_gives(
     assert sorted(map(tuple, narrow.collect())) == [key[:2] for key in whole if key[0] != "o"], "of the older manifest"
     with pytest.raises(ArchiveMismatch, match="beyond the horizon"):
         archived_events(spark, str(tmp_path), store, {0: horizon[0]._replace(transaction_id=1)})
+
+
+def test_what_is_new_is_found_by_its_position(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It then costs what lies there, as `test_postgres_positions` says, and not what lies in the whole store."""
+    store.append(account("a", range(1, 4)))
+    export(spark, tmp_path)
+    asked = list[dict[str, Any]]()
+
+    def watched(*arguments: Any, **options: Any) -> DataFrame:
+        asked.append(options)
+        return events(*arguments, **options)
+
+    monkeypatch.setattr(archive, "events", watched)
+    archived_events(spark, str(tmp_path), store, horizon_of(store), [ACCOUNT])
+    assert [(options["order"], options["after"]) for options in asked] == [
+        ("position", ArchiveFiles(spark, str(tmp_path)).newest().horizon)
+    ]
 
 
 def test_days_are_those_of_utc(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:

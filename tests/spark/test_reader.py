@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.test import override_settings
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
@@ -22,6 +24,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
+from enode_django.eventstore import feed
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
@@ -30,8 +33,9 @@ from enode_django.spark import source
 from enode_django.spark.batches import SCHEMA, batch_of, records_of
 from enode_django.spark.horizons import horizon_of, positions_of, text_of
 from enode_django.spark.options import Options, options_of
-from enode_django.spark.source import EventsReader
+from enode_django.spark.source import EventsPartition, EventsReader
 from enode_django.testing.event_store_read_contract import history, refusal, stream
+from tests.integration.store_sessions import database_alias
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -179,9 +183,9 @@ def test_other_conditions_are_spark_s(condition: Filter) -> None:
     assert list(reader.pushFilters([condition, EqualTo(TYPE, "t.1")])) == [condition]
 
 
-def test_by_position_all_conditions_are_spark_s() -> None:
-    conditions = [EqualTo(TYPE, "t.1"), IsNotNull(("version",))]
-    assert list(EventsReader(Options(order="position")).pushFilters(conditions)) == conditions
+def test_by_position_all_conditions_but_that_on_the_type_are_spark_s() -> None:
+    conditions = [EqualTo(TYPE, "t.1"), IsNotNull(("version",)), EqualTo(("aggregate_root_id",), "id1")]
+    assert list(EventsReader(Options(order="position")).pushFilters(conditions)) == conditions[1:]
 
 
 def test_a_plan_without_parts_reads_nothing() -> None:
@@ -226,7 +230,7 @@ def test_a_feed_that_ends_below_the_horizon_is_no_end(
     """A replica that lags, say."""
     monkeypatch.setattr("enode_django.eventstore.scanning.TRIES", 0)
     store.append(history("a", 3))
-    reader = EventsReader(Options(order="position"))
+    reader = EventsReader(Options(order="position", partitions=1))
     (planned,) = reader.partitions()
     assert isinstance(planned, source.EventsPartition)
     planned.scan = planned.scan._replace(horizon=Position(0, 2**62))
@@ -263,3 +267,68 @@ def test_horizons_are_read_from_what_was_written(store: PostgresEventStore) -> N
     before = store.position()
     assert json.loads(text_of(horizon_of(store))).keys() == {"0"}
     assert before <= horizon_of(store)[0] <= store.position()
+
+
+def test_large_transactions_are_read_in_parts(store: PostgresEventStore) -> None:
+    records = [*history("a", 10), refusal("a", "refused"), *history("m", 1_000)]
+    store.append(records)
+    later = [*history("y", 300), *history("z", 10)]
+    for some in (later[:300], later[300:]):
+        store.append(some)
+    found = parts(EventsReader(Options(order="position", partitions=6, refusals=True)))
+    assert len(found) == 6
+    assert max(map(len, found)) < 400
+    assert [record for part in found for record in part] == [*records, *later]
+
+
+def test_refusals_are_read_in_parts(store: PostgresEventStore) -> None:
+    refusals = [refusal("a", f"c{n}")._replace(created_at=MADE + timedelta(minutes=n)) for n in range(30)]
+    store.append(refusals)
+    store.append(history("b", 3))
+    found = parts(EventsReader(Options(partitions=4, refusals=True)))
+    assert [len(part) for part in found] == [3, 7, 8, 7, 8]
+    assert [record for part in found[1:] for record in part] == refusals
+
+
+@BOTH_ORDERS
+def test_only_the_columns_that_are_wanted_are_made(store: PostgresEventStore, order: str) -> None:
+    store.append([*histories(), refusal("id1", "refused")])
+    reader = EventsReader(Options(order=order, refusals=True), ["command_type", "shard"])
+    assert list(reader.pushFilters([In(("aggregate_root_type",), ("t.1",))])) == []
+    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    assert {tuple(batch.schema.names) for batch in batches} == {("command_type", "shard")}
+    assert sum(batch.num_rows for batch in batches) == 12
+    contents = [partition.scan.contents for partition in reader.partitions() if isinstance(partition, EventsPartition)]
+    assert not any(contents)
+
+
+def test_a_partition_remembers_how_densely_its_rows_lie(
+    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the feed would halve its window anew for each page."""
+    for number in range(12):
+        store.append(history(f"id{number}", 1_000))
+    looks = list[int]()
+    original = feed._sorted
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        looks.append(1)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(feed, "_sorted", counted)
+    monkeypatch.setattr(source, "_LARGEST_PAGE", 100)
+    (found,) = parts(EventsReader(Options(order="position", partitions=1)))
+    assert len(found) == 12_000
+    assert len(looks) < 100
+
+
+def test_rows_are_read_from_the_replica_that_the_settings_name(store: PostgresEventStore) -> None:
+    store.append(histories())
+    readonly = {"OPTIONS": {"options": "-c default_transaction_read_only=on", "application_name": "the replica"}}
+    spark = {"SPARK": {"REPLICAS": {"default": "replica"}}}
+    with database_alias("replica", **readonly), override_settings(ENODE={**settings.ENODE, **spark}):
+        reader = EventsReader(Options(partitions=2))
+        planned = reader.partitions()
+        assert {partition.scan.alias for partition in planned if isinstance(partition, EventsPartition)} == {"replica"}
+        rows = sum(batch.num_rows for partition in planned for batch in reader.read(partition))
+    assert rows == len(histories())

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from enode_django.exceptions import SparkUnavailable
+from enode_django.exceptions import JobCancelled, SparkUnavailable
+from enode_django.jobs import request_cancel, running_job
 from enode_django.spark import java, packages, session
 from tests.meta.tree import ROOT
 
@@ -126,3 +129,30 @@ def test_processes_elsewhere_get_the_name_of_the_settings_and_nothing_else(tmp_p
     for master in ("local", "local[*]", "local-cluster[2,1,1024]"):
         assert session.environment(master, tmp_path)["PYSPARK_PYTHON"] == sys.executable
         assert session.defaults(master, tmp_path)["spark.driver.host"] == "127.0.0.1"
+
+
+def test_a_session_that_is_still_starting_is_given_up_when_the_job_has_to_stop(transactional_db: None) -> None:
+    """The next one begins when that attempt has come to its end."""
+    may_start, ended = threading.Event(), threading.Event()
+
+    def never() -> SparkSession:
+        may_start.wait()
+        ended.set()
+        raise SparkUnavailable("too late")
+
+    def start_in_a_job() -> None:
+        with running_job("tests", "starting", lease=3600) as job:
+            request_cancel(job.id)
+            session._start(never)
+
+    with pytest.raises(JobCancelled):
+        start_in_a_job()
+    assert not ended.is_set()
+    may_start.set()
+
+    def other() -> SparkSession:
+        assert ended.is_set()
+        raise SparkUnavailable("another")
+
+    with pytest.raises(SparkUnavailable, match="another"):
+        session._start(other)

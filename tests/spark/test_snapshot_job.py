@@ -12,11 +12,15 @@ from django.test import override_settings
 from pyspark.sql import SparkSession
 
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.exceptions import ConfigurationError
+from enode_django.exceptions import ConfigurationError, JobCancelled
+from enode_django.job_kinds import KINDS
+from enode_django.jobs import running_job
 from enode_django.models import Snapshot
 from enode_django.spark import progress
 from enode_django.spark.archive import export_events
 from enode_django.spark.snapshot_job import build_snapshots
+from tests.integration.running import other_session
+from tests.jobs.test_stopping import cancel_when, is_somebody_waiting
 from tests.spark.accounts import ACCOUNT, account, poison
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -129,6 +133,20 @@ def test_a_report_that_raises_ends_the_job_and_leaves_nothing(
     with pytest.raises(InterruptedError):
         build_snapshots(spark, None, stop)
     assert (rows(), staging_tables()) == ([], 0)
+
+
+def test_a_job_that_waits_to_publish_is_cancelled_and_the_session_is_left_alone(
+    spark: SparkSession, store: PostgresEventStore
+) -> None:
+    store.append(account("a", range(1, 101)))
+    with other_session() as session, session.transaction():
+        session.execute("LOCK TABLE enode_django_snapshot IN SHARE ROW EXCLUSIVE MODE")
+        cancelling = cancel_when(lambda: is_somebody_waiting(session))
+        with pytest.raises(JobCancelled), running_job("snapshots", "*", lease=3600) as job:
+            KINDS["snapshots"](job, type=None)
+        cancelling.join(60)
+    assert (rows(), staging_tables()) == ([], 0)
+    assert spark.range(3).count() == 3
 
 
 def test_without_an_archive_the_command_says_so(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pytest
+from django.conf import settings
+from django.test import override_settings
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -17,6 +19,7 @@ from pyspark.sql.functions import spark_partition_id
 
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.exceptions import ConfigurationError
 from enode_django.spark.batches import SCHEMA, records_of
 from enode_django.spark.session import spark_session
 from enode_django.spark.source import events
@@ -110,6 +113,31 @@ def test_by_position_the_rows_are_the_same(spark: SparkSession, store: PostgresE
     store.append([*records, refusal("id9", "refused")])
     frame = events(spark, types=["t.1"], order="position", refusals=True)
     assert collected(frame) == [record for record in records if record.aggregate_root_type == "t.1"]
+
+
+def test_only_named_columns_are_sent_to_spark(spark: SparkSession, store: PostgresEventStore) -> None:
+    store.append([*histories(), refusal("id1", "refused")])
+    frame = events(spark, types=["t.1"], columns=["command_type"])
+    assert frame.columns == ["command_type"]
+    assert "events#" not in plan_of(frame)
+    assert "Filter (" not in plan_of(frame)
+    ((name, count),) = frame.groupBy("command_type").count().collect()
+    assert (name, count) == (histories()[0].command_type, 12)
+    with pytest.raises(ConfigurationError, match="no columns"):
+        events(spark, columns=["payload"])
+    with pytest.raises(PySparkException, match="no columns"):
+        spark.read.format("enode_events").schema("version STRING").load().collect()
+
+
+def test_no_more_tasks_read_at_once_than_the_settings_allow(spark: SparkSession, store: PostgresEventStore) -> None:
+    store.append(histories())
+    with override_settings(ENODE={**settings.ENODE, "SPARK": {"DATABASE_TASKS": 2}}):
+        frame = events(spark, types=["t.1", "t.2"], partitions=5)
+    rows = frame.withColumn("place", spark_partition_id()).collect()
+    assert {row.place for row in rows} == {0, 1}
+    assert "Filter (" not in plan_of(frame)
+    assert len(rows) == 24
+    assert len({(row.place, row.aggregate_root_id) for row in rows}) == 6
 
 
 def test_who_loads_with_options_that_cannot_be_used_hears_of_it(spark: SparkSession) -> None:

@@ -154,6 +154,9 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"SPARK": {"MASTERS": "local"}}, ["enode_django.E002"]),
         ({"SPARK": {"MASTER": ""}}, ["enode_django.E024"]),
         ({"SPARK": {"CONFIG": {"driver.memory": "1g"}}}, ["enode_django.E024"]),
+        ({"SPARK": {"REPLICAS": {"default": "nowhere"}}}, ["enode_django.E024"]),
+        ({"SPARK": {"REPLICAS": ["default"], "DATABASE_TASKS": 0}}, ["enode_django.E024"] * 2),
+        ({"SPARK": {"REPLICAS": {"default": "default"}, "DATABASE_TASKS": 3}}, []),
         ({"SPARK": {"CONFIG": ["spark.driver.memory"], "PY_FILES": "a.zip"}}, ["enode_django.E024"] * 2),
     ],
 )

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0016_passed_over_types"),
+        ("enode_django", "0017_passed_over_types"),
     ]
 
     operations = [

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0014_dead_letters"),
+        ("enode_django", "0015_subscriber_generations"),
     ]
 
     operations = [

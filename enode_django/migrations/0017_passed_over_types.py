@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0015_parked_retries"),
+        ("enode_django", "0016_parked_retries"),
     ]
 
     operations = [
