@@ -16,9 +16,10 @@ from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.deferring import DeferredInserts
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.row_changes import RowChanges, changed_row
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber
-from enode_django.eventing.work import Failure, Followed, FollowedEvents, Progress, Work, bearable, contiguous
+from enode_django.eventing.work import Failure, FollowedEvents, Progress, Work, bearable, contiguous
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
@@ -141,7 +142,7 @@ class RowApplier(Applier):
             parked = self.parked(ids, even_parked)
             portion = bearable(works, positions, portion, self.at_once)
             streams = self._next_streams(works, positions, parked, portion)
-            changes = _RowChanges(self._table, rows, positions)
+            changes = RowChanges(self._table, rows, positions)
             progress = {}
             for work in works:
                 id = work.aggregate_root_id
@@ -167,14 +168,14 @@ class RowApplier(Applier):
         positions.update({id: row.version for id, row in rows.items()})
         return rows, positions
 
-    def _fold(self, work: Work, streams: Sequence[StreamRecord], portion: int, changes: _RowChanges) -> Progress:
+    def _fold(self, work: Work, streams: Sequence[StreamRecord], portion: int, changes: RowChanges) -> Progress:
         id = work.aggregate_root_id
         row, version = changes.rows.get(id), changes.positions[id]
         self.in_flight.begin(work, version + 1)
         for record in streams:
             self.in_flight.step()
             try:
-                row = changed_row(self._model, id, row, self._followed.of(record))
+                row = changed_row(self._model, id, row, self._followed.of(record), self._table.normalise)
             except Exception as error:  # handlers are application code
                 # The row in memory may be half changed; what was handled before comes with the next try, alone.
                 return Progress(changes.positions[id], failure_of(record, error))
@@ -196,55 +197,9 @@ class RowApplier(Applier):
             row = rows.get(aggregate_root_id)
             if row is not None:
                 row.version = version
-            changes = _RowChanges(self._table, rows, positions)
+            changes = RowChanges(self._table, rows, positions)
             changes.note(aggregate_root_id, row, version)
             changes.write(self.alias, self.name)
-
-
-def changed_row(model: type[Any], aggregate_root_id: str, row: Any, followed: Sequence[Followed]) -> Any:
-    """The row of a `ModelProjection` after these events, changed in memory; None where there is none. Raises what the
-    handlers raise, the row may be half changed then."""
-    for event, handlers in followed:
-        if row is None:
-            row = model(aggregate_root_id=aggregate_root_id)
-        for handler in handlers:
-            handler(row, event)
-        if row.__dict__.pop("_enode_deleted", False):
-            row = None
-    return row
-
-
-class _RowChanges:
-    """The changes of one batch to the rows. ``rows`` are those found, ``positions`` the versions at the beginning."""
-
-    def __init__(self, table: RowTable[Any], rows: Mapping[str, Any], positions: Mapping[str, int]) -> None:
-        self.rows = rows
-        self.positions = positions
-        self._table = table
-        self._stored: list[Any] = []
-        self._made: list[str] = []
-        self._deleted: dict[str, int] = {}
-        self._rowless: dict[str, int] = {}
-
-    def note(self, id: str, row: Any, version: int) -> None:
-        """The aggregate has come to ``version``, with this row or (None) without one."""
-        found = self.rows.get(id)
-        if found is not None and row is not found:
-            self._deleted[id] = version
-        if row is None:
-            self._rowless[id] = version
-            return
-        self._stored.append(row)
-        if found is None:
-            self._made.append(id)
-
-    def write(self, alias: str, subscriber: str) -> None:
-        if self._deleted:
-            self._table.delete(self._deleted)
-        if self._stored:
-            self._table.store(self._stored)
-        checkpoints.save(alias, subscriber, self._rowless)
-        checkpoints.forget(alias, subscriber, self._made)
 
 
 class TransactionApplier(Applier):
