@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+from django.conf import settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
@@ -125,7 +126,12 @@ def make_states() -> SharedStates | None:
     if current.states_location is None:
         return None
     make = _import("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
-    states: SharedStates = make(current.states_location, prefix=current.states_prefix, ttl=current.states_ttl)
+    states: SharedStates = make(
+        current.states_location,
+        secrets=[settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS],
+        prefix=current.states_prefix,
+        ttl=current.states_ttl,
+    )
     return states
 
 
