@@ -23,7 +23,7 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
 from enode_django.eventing.calling import CallingApplier, SendCommands
-from enode_django.eventing.follower import RetryPolicy
+from enode_django.eventing.follower import CONFLICT_PATIENCE, RetryPolicy
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.notices import notices_through
 from enode_django.eventing.process_managers import crash_handler
@@ -179,10 +179,11 @@ def make_follower(
 ) -> SweepingFollower:
     """A subscriber's way through the events of the settings' topic."""
     current, handler = conf(), crash_handler(subscriber)
+    delays = tuple(current.UNKNOWN_TYPE_DELAYS)
     applier = make_applier(subscriber, store, lambda some: current_bus().forward(some, handler))
     return SweepingFollower(
         Runner(applier, persist, in_flight),
-        policy=RetryPolicy(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, tuple(current.UNKNOWN_TYPE_DELAYS)),
+        policy=RetryPolicy(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, delays, CONFLICT_PATIENCE),
         notify=notices_through(transport, persist),
         transport=transport,
         topic=current.EVENT_TOPIC,

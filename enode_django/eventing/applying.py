@@ -22,7 +22,7 @@ from enode_django.eventing.subscribers import NOW, Subscriber
 from enode_django.eventing.work import Failure, FollowedEvents, Progress, Work, bearable, contiguous
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
-from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
+from enode_django.eventstore.sqlstates import UNIQUE_VIOLATION, is_unavailable, sqlstate
 from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
 from enode_django.tracing import FollowsEvents, current_tracing
 
@@ -103,6 +103,15 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error.__cause__ or error, psycopg.InterfaceError):
         return False  # a closed cursor, say: what is lost is an OperationalError
     return is_unavailable(error) or sqlstate(error) in _NOT_MIGRATED
+
+
+_NOT_UNIQUE = (UNIQUE_VIOLATION, "23P01")
+"""The second is that of an exclusion constraint."""
+
+
+def is_conflict_of_rows(error: BaseException) -> bool:
+    """Return True if the database refuses a row because of what another row has at the moment."""
+    return sqlstate(error) in _NOT_UNIQUE
 
 
 def failure_of(record: StreamRecord, error: Exception) -> Failure:
