@@ -37,6 +37,7 @@ class RowNormaliser:
         self._set_when_saved = [field for field in written if _is_set_when_saved(field)]
         self._relations = [field for field in written if field.is_relation]
         self._generated = [field.attname for field in fields if field.generated]
+        self._is_always_loaded = bool(self._generated) or not _is_made_of_fields(model)
         self._needs_preparing = bool(self._set_when_saved or self._relations or self._generated)
         self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
         self._kept = len(self._attributes) - len(self._generated)
@@ -45,13 +46,14 @@ class RowNormaliser:
         """Give the row the values that it would have if it were stored and loaded; returns False if only the database
         can tell one of them, and then changes no value, or with ``partly`` all others.
 
-        A generated column is one of these. Its value is forgotten, so that reading it asks the database.
+        A generated column is one of these: its value is forgotten, so that reading it asks the database. So is what a
+        ``from_db`` or an ``__init__`` of the model's own adds to a row.
         """
         values = row.__dict__
         if self._needs_preparing or len(values) != self._kept:
             self._prepare(row)
         seen = values[HANDLED] or self._unseen.copy()
-        is_known, found = not self._generated, {}
+        is_known, found = not self._is_always_loaded, {}
         for number, name, kind, as_kind, convert, is_steady in self._fields:
             value = values[name]
             if value is seen[number]:
@@ -88,6 +90,13 @@ class RowNormaliser:
         values = row.__dict__
         values.update((name, value) for name, value in loaded.__dict__.items() if name not in ("_state", "version"))
         values[HANDLED] = ()
+
+
+def _is_made_of_fields(model: type[models.Model]) -> bool:
+    """Return True if a loaded row has the values of its fields and nothing else."""
+    ours: Any = model
+    base: Any = models.Model
+    return ours.from_db.__func__ is base.from_db.__func__ and ours.__init__ is base.__init__
 
 
 def _is_set_when_saved(field: models.Field[Any, Any]) -> bool:

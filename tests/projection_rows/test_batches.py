@@ -22,7 +22,7 @@ from enode_django.eventing.column_types import OnlyDatabaseKnows
 from enode_django.eventing.row_changes import changed_row
 from enode_django.eventing.row_normalising import HANDLED
 from enode_django.eventing.rows import RowTable
-from tests.integration.rowsapp.models import Colour, Every, Odd, Region, Size
+from tests.integration.rowsapp.models import Colour, Every, Odd, Region, Remembering, Size
 from tests.projection_rows.rows import stored, table
 
 Given = dict[str, Any]
@@ -266,6 +266,19 @@ def test_what_a_handler_leaves_on_a_row_is_gone_for_the_next_event() -> None:
     for _ in range(2):
         row = changed_row(Every, "a", row, [(None, [mark])], table(Every).normalise_in_memory)  # type: ignore[list-item]
     assert row.region_id == 1
+
+
+@pytest.mark.django_db
+def test_what_loading_adds_to_a_row_is_there_for_the_next_event() -> None:
+    def count(row: Any, event: Any) -> None:
+        row.count = getattr(row, "loaded", 10) + 1
+
+    rows, row = table(Remembering), None
+    with transaction.atomic():
+        for version in (1, 2, 3):
+            row = changed_row(Remembering, "a", row, [(None, [count])], rows.normalise)  # type: ignore[list-item]
+            row.version = version
+    assert row.count == 13
 
 
 @pytest.mark.django_db

@@ -129,6 +129,21 @@ class Bare(ReadModel):
         app_label = "rowsapp"
 
 
+class Remembering(ReadModel):
+    """A loaded row remembers what it was loaded with."""
+
+    count = models.IntegerField(default=0)
+
+    @classmethod
+    def from_db(cls, db: str | None, field_names: Any, values: Any) -> Remembering:
+        row = super().from_db(db, field_names, values)
+        row.loaded = dict(zip(field_names, values, strict=True))["count"]  # type: ignore[attr-defined]
+        return row
+
+    class Meta:
+        app_label = "rowsapp"
+
+
 class Every(ReadModel):
     """A field of every class that ``django.db.models`` has for rows like these."""
 
@@ -184,4 +199,4 @@ class Odd(ReadModel):
         app_label = "rowsapp"
 
 
-MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare, Every, Odd)
+MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare, Remembering, Every, Odd)
