@@ -170,9 +170,15 @@ def json_stored(value: Any) -> Any:
     text = (value.dumps or json.dumps)(value.obj)
     if isinstance(text, bytes):
         text = text.decode()
-    if "\\u0000" in text or "\\ud" in text or "\\uD" in text:
-        raise OnlyDatabaseKnows  # a letter that is refused, or half of one
-    return json.loads(text, object_pairs_hook=_sorted, parse_float=_json_number, parse_constant=_refuse)
+    if "\\u0000" in text:
+        raise OnlyDatabaseKnows
+    try:
+        loaded = json.loads(text, object_pairs_hook=_sorted, parse_float=_json_number, parse_constant=_refuse)
+        if "\\ud" in text or "\\uD" in text:  # halves of letters, which PostgreSQL refuses if one stands alone
+            json.dumps(loaded, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise OnlyDatabaseKnows from error
+    return loaded
 
 
 def _sorted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

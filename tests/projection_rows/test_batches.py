@@ -66,7 +66,18 @@ VALUES: dict[type[models.Model], dict[str, st.SearchStrategy[Any]]] = {
         ),
         "image": texts.filter(lambda text: text != 5),
         "number": numbers | st.sampled_from([2**31, "12", Decimal("1.7"), True]),
-        "data": plain | st.sampled_from([{"nul": "\0"}, {1: 2, "1": 3}, float("nan"), Value(None, models.JSONField())]),
+        "data": plain
+        | st.sampled_from(
+            [
+                {"nul": "\0"},
+                {"half": "\ud800"},
+                {"\udfe6": 1, "b": 2},
+                {"🏦": 1, "bb": 2},
+                {1: 2, "1": 3},
+                float("nan"),
+                Value(None, models.JSONField()),
+            ]
+        ),
         "place_id": words,
         "natural_big": naturals,
         "natural": naturals,
@@ -202,7 +213,7 @@ ORDINARY: Given = {
     "address": "10.0.0.1",
     "image": "a.png",
     "number": "12",
-    "data": {1: [1e16, 0.5], "a": None},
+    "data": {1: [1e16, 0.5], "🏦": None},
     "place_id": "here",
     "natural_big": 1,
     "natural": Size.LARGE,
@@ -223,7 +234,7 @@ def test_ordinary_values_of_every_field_are_known_without_asking_the_database() 
     setattr(row, HANDLED, ())
     assert table(Every)._normaliser.normalise(row)
     assert (row.amount, row.region_id, row.number, row.small) == (Decimal("0.01"), 1, 12, 1)
-    assert (row.data, row.lowered, str(row.amount)) == ({"1": [10**16, 0.5], "a": None}, "<abc>", "0.01")
+    assert (row.data, row.lowered, str(row.amount)) == ({"1": [10**16, 0.5], "🏦": None}, "<abc>", "0.01")
     assert row.moment == ORDINARY["moment"]
     assert row.moment.tzinfo is UTC
 
