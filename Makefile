@@ -14,6 +14,9 @@ JAVA_MAJOR := sed -n 's/.* version "\([0-9]*\).*/\1/p'
 
 PARALLEL := --numprocesses=auto --dist=loadscope --no-loadscope-reorder
 
+# Else each of some thousand processes of a test run would compile the project for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test pytest lint format bench chaos mutants docs screenshots java chromium pins clean
 
 demo: $(INSTALLED)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "tests.services",
@@ -13,11 +15,28 @@ pytest_plugins = [
     "enode_django.pytest_plugin",
 ]
 
+# A slow machine is no defect: examples may take their time, to make as to run.
+STEADY = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("steady", deadline=None, print_blob=True, suppress_health_check=STEADY)
+settings.load_profile("steady")
+
 
 def pytest_configure() -> None:
     """Let processes under test hear Ctrl-C, which a shell lets those ignore that it runs in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from looking at modules and tests, a million objects that all stay: it would take
+    three seconds of each process of a run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -191,11 +191,12 @@ class RedisCluster(Servers):
         )
 
     def is_whole(self) -> bool:
-        infos = [says(server, "CLUSTER INFO") for server in self.servers]
-        links = [says(server, "INFO", "replication") for server in self.servers]
-        return all(info and info["cluster_state"] == "ok" for info in infos) and all(
-            link and link.get("master_link_status", "up") == "up" for link in links
-        )
+        return all(map(self._is_joined, self.servers))
+
+    def _is_joined(self, server: Redis) -> bool:
+        state = says(server, "CLUSTER INFO")
+        link = says(server, "INFO", "replication") if state and state["cluster_state"] == "ok" else None
+        return link is not None and link.get("master_link_status", "up") == "up"
 
     def change_roles(self) -> None:
         replica = self.replica

@@ -64,6 +64,7 @@ EnodeError
 │   │   ├── StorageFailed            its disk did not keep what was written: the broker ends, and has to be started anew
 │   │   └── ForeignEntries           somebody else has written into a queue: ``manage.py equeue mend`` deletes it
 │   ├── UnknownTopic
+│   │   └── TopicDeleted             it was deleted, and nobody has created it anew
 │   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; it says what was stored
 │   ├── QueueBacklog                 keys cannot move while messages are unfinished
 │   ├── QueueHeld                    retriable: another owner holds a valid lease
@@ -397,6 +398,10 @@ class ForeignEntries(TransportUnavailable):
 
 class UnknownTopic(QueueError):
     pass
+
+
+class TopicDeleted(UnknownTopic):
+    """Producers and consumers that would create a topic do not create this one: somebody has to do it on purpose."""
 
 
 class StaleRoute(QueueError):

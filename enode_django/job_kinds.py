@@ -58,15 +58,24 @@ def _first(failed: Mapping[str, str]) -> Sequence[tuple[str, str]]:
 
 
 def _rebuild(
-    job: RunningJob, *, name: str, accept_differences: bool = False, archive: str | None = None, take_back: bool = False
+    job: RunningJob,
+    *,
+    name: str,
+    accept_differences: bool = False,
+    accept_uncompared: bool = False,
+    archive: str | None = None,
+    take_back: bool = False,
 ) -> None:
-    from enode_django.rebuilding.rebuild import rebuild, undo
+    from enode_django.rebuilding.rebuild import has_kept, rebuild, swap_kept, undo
 
+    accepted = {"accept_differences": accept_differences, "accept_uncompared": accept_uncompared}
     with engine_for(conf().spark_master) as engine:  # it reports every second while Spark works, and so hears of a stop
         if take_back:
             rebuilt = undo(name, engine, job.report)
+        elif has_kept(name):  # an earlier run could not swap it
+            rebuilt = swap_kept(name, engine, job.report, **accepted)
         else:
-            rebuilt = rebuild(name, engine, job.report, accept_differences=accept_differences, archive=archive)
+            rebuilt = rebuild(name, engine, job.report, archive=archive, **accepted)
         job.result(**rebuilt.figures())
 
 

@@ -162,7 +162,8 @@ class ProjectionGeneration(models.Model):
 class Rebuild(models.Model):
     """A generation of a projection's tables that is being built, or was, and the one that it ``replaces``.
 
-    The tables of a generation that is not in use lie in a schema of their own.
+    The tables of a generation that is not in use lie in a schema of their own; ``positions`` are those below which
+    everything is in them. While it is being built there are none until it lacks nothing but the swap.
     """
 
     class State(models.TextChoices):
@@ -211,6 +212,24 @@ class Subscription(models.Model):
     start_position = models.BigIntegerField("start position", help_text="What is stored below it is not handled.")
     swept_generation = models.BigIntegerField("swept generation", db_default=0)
     swept_position = models.BigIntegerField("swept position", help_text="What is stored below it was compared.")
+    store_generation = models.BigIntegerField(
+        "store generation", db_default=0, help_text="The newest one of the shard that the subscriber knows."
+    )
+    healed_generation = models.BigIntegerField(
+        "healed generation", db_default=0, help_text="What was handled before it is what the shard has."
+    )
+    healed_id = models.CharField(
+        "healed id",
+        max_length=255,
+        null=True,
+        db_default="",
+        db_collation="C",
+        help_text="Up to which aggregate root id that is compared now; empty when all are.",
+    )
+    compared_generation = models.BigIntegerField("compared generation", db_default=0)
+    compared_position = models.BigIntegerField(
+        "compared position", db_default=0, help_text="Up to which versions below the swept position are compared now."
+    )
 
     class Meta:
         verbose_name = "subscription"
@@ -219,6 +238,37 @@ class Subscription(models.Model):
 
     def __str__(self) -> str:
         return f"{self.subscriber} in shard {self.shard} since {self.started_at}"
+
+
+class GenerationCheck(models.Model):
+    """The comparison of one aggregate of a subscriber with the store after a generation of the store had begun.
+
+    Where more was handled than is stored, events were handled that a failover or a restore has erased: such a row stays
+    until somebody deletes it. Other rows go when all aggregates of the subscriber are compared.
+    """
+
+    subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
+    shard = models.IntegerField("shard", help_text="Its number.")
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
+    generation = models.BigIntegerField("generation", help_text="Of the store.")
+    stored_version = models.BigIntegerField("stored version", help_text="The newest from before the generation.")
+    handled_version = models.BigIntegerField("handled version")
+    taken_back = models.BooleanField("taken back", help_text="Its rows are made anew from what is stored.")
+    checked_at = models.DateTimeField("checked at", db_default=Now())
+
+    class Meta:
+        verbose_name = "erased event"
+        verbose_name_plural = "erased events"
+        default_permissions = ("view", "delete")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["subscriber", "aggregate_root_id", "generation"], name="enode_generation_check"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        handled, stored = self.handled_version, self.stored_version
+        return f"{self.subscriber} handled {self.aggregate_root_id} up to version {handled}, stored is version {stored}"
 
 
 class ParkedEvent(models.Model):

@@ -60,10 +60,22 @@ def build_snapshots(self: JobTask, type: str | None = None, archive: str | None 
 
 @shared_task(bind=True, base=JobTask, name="enode_django.rebuild_projection")
 def rebuild_projection(
-    self: JobTask, name: str, accept_differences: bool = False, archive: str | None = None
+    self: JobTask,
+    name: str,
+    accept_differences: bool = False,
+    archive: str | None = None,
+    accept_uncompared: bool = False,
 ) -> dict[str, Any]:
     """Build a projection anew, and put it in the place of the live one."""
-    return run_job(self, "rebuild", name, name=name, accept_differences=accept_differences, archive=archive)
+    return run_job(
+        self,
+        "rebuild",
+        name,
+        name=name,
+        accept_differences=accept_differences,
+        accept_uncompared=accept_uncompared,
+        archive=archive,
+    )
 
 
 @shared_task(bind=True, base=JobTask, name="enode_django.undo_rebuild")

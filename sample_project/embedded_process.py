@@ -102,8 +102,7 @@ class Server(ABC):
             self._prepare()
         with (self.directory / "server.log").open("ab") as log:
             self._process = self._spawn(self._command(), log.fileno())
-        wait_until(self._answers_or_ended, START_SECONDS)
-        if not self.running or not self._answers():
+        if not wait_until(self._answers_or_ended, START_SECONDS) or not self.running:
             self.kill()
             raise ServerUnavailable(f"{type(self).__name__} did not start; its log ends with:\n{self.log_tail()}")
 
@@ -233,11 +232,14 @@ def release_port(port: int) -> None:
         reservation.close()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    """Returns when the condition holds or the time is over; which of the two, the caller asks again."""
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Return True as soon as the condition holds, False when the time is over."""
     deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.005)
+    return True
 
 
 def _stands(process: psutil.Process) -> bool:

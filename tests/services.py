@@ -80,14 +80,21 @@ def redis_url() -> str:
     return _url("REDIS_URL")
 
 
-def private(server: AnyServer) -> Iterator[AnyServer]:
-    """A server of one test's own; without it the test is skipped, unless services are required."""
+@contextlib.contextmanager
+def needed() -> Iterator[None]:
+    """Skip the test when a server that is started inside cannot be had, unless services are required."""
     try:
-        server.__enter__()
+        yield
     except ServerUnavailable as error:
         if services_required():
             raise
         pytest.skip(str(error))
+
+
+def private(server: AnyServer) -> Iterator[AnyServer]:
+    """Start a server that is `needed`, and close it at the end."""
+    with needed():
+        server.__enter__()
     with contextlib.closing(server):
         yield server
 

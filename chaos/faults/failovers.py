@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import psycopg
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from chaos.errors import ChaosError
 from chaos.faults.base import Fault, Skipped
@@ -96,7 +98,11 @@ class PostgresFailover(Fault):
 
 
 def client_of(server: Redis) -> redis.Redis:
-    return redis.Redis(port=server.port, password=server.password, decode_responses=True, socket_timeout=SYNC_SECONDS)
+    """A client that raises at once, without tries of its own, while the server is away."""
+    once = Retry(NoBackoff(), 0)
+    return redis.Redis(
+        port=server.port, password=server.password, decode_responses=True, socket_timeout=SYNC_SECONDS, retry=once
+    )
 
 
 KINDS: Sequence[type[Fault]] = (RedisFailover, PostgresFailover)

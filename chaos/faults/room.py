@@ -10,6 +10,7 @@ import redis
 from chaos.faults.base import Fault, Skipped
 from chaos.faults.failovers import client_of
 from chaos.names import REDIS, Setup
+from sample_project.embedded import Redis
 
 
 class FullRedis(Fault):
@@ -24,18 +25,26 @@ class FullRedis(Fault):
 
     def begin(self) -> str:
         try:
-            self._limit(1)
+            fill(self.world.services.redis)
         except redis.RedisError as error:
             raise Skipped(f"redis does not answer: {error}") from error
         return "let it have no memory left"
 
     def end(self) -> None:
-        with contextlib.suppress(redis.RedisError):  # it starts without a limit
-            self._limit(0)
+        make_room(self.world.services.redis)
 
-    def _limit(self, size: int) -> None:
-        with client_of(self.world.services.redis) as client:
-            client.config_set("maxmemory", size)
+
+def fill(server: Redis) -> None:
+    """Raises `redis.RedisError`, within seconds."""
+    with client_of(server) as client:
+        client.config_set("maxmemory", 1)
+
+
+def make_room(server: Redis) -> None:
+    """Ends a pause of the server, too: a stopped one cannot be told, and would stay full for as long."""
+    server.resume()
+    with contextlib.suppress(redis.RedisError), client_of(server) as client:  # it starts without a limit
+        client.config_set("maxmemory", 0)
 
 
 KINDS: Sequence[type[Fault]] = (FullRedis,)

@@ -11,6 +11,7 @@ if apps.is_installed(
 ):  # else this is imported, too: by filters of templates, which Django checks
     from enode_django.admin.dashboard import DashboardAdmin
     from enode_django.admin.dead_letters import DeadLetterAdmin
+    from enode_django.admin.erased import ErasedEventAdmin
     from enode_django.admin.jobs import JobAdmin
     from enode_django.admin.parked import ParkedEventAdmin
     from enode_django.admin.rebuilds import RebuildAdmin
@@ -21,6 +22,7 @@ if apps.is_installed(
 __all__ = [
     "DashboardAdmin",
     "DeadLetterAdmin",
+    "ErasedEventAdmin",
     "EventStreamAdmin",
     "JobAdmin",
     "ParkedEventAdmin",

@@ -13,7 +13,7 @@ from enode_django.admin.operating import Operation
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import dead_letter_topic
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.base import LONGEST_AGE, Transport
 from enode_django.exceptions import QueueError
 
 MOST_OFFSET = (1 << 63) - 1
@@ -168,11 +168,103 @@ class DeleteGroup(TopicOperation):
         (info,) = administration.list_groups(self.transport, [self.topic], group=group)
         yield f"Group {group} is forgotten in topic {self.topic}, with its offsets; it then holds back no message."
         yield f"It has a backlog of {info.backlog} messages and {len(info.members)} members."
+        if failures := administration.failure_topics(self.transport, group):
+            yield f"If no other topic has the group, these are deleted with all that is in them: {', '.join(failures)}."
 
     def perform(self) -> str:
         group = self.cleaned_data["group"]
         administration.delete_group(self.transport, group, [self.topic], living=self.cleaned_data["living"])
         return f"group {group} of topic {self.topic} was forgotten"
+
+
+class PauseGroup(TopicOperation):
+    title, button = "Pause or resume a group", "Pause or resume it"
+
+    group = forms.ChoiceField(label="Group")
+    paused = forms.ChoiceField(label="It shall", choices=[("yes", "consume nothing"), ("no", "go on")])
+
+    def offer(self) -> None:
+        self._offer_groups()
+
+    def consequences(self) -> Iterator[str]:
+        group = self.cleaned_data["group"]
+        if self._pauses:
+            yield f"Group {group} consumes nothing of topic {self.topic} until it is resumed, also after restarts."
+            yield "Its members finish what they have pulled and give their queues back; what comes meanwhile waits."
+        else:
+            yield f"The members of group {group} are given the queues of topic {self.topic}, and go on."
+
+    def perform(self) -> str:
+        group = self.cleaned_data["group"]
+        administration.pause_group(self.transport, group, [self.topic], paused=self._pauses)
+        return f"group {group} of topic {self.topic} was {'paused' if self._pauses else 'resumed'}"
+
+    @property
+    def _pauses(self) -> bool:
+        return bool(self.cleaned_data["paused"] == "yes")
+
+
+class SetRetention(TopicOperation):
+    title, button = "Set the retention", "Set it"
+
+    seconds = forms.FloatField(
+        label="Seconds",
+        required=False,
+        min_value=0,
+        max_value=LONGEST_AGE - 1,
+        help_text="Nothing: as long as the queue keeps all other topics.",
+    )
+
+    def consequences(self) -> Iterator[str]:
+        seconds = self.cleaned_data["seconds"]
+        how_long = "as long as the settings of the queue say" if seconds is None else f"for {seconds:g} seconds"
+        yield f"What all groups have consumed of topic {self.topic} is kept {how_long}."
+
+    def perform(self) -> str:
+        seconds = self.cleaned_data["seconds"]
+        administration.set_retention(self.transport, self.topic, seconds)
+        return f"retention of topic {self.topic}: {'the default' if seconds is None else f'{seconds:g} seconds'}"
+
+
+class DeleteQueue(TopicOperation):
+    title, button = "Delete a hidden queue", "Delete the queue"
+
+    queue = forms.ChoiceField(label="Queue")
+    force = forms.BooleanField(label="Also while it has messages left", required=False)
+
+    def offer(self) -> None:
+        self._choose_from("queue", self.transport.queues(self.topic))
+
+    def consequences(self) -> Iterator[str]:
+        queue = self.cleaned_data["queue"]
+        state = self.transport.queues(self.topic)[int(queue)]
+        yield f"The {state.end - state.first} messages of queue {queue} of topic {self.topic} are deleted for good."
+        yield "Its number stays, hidden. Shown again it goes on, for every group, where it ended."
+
+    def perform(self) -> str:
+        queue = self.cleaned_data["queue"]
+        administration.delete_queue(self.transport, self.topic, int(queue), force=self.cleaned_data["force"])
+        return f"queue {queue} of topic {self.topic} was deleted"
+
+
+class DeleteTopic(TopicOperation):
+    title, button = "Delete the topic", "Delete the topic"
+
+    force = forms.BooleanField(
+        label="Also while it is in use", required=False, help_text="While a group consumes it or has messages left."
+    )
+
+    def consequences(self) -> Iterator[str]:
+        (info,) = administration.list_topics(self.transport, [self.topic])
+        yield f"Topic {self.topic} is deleted for good, with its {info.messages} messages."
+        for group in administration.list_groups(self.transport, [self.topic]):
+            yield f"Group {group.group} loses its offsets; {group.backlog} messages left, {len(group.members)} members."
+        yield "Who sends to it or consumes it gets an error, until somebody creates the topic anew."
+        yield "Retries and dead letters of groups that no other topic has are deleted, too."
+
+    def perform(self) -> str:
+        deleted = administration.delete_topic(self.transport, self.topic, force=self.cleaned_data["force"])
+        return f"deleted: {', '.join(deleted)}"
 
 
 class LetterOperation(TopicOperation):
@@ -242,7 +334,11 @@ OPERATIONS: Mapping[str, type[TopicOperation]] = {
     "add-queues": AddQueues,
     "show": ShowQueue,
     "set-offset": SetOffset,
+    "pause": PauseGroup,
+    "retention": SetRetention,
     "delete-group": DeleteGroup,
+    "delete-topic": DeleteTopic,
+    "delete-queue": DeleteQueue,
     "requeue": Requeue,
     "discard": Discard,
 }

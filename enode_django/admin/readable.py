@@ -59,7 +59,7 @@ def _command(body: bytes) -> str:
 
 
 def _events(body: bytes) -> str:
-    record, _ = decode_published(body)
+    record = decode_published(body).record
     shown: dict[str, Any] = {
         "type": record.aggregate_root_type,
         "aggregate_root_id": record.aggregate_root_id,

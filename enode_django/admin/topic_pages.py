@@ -14,6 +14,8 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 
 from enode_django.admin.new_commands import cause_in, new_command
 from enode_django.admin.operating import operate
@@ -83,6 +85,7 @@ def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, ob
         groups=administration.list_groups(transport, [topic]),
         producers=administration.list_producers(transport, [topic]),
         has_letters=_is_of_letters(topic),
+        retention=administration.retention(transport, topic),
     )
 
 
@@ -96,7 +99,10 @@ def operation_page(
     if name not in OPERATIONS:
         raise Http404(f"there is no operation {name!r}")
     transport.queue_count(topic)
-    back = reverse("admin:enode_django_topic_letters" if name in ("requeue", "discard") else PAGE, args=[object_id])
+    page = {"requeue": "admin:enode_django_topic_letters", "discard": "admin:enode_django_topic_letters"}.get(
+        name, PAGE
+    )
+    back = reverse(LIST) if name == "delete-topic" else reverse(page, args=[object_id])
     return operate(
         admin,
         request,
@@ -134,7 +140,8 @@ def messages_page(
     topic, number = unquote(object_id), _natural(queue)
     given = request.GET.get("offset", "")
     offset = _natural(given) if given else None
-    peeked = _peeked(transport, topic, number, offset, MESSAGES)
+    time = _given_time(request.GET.get("at", "")) if offset is None else None
+    peeked = _peeked(transport, topic, number, offset, MESSAGES, at=time)
     return admin.page(
         request,
         "messages",
@@ -142,6 +149,7 @@ def messages_page(
         topic=topic,
         queue=number,
         crumbs=_crumbs(topic),
+        at=request.GET.get("at", ""),
         messages_found=[(one.offset, len(one.body), readable(one.body)) for one in peeked],
         earlier=max(0, peeked[0].offset - MESSAGES) if peeked and peeked[0].offset else None,
         later=peeked[-1].offset + 1 if peeked else None,
@@ -247,11 +255,24 @@ def _message(transport: Transport, topic: str, queue: str, offset: str) -> admin
 
 
 def _peeked(
-    transport: Transport, topic: str, queue: int, offset: int | None, limit: int
+    transport: Transport, topic: str, queue: int, offset: int | None, limit: int, *, at: datetime | None = None
 ) -> list[administration.PeekedMessage]:
     if queue >= transport.queue_count(topic):
         raise Http404(f"topic {topic!r} has no queue {queue}")
-    return administration.peek(transport, topic, queue, offset, limit)
+    return administration.peek(transport, topic, queue, offset, limit, at=at)
+
+
+def _given_time(text: str) -> datetime | None:
+    """A time as browsers give it, in the time zone of the site."""
+    if not text:
+        return None
+    try:
+        moment = parse_datetime(text)
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise Http404(f"{text!r} is no time")
+    return moment if moment.tzinfo else timezone.make_aware(moment)
 
 
 def _moment(seconds: float) -> datetime | None:

@@ -31,7 +31,7 @@ def _is_crash(result: CommandResult) -> bool:
 def letters_of(crashed: Iterable[Finished]) -> list[DeadLetter]:
     return [
         _letter(envelope, result)
-        for envelope, _, result in crashed
+        for envelope, _, result, _ in crashed
         if isinstance(result, Crash) and is_kept(envelope, result)
     ]
 
@@ -50,7 +50,7 @@ def answered_keys(crashed: Iterable[Finished]) -> list[str]:
     earlier attempt, the letter counts as answered from now on."""
     return [
         key_of(envelope.id, envelope.aggregate_root_id, b"")
-        for envelope, _, result in crashed
+        for envelope, _, result, _ in crashed
         if envelope.reply_to and envelope.id and not is_kept(envelope, result)
     ]
 

@@ -25,6 +25,7 @@ from enode_django.commanding.entries import (
 from enode_django.commanding.outcomes import failed
 from enode_django.concurrency.backoff import Persist
 from enode_django.eventstore.base import Appended, CommandKey, EventStore, Outcome, StreamRecord
+from enode_django.eventstore.positions import FIRST
 from enode_django.exceptions import MessageError, StoreUnavailable
 
 logger = logging.getLogger("enode_django.store")
@@ -67,7 +68,7 @@ class Committer:
         return self._refused
 
     def commit(self, entries: Sequence[Entry]) -> Committed:
-        batch = _Batch(self._refused, self._clock())
+        batch = _Batch(self._refused, self._clock(), self._store.generation_of)
         self.store_seconds, self.found_bytes = None, 0
         live = [entry for entry in entries if self._belongs(entry, batch)]
         records = [entry for entry in live if entry.kind in RECORDS]
@@ -226,10 +227,12 @@ _finished: Callable[[Iterable[Any]], Finished] = partial(tuple.__new__, Finished
 
 
 class _Batch:
-    """``began`` is when the commit began: leases are held against it."""
+    """``began`` is when the commit began: leases are held against it. ``generation_of`` is the store's, since its last
+    append was this batch's."""
 
-    def __init__(self, refused: dict[str, int], began: float) -> None:
+    def __init__(self, refused: dict[str, int], began: float, generation_of: Callable[[str], int]) -> None:
         self.began = began
+        self._generation_of = generation_of
         self.finished: list[Finished] = []
         self.released: list[Entry] = []
         self.recoveries: list[Recovery] = []
@@ -238,7 +241,11 @@ class _Batch:
 
     def finish(self, entry: Entry, record: StreamRecord | None) -> None:
         if entry.envelope is not None:
-            self.finished.append(_finished((entry.envelope, record, None if record is not None else entry.result)))
+            result, generation = entry.result, FIRST.generation
+            if record is not None:
+                # What was read by another thread, maybe before a failover, is known to belong to the first one only.
+                result, generation = None, 0 if entry.kind is STORED else self._generation_of(entry.aggregate_root_id)
+            self.finished.append(_finished((entry.envelope, record, result, generation)))
             self.released.append(entry)
 
     def fail(self, entry: Entry, error: Exception) -> None:

@@ -14,6 +14,7 @@ from enode_django.commanding.results import CommandResult
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.positions import FIRST
 
 
 class Envelope:
@@ -159,12 +160,14 @@ class Finished(NamedTuple):
     """A command whose outcome is final: a stored ``record`` to answer from and to publish, or else a ``result``.
 
     ``result`` is answered once the consume offset has moved past the command, and is remembered by the queue from
-    then on: nothing in the store would keep a redelivery or a copy from being decided otherwise.
+    then on: nothing in the store would keep a redelivery or a copy from being decided otherwise. ``generation`` is
+    that of the store in which the record was written, or an earlier one.
     """
 
     envelope: Envelope
     record: StreamRecord | None
     result: CommandResult | None
+    generation: int = FIRST.generation
 
 
 class Recovery(NamedTuple):

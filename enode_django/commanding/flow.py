@@ -101,7 +101,7 @@ def telling(take: Take) -> Take:
 
 def tell_committed(committed: Committed, seconds: float) -> None:
     """``seconds``: what the whole batch took."""
-    for envelope, record, result in committed.finished:
+    for envelope, record, result, _ in committed.finished:
         version = record.version if record is not None else result.version if result is not None else None
         outcome = _stored(record) if record is not None else _decided(result)
         _tell_of("commit", envelope, version=version, outcome=outcome, seconds=seconds)

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.messages import GroupState, QueueState, Start
-from enode_django.equeue.transports.base import Mends, Transport, check_queues
+from enode_django.equeue.retrying import dead_letter_topic, retry_topic
+from enode_django.equeue.transports.base import (
+    DeletesQueues,
+    DeletesTopics,
+    Mends,
+    PausesGroups,
+    RetainsByTopic,
+    Transport,
+    check_queues,
+)
 from enode_django.equeue.transports.broker import BrokerTransport
-from enode_django.exceptions import QueueError
+from enode_django.exceptions import QueueError, TopicDeleted
 
 PULL_LIMIT = 100
 """Messages that are asked for at once: they may be large."""
@@ -39,7 +50,8 @@ class QueueShare(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
-    """``members`` with the seconds left of their sessions. ``counts``: messages that it has not committed are kept."""
+    """``members`` with the seconds left of their sessions. ``counts``: messages that it has not committed are kept.
+    ``paused``: its members are given no queues."""
 
     topic: str
     group: str
@@ -48,6 +60,7 @@ class GroupInfo(NamedTuple):
     counts: bool
     backlog: int
     shares: Sequence[QueueShare]
+    paused: bool = False
 
 
 class OffsetMove(NamedTuple):
@@ -78,9 +91,20 @@ def list_topics(transport: Transport, topics: Sequence[str] = ()) -> list[TopicI
     """All of them, or some. Raises `UnknownTopic`."""
     infos = []
     for topic in topics or transport.topics():
-        queues = transport.queues(topic)
-        infos.append(TopicInfo(topic, queues, sum(state.end - state.first for state in queues.values())))
+        with _passed_over(topics):
+            queues = transport.queues(topic)
+            infos.append(TopicInfo(topic, queues, sum(state.end - state.first for state in queues.values())))
     return infos
+
+
+@contextmanager
+def _passed_over(named: Sequence[str]) -> Iterator[None]:
+    """Pass over a topic that is deleted while all are listed, none being named."""
+    try:
+        yield
+    except TopicDeleted:
+        if named:
+            raise
 
 
 def create_topic(transport: Transport, topic: str, queues: int) -> None:
@@ -94,11 +118,17 @@ def list_groups(transport: Transport, topics: Sequence[str] = (), *, group: str 
     """Those of all topics, or of some, or only ``group``."""
     infos = []
     for topic in topics or transport.topics():
-        groups = transport.groups(topic)
-        if group is None or group in groups:
-            queues = transport.queues(topic)
-            infos += [_info(topic, name, groups[name], queues) for name in (groups if group is None else [group])]
+        with _passed_over(topics):
+            groups = transport.groups(topic)
+            if group is None or group in groups:
+                queues, paused = transport.queues(topic), _paused(transport, topic)
+                names = groups if group is None else [group]
+                infos += [_info(topic, name, groups[name], queues)._replace(paused=name in paused) for name in names]
     return infos
+
+
+def _paused(transport: Transport, topic: str) -> Sequence[str]:
+    return transport.paused_groups(topic) if isinstance(transport, PausesGroups) else ()
 
 
 def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueState]) -> GroupInfo:
@@ -116,11 +146,11 @@ def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueS
 
 def list_producers(transport: Transport, topics: Sequence[str] = ()) -> list[ProducerInfo]:
     """Who has sent to all topics, or to some, within the last minutes. Raises `UnknownTopic`."""
-    return [
-        ProducerInfo(topic, producer, seconds)
-        for topic in topics or transport.topics()
-        for producer, seconds in transport.producers(topic).items()
-    ]
+    infos = []
+    for topic in topics or transport.topics():
+        with _passed_over(topics):
+            infos += [ProducerInfo(topic, name, seconds) for name, seconds in transport.producers(topic).items()]
+    return infos
 
 
 def broker_figures(transport: Transport) -> Mapping[str, Any]:
@@ -128,6 +158,14 @@ def broker_figures(transport: Transport) -> Mapping[str, Any]:
     if not isinstance(transport, BrokerTransport):
         raise QueueError(f"the queue has no broker: its driver is {type(transport).__name__}")
     return transport.status()
+
+
+def back_up(transport: Transport, name: str) -> Mapping[str, Any]:
+    """Let the broker copy its directory to ``backups/<name>`` within it; returns the path there and its sizes. Raises
+    `QueueError` where the queue has no broker, and if there is a backup of that name."""
+    if not isinstance(transport, BrokerTransport):
+        raise QueueError(f"the queue has no broker to be backed up: its driver is {type(transport).__name__}")
+    return transport.back_up(name)
 
 
 def mend(transport: Transport, topics: Sequence[str] = ()) -> Mapping[str, Mapping[int, int]]:
@@ -138,6 +176,23 @@ def mend(transport: Transport, topics: Sequence[str] = ()) -> Mapping[str, Mappi
             f"nobody else can write into the queues of {type(transport).__name__}; there is nothing to mend"
         )
     return {topic: transport.mend(topic) for topic in topics or transport.topics()}
+
+
+def retention(transport: Transport, topic: str) -> float | None:
+    """For how many seconds a topic keeps what is consumed, if that was said of it. Raises `UnknownTopic`."""
+    if isinstance(transport, RetainsByTopic):
+        return transport.retention(topic)
+    transport.queue_count(topic)
+    return None
+
+
+def set_retention(transport: Transport, topic: str, seconds: float | None) -> None:
+    """As `RetainsByTopic.set_retention`. Raises `QueueError` for a transport that keeps all topics equally long."""
+    if not isinstance(transport, RetainsByTopic):
+        raise QueueError(
+            f"{type(transport).__name__} keeps all topics equally long; it would have to be RetainsByTopic"
+        )
+    transport.set_retention(topic, seconds)
 
 
 def plan_offsets(
@@ -191,28 +246,43 @@ def _targets(
     transport: Transport, topic: str, to: int | Start | datetime, states: Mapping[int, QueueState]
 ) -> Mapping[int, int]:
     if isinstance(to, datetime):
-        if to.tzinfo is None:
-            raise ValueError(f"a time needs a time zone, got {to!r}")
-        return transport.offsets_at(topic, to.timestamp())
+        return transport.offsets_at(topic, _seconds(to))
     if isinstance(to, Start):
         return {queue: state.first if to is Start.FIRST else state.end for queue, state in states.items()}
     return dict.fromkeys(states, to)
 
 
+def _seconds(time: datetime) -> float:
+    if time.tzinfo is None:
+        raise ValueError(f"a time needs a time zone, got {time!r}")
+    return time.timestamp()
+
+
 def peek(
-    transport: Transport, topic: str, queue: int, offset: int | None = None, limit: int = 10
+    transport: Transport,
+    topic: str,
+    queue: int,
+    offset: int | None = None,
+    limit: int = 10,
+    *,
+    at: datetime | None = None,
 ) -> list[PeekedMessage]:
-    """Messages of a queue from an offset on, or its newest ones; no group knows of it. An offset that is not there
-    any more stands for the next one that is left."""
+    """Messages of a queue from an offset on, from the first one that was stored ``at`` a time or later (as precisely as
+    `Transport.offsets_at` says), or its newest ones; no group knows of it. An offset that is not there any more stands
+    for the next one that is left. Raises `ValueError` for a time without a time zone, and for both."""
     if limit < 1 or (offset or 0) < 0:
         raise ValueError(f"an offset is 0 or more and a limit at least 1, got {offset!r} and {limit!r}")
+    if at is not None and offset is not None:
+        raise ValueError(f"peek from an offset or from a time, not from both: got {offset!r} and {at!r}")
     state = transport.queues(topic).get(queue)
     if state is None:
         check_queues(topic, (queue,), transport.queue_count(topic))
         return []
-    at = state.end - limit if offset is None else offset
+    if at is not None:
+        offset = transport.offsets_at(topic, _seconds(at))[queue]
+    first = state.end - limit if offset is None else offset
     peeked: list[PeekedMessage] = []
-    for message in read_queue(transport, topic, queue, max(at, state.first), state.end):
+    for message in read_queue(transport, topic, queue, max(first, state.first), state.end):
         peeked.append(message)
         if len(peeked) == limit:
             break
@@ -254,8 +324,9 @@ def tail(
 
 
 def delete_group(transport: Transport, group: str, topics: Sequence[str] = (), *, living: bool = False) -> list[str]:
-    """Forget a group, in all topics or in some; returns those that had it. Raises `QueueError`, and deletes nothing,
-    while it has members, unless ``living``."""
+    """Forget a group, in all topics or in some; returns those that had it, and those that were deleted with it: when no
+    other topic has the group any more, that of its retries and that of its dead letters. Raises `QueueError`, and
+    deletes nothing, while it has members, unless ``living``."""
     infos = list_groups(transport, topics, group=group)
     members = sorted({member for info in infos for member in info.members})
     if members and not living:
@@ -264,4 +335,66 @@ def delete_group(transport: Transport, group: str, topics: Sequence[str] = (), *
         )
     for info in infos:
         transport.delete_group(group, info.topic)
-    return [info.topic for info in infos]
+    return sorted({*(info.topic for info in infos), *delete_failures(transport, group)})
+
+
+def pause_group(transport: Transport, group: str, topics: Sequence[str] = (), *, paused: bool = True) -> list[str]:
+    """Let a group consume nothing until it is resumed (``paused`` False), in all topics that have it (the one of its
+    retries among them) or in some; returns those. Raises `QueueError` for a group that none of them has, and for a
+    transport that pauses no groups."""
+    if not isinstance(transport, PausesGroups):
+        raise QueueError(f"{type(transport).__name__} pauses no groups; it would have to be a PausesGroups")
+    having = [info.topic for info in list_groups(transport, topics, group=group)]
+    if not having:
+        raise QueueError(f"no topic has a group {group!r}; manage.py equeue groups shows all")
+    for topic in having:
+        transport.pause_group(group, topic, paused=paused)
+    return having
+
+
+def failure_topics(transport: Transport, group: str) -> list[str]:
+    """The topics of what a group could not handle, as far as there are any."""
+    known = transport.topics()
+    return [topic for topic in (retry_topic(group), dead_letter_topic(group)) if topic in known]
+
+
+def delete_failures(transport: Transport, group: str) -> list[str]:
+    """Delete the topics of a group's retries and dead letters, with what is in them, unless another topic still has the
+    group. Returns those that were deleted; none where the transport deletes no topics."""
+    failures = _failures_alone(transport, group)
+    if not isinstance(transport, DeletesTopics):
+        return []
+    for topic in failures:
+        transport.delete_topic(topic, force=True)
+    return failures
+
+
+def _failures_alone(transport: Transport, group: str, without: str = "") -> list[str]:
+    """The topics of a group's failures, if no topic has the group but these and ``without``."""
+    failures = failure_topics(transport, group)
+    others = [info.topic for info in list_groups(transport, group=group) if info.topic not in (without, *failures)]
+    return [] if others else [topic for topic in failures if topic != without]
+
+
+def delete_topic(transport: Transport, topic: str, *, force: bool = False) -> list[str]:
+    """Delete a topic with its messages and groups, and the topics of retries and dead letters of groups that no other
+    topic has; returns what was deleted. Raises as `DeletesTopics.delete_topic`, of any of them, and `QueueError` for a
+    transport that deletes no topics."""
+    if not isinstance(transport, DeletesTopics):
+        raise QueueError(f"{type(transport).__name__} deletes no topics; it would have to be a DeletesTopics")
+    failures = {name for group in transport.groups(topic) for name in _failures_alone(transport, group, topic)}
+    if not force:
+        for name in sorted(failures):
+            bounds = {queue: (state.first, state.end) for queue, state in transport.queues(name).items()}
+            check_unused(name, transport.groups(name), bounds)
+    deleted = [topic, *sorted(failures)]
+    for name in deleted:
+        transport.delete_topic(name, force=force)
+    return deleted
+
+
+def delete_queue(transport: Transport, topic: str, queue: int, *, force: bool = False) -> None:
+    """As `DeletesQueues.delete_queue`. Raises `QueueError` for a transport that deletes no queues."""
+    if not isinstance(transport, DeletesQueues):
+        raise QueueError(f"{type(transport).__name__} deletes no queues; it would have to be a DeletesQueues")
+    transport.delete_queue(topic, queue, force=force)

@@ -98,6 +98,10 @@ class BroadcastQueues:
         windows = list(self._windows.values())
         return self._shown <= {window.queue for window in windows} and not any(window.closed for window in windows)
 
+    def lose_all(self) -> None:
+        for window in list(self._windows.values()):
+            window.close()
+
     def renew(self) -> None:
         pass
 

@@ -348,6 +348,12 @@ class QueueConsumer:
             window.close()
             self.wake()
 
+    def lose_all(self) -> None:
+        """Own nothing any more, without saying so to the transport: the topic is deleted."""
+        self.assign(())
+        for window in self.open_windows:
+            window.close()
+
     def trim(self) -> None:
         """Let the transport delete what every group has committed."""
         self._transport.trim(self._topic)

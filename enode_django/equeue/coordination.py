@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from enode_django.equeue.assignment import Allocate, divide
+from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Claim, Commit, GroupState, Lease, Membership, QueueState, Route, Start
 from enode_django.equeue.receipts import Receipts
-from enode_django.equeue.transports.base import check_new_topic, check_queues
+from enode_django.equeue.transports.base import check_age, check_new_topic, check_queues
 from enode_django.exceptions import QueueBacklog, QueueError, QueueHeld, UnknownTopic
 
 Bounds = Mapping[int, tuple[int, int]]
@@ -71,6 +72,7 @@ class GroupRecord:
     group: Group = field(default_factory=Group)
     claims: dict[int, QueueClaim] = field(default_factory=dict)
     retired: bool = False
+    paused: bool = False
 
     @property
     def longest_lease(self) -> float:
@@ -94,6 +96,7 @@ class Topic:
     hidden_from_consumers: set[int] = field(default_factory=set)
     groups: dict[str, GroupRecord] = field(default_factory=dict)
     producers: KnownProducers = field(default_factory=KnownProducers, compare=False)
+    max_age: float | None = None
 
     @property
     def route(self) -> Route:
@@ -102,6 +105,11 @@ class Topic:
     @property
     def consumed(self) -> list[int]:
         return [queue for queue in range(self.queues) if queue not in self.hidden_from_consumers]
+
+    def given(self, group: str) -> list[int]:
+        """The queues that are given to the members of a group: none while it is paused."""
+        record = self.groups.get(group)
+        return [] if record is not None and record.paused else self.consumed
 
     def check(self, queues: Collection[int]) -> None:
         check_queues(self.name, queues, self.queues)
@@ -155,23 +163,35 @@ class Coordinator:
 
     def __init__(self, allocate: Allocate = divide) -> None:
         self.topics: dict[str, Topic] = {}
+        self._deleted: dict[str, int] = {}
         self._allocate = allocate
         self._epoch = 0
 
     def topic(self, name: str, queues: Collection[int] = ()) -> Topic:
         topic = self.topics.get(name)
+        if topic is None and name in self._deleted:
+            raise topic_deleted(name)
         if topic is None:
             raise UnknownTopic(f"topic {name!r} does not exist; create it: create_topic, manage.py equeue create")
         topic.check(queues)
         return topic
+
+    def is_deleted(self, name: str) -> bool:
+        return name in self._deleted
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, queues: int) -> int:
         check_new_topic(name, queues)
         if name not in self.topics:
-            self.topics[name] = Topic(name, queues)
+            self.topics[name] = Topic(name, queues, self._deleted.pop(name, 0) + 1)
         return self.topics[name].queues
+
+    def delete_topic(self, name: str) -> None:
+        """Forget all about a topic, but the version of its route: whoever knows that must not send to a later topic of
+        the same name by it."""
+        self._deleted[name] = self.topic(name).version
+        del self.topics[name]
 
     def add_queues(self, name: str, queues: int, *, unordered: bool, bounds: Bounds) -> int:
         topic = self.topic(name)
@@ -200,13 +220,23 @@ class Coordinator:
         if to_consumers is not None and to_consumers is (queue in topic.hidden_from_consumers):
             topic.hidden_from_consumers = topic.hidden_from_consumers ^ {queue}
 
+    def delete_queue(self, name: str, queue: int, end: int) -> None:
+        """Let every group go on at the end of a queue, and forget what it has of it else."""
+        for record in self.topic(name, (queue,)).groups.values():
+            if queue in record.claims:
+                record.claims[queue] = QueueClaim(offset=end)
+
+    def set_retention(self, name: str, max_age: float | None) -> None:
+        check_age(max_age)
+        self.topic(name).max_age = max_age
+
     # -- members --------------------------------------------------------------------------------------------------
 
     def join(self, group: str, name: str, member: str, session: float, *, now: float) -> Membership:
         topic = self.topic(name)
         record = topic.record(group)
         record.group = joined(
-            record.group, member, now=now, session=session, queues=topic.consumed, allocate=self._allocate
+            record.group, member, now=now, session=session, queues=topic.given(group), allocate=self._allocate
         )
         return record.group.membership(member)
 
@@ -217,7 +247,7 @@ class Coordinator:
         record = topic.groups.get(group)
         if record is None:
             return False
-        record.group = left(record.group, member, now=now, queues=topic.consumed, allocate=self._allocate)
+        record.group = left(record.group, member, now=now, queues=topic.given(group), allocate=self._allocate)
         free = [c for c in record.claims.values() if c.owner == member and not c.epoch and c.until > 0]
         for claim in free:
             claim.until = 0.0
@@ -350,6 +380,19 @@ class Coordinator:
         if record is not None:
             record.retired = True
 
+    def check_group(self, group: str, name: str) -> None:
+        """Raise `QueueError` for a group that the topic does not have."""
+        known = self.topic(name).groups
+        if group not in known:
+            raise QueueError(f"topic {name!r} has no group {group!r}; it has {', '.join(map(repr, known)) or 'none'}")
+
+    def pause_group(self, group: str, name: str, paused: bool) -> None:
+        self.check_group(group, name)
+        self.topic(name).groups[group].paused = paused
+
+    def paused_groups(self, name: str) -> list[str]:
+        return sorted(group for group, record in self.topic(name).groups.items() if record.paused)
+
     def delete_group(self, group: str, name: str) -> None:
         self.topic(name).groups.pop(group, None)
 
@@ -378,19 +421,24 @@ class Coordinator:
                     *(topic.name, topic.queues, topic.version),
                     *(sorted(topic.hidden_from_producers), sorted(topic.hidden_from_consumers)),
                     {name: _plain(record) for name, record in topic.groups.items()},
+                    topic.max_age,
                 ]
                 for topic in self.topics.values()
             ],
             self._epoch,
+            dict(self._deleted),
         ]
 
     @classmethod
     def restore(cls, plain: Sequence[Any], allocate: Allocate = divide) -> Coordinator:
         coordinator = cls(allocate)
-        topics, coordinator._epoch = plain
-        for name, queues, version, producers, consumers, groups in topics:
+        topics, coordinator._epoch, *deleted = plain
+        coordinator._deleted = dict(*deleted)  # none in what an earlier version has written
+        for name, queues, version, producers, consumers, groups, *max_age in topics:
             records = {group: _restored(*values) for group, values in groups.items()}
-            coordinator.topics[name] = Topic(name, queues, version, set(producers), set(consumers), records)
+            topic = Topic(name, queues, version, set(producers), set(consumers), records)
+            (topic.max_age,) = max_age or (None,)  # none in what an earlier version has written
+            coordinator.topics[name] = topic
         return coordinator
 
 
@@ -418,14 +466,16 @@ def _plain(record: GroupRecord) -> list[Any]:
         ]
         for queue, claim in record.claims.items()
     ]
-    return [group.generation, dict(group.sessions), division, claims, record.retired]
+    return [group.generation, dict(group.sessions), division, claims, record.retired, record.paused]
 
 
 def _plain_deaths(claim: QueueClaim) -> list[Any]:
     return [[offset, sorted(members)] for offset, members in claim.deaths.items()]
 
 
-def _restored(generation: int, sessions: Any, division: Any, claims: Any, retired: bool) -> GroupRecord:
+def _restored(
+    generation: int, sessions: Any, division: Any, claims: Any, retired: bool, paused: bool = False
+) -> GroupRecord:
     group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
     restored = {
         queue: QueueClaim(
@@ -436,4 +486,4 @@ def _restored(generation: int, sessions: Any, division: Any, claims: Any, retire
         )
         for queue, owner, until, epoch, previous, offset, receipts, deaths, *lease in claims
     }
-    return GroupRecord(group, restored, retired)
+    return GroupRecord(group, restored, retired, paused)

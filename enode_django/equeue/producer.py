@@ -20,6 +20,7 @@ from enode_django.exceptions import (
     PartlyUnavailable,
     QueueError,
     StaleRoute,
+    TopicDeleted,
     TransportUnavailable,
     UnknownTopic,
 )
@@ -59,9 +60,9 @@ class Producer:
     """Sends through a transport; safe for threads. Sending blocks until the transport has stored the messages.
 
     A topic that does not exist is created with ``queues`` queues on its first use, or, when ``queues`` is None,
-    raises `UnknownTopic`. Which queues a topic has is asked again after ``refresh_after`` seconds of ``clock``, and
-    when the transport says that they have changed. Whoever asks is announced as a producer of the topic, as
-    ``host-pid``.
+    raises `UnknownTopic`. One that was deleted is not created, and raises `TopicDeleted`. Which queues a topic has is
+    asked again after ``refresh_after`` seconds of ``clock``, and when the transport says that they have changed.
+    Whoever asks is announced as a producer of the topic, as ``host-pid``.
     """
 
     def __init__(
@@ -179,8 +180,8 @@ class Producer:
         """Announces this process, too: here it costs no send anything."""
         try:
             route = self._transport.route(topic)
-        except UnknownTopic:
-            if self._queues is None:
+        except UnknownTopic as unknown:
+            if self._queues is None or isinstance(unknown, TopicDeleted):
                 raise
             self._transport.create_topic(topic, self._queues)
             route = self._transport.route(topic)
@@ -225,6 +226,9 @@ class Sending:
         except StaleRoute as stale:
             self._producer.forget_route(self._topic)
             self._note(places, stale.stored)
+            raise
+        except UnknownTopic:
+            self._producer.forget_route(self._topic)
             raise
         except PartlyUnavailable as some:
             self._note(places, some.answers)

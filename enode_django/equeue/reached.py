@@ -2,7 +2,9 @@
 
 Whoever keeps offsets away from the messages cannot know which of them a crash of the queue has lost: those offsets are
 given to other messages then, which it would pass over. So it remembers under which timeline it has reached an offset.
-When a queue has another timeline, it goes back to where it had been a minute before: what is lost is younger.
+When a queue has another timeline, it goes back to where it had been a minute before: what is lost is younger. Behind a
+broker that began anew with an older copy of its messages it goes back to where that copy ended: the timeline's name
+says it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Reached:
         with self._lock:
             known = self._timelines.get(queue, "")
             if known and timeline and known != timeline:
-                offset = min(offset, self._settled.get(queue, offset))
+                offset = min(offset, self._settled.get(queue, offset), _copy_ended(known, timeline, offset))
             offset = min(offset, end)
             self.offsets[queue] = offset
             self._settled[queue] = min(offset, self._settled.get(queue, offset))
@@ -73,3 +75,15 @@ class Reached:
     def _has_changed(self, queue: int, timelines: Mapping[int, str]) -> bool:
         known, timeline = self._timelines.get(queue, ""), timelines.get(queue, "")
         return bool(known and timeline and known != timeline)
+
+
+def _copy_ended(known: str, timeline: str, offset: int) -> int:
+    """Return where the copy ended that the queue comes from since ``known`` ruled; ``offset`` if it comes from none.
+
+    >>> _copy_ended("a", "b@copy:70", 90), _copy_ended("b@copy:70", "c@copy:70", 90), _copy_ended("a", "b", 90)
+    (70, 90, 90)
+    """
+    copy, _, ended = timeline.partition("@")[2].partition(":")
+    if not copy or copy == known.partition("@")[2].partition(":")[0] or not ended.isdecimal():
+        return offset
+    return int(ended)

@@ -74,6 +74,8 @@ class OwnedQueues(Protocol):
 
     def wake(self) -> None: ...
 
+    def lose_all(self) -> None: ...
+
     def release_drained(self, held: Callable[[OffsetWindow], int] = ...) -> None: ...
 
 
@@ -231,6 +233,11 @@ class Share:
     def join(self) -> None:
         if self.prepared:
             self._queues.join()
+
+    def begin_anew(self) -> None:
+        """Own nothing until `prepare` finds the topic again, which is deleted. Called by any thread."""
+        self.prepared = False
+        self._queues.lose_all()
 
     def renew(self) -> None:
         self._queues.renew()

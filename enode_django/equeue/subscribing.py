@@ -31,7 +31,7 @@ from enode_django.equeue.threads import Threads
 from enode_django.equeue.timers import Timers
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.worklist import Worklist
-from enode_django.exceptions import EnodeError, UnknownTopic
+from enode_django.exceptions import EnodeError, TopicDeleted, UnknownTopic
 
 __all__ = ["Consumer", "Limits", "Message", "Mode", "Order", "RetryPolicy", "Start", "lease_holds"]
 
@@ -57,7 +57,8 @@ class Consumer:
     A message whose handler raises an `Exception` is tried again after the delays of ``retry``, and is a dead letter
     after the last one; those behind it go on meanwhile. A handler that takes long can ask `lease_holds`. ``start`` is
     for queues of which the group has consumed nothing yet. A topic that does not exist is created with ``queues``
-    queues, or, when that is None, raises `UnknownTopic`. `Mode.BROADCASTING` needs a ``directory`` for the offsets.
+    queues, or, when that is None, raises `UnknownTopic`; one that was deleted raises `TopicDeleted`.
+    `Mode.BROADCASTING` needs a ``directory`` for the offsets.
     With ``trim`` the transport is asked once a minute to delete what all groups of the topics have consumed.
 
     It is started once. All methods may be called from any thread but the handlers'.
@@ -126,8 +127,8 @@ class Consumer:
             self._handlers.start(f"equeue-handler-{self._group}-{number}", self._handling.run)
         for share in self._shares.values():
             # Of their own: leases and sessions run out while another call waits for its answer.
-            self._holders.start(f"equeue-renewer-{share.topic}", partial(self._beat, share.renew))
-            self._holders.start(f"equeue-member-{share.topic}", partial(self._beat, share.join))
+            self._holders.start(f"equeue-renewer-{share.topic}", partial(self._beat, share, Share.renew))
+            self._holders.start(f"equeue-member-{share.topic}", partial(self._beat, share, Share.join))
             self._pullers.start(f"equeue-puller-{share.topic}", partial(self._pull, share))
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> bool:
@@ -161,7 +162,7 @@ class Consumer:
     def _pull(self, share: Share) -> None:
         pause = FIRST_PAUSE
         while not self._ending.is_set():
-            if self._once(partial(self._pull_once, share)):
+            if self._once_of(share, self._pull_once):
                 pause = FIRST_PAUSE
             else:
                 self._ending.wait(pause)
@@ -180,8 +181,9 @@ class Consumer:
     def _prepare(self, share: Share) -> None:
         try:
             share.prepare()
-        except UnknownTopic:
-            if self._queues is None or share.topic == retry_topic(self._group):
+        except UnknownTopic as unknown:
+            is_deleted = isinstance(unknown, TopicDeleted)
+            if self._queues is None or is_deleted or share.topic == retry_topic(self._group):
                 raise
             self._transport.create_topic(share.topic, self._queues)
             share.prepare()
@@ -191,10 +193,10 @@ class Consumer:
 
     # -- renewers and members -------------------------------------------------------------------------------------
 
-    def _beat(self, call: Callable[[], None]) -> None:
+    def _beat(self, share: Share, call: Callable[[Share], None]) -> None:
         """Until the keeper has ended: what is being handled at the end is held meanwhile."""
         while not self._ended.wait(self._limits.lease / BEATS):
-            self._once(call)
+            self._once_of(share, call)
 
     # -- the keeper -----------------------------------------------------------------------------------------------
 
@@ -213,7 +215,7 @@ class Consumer:
     def _trim(self) -> None:
         for share in self._shares.values():
             if self._trims or share.topic == retry_topic(self._group):
-                self._once(share.trim)
+                self._once_of(share, Share.trim)
 
     def _end(self, timers: Timers) -> None:
         """Nothing is pulled any more; what is due is handled until `_end_by`, and committed meanwhile."""
@@ -251,7 +253,17 @@ class Consumer:
 
     def _each(self, call: Callable[[Share], None]) -> None:
         for share in self._shares.values():
-            self._once(partial(call, share))
+            self._once_of(share, call)
+
+    def _once_of(self, share: Share, call: Callable[[Share], None]) -> bool:
+        """As `_once`; retries that were deleted, since somebody has forgotten the group, begin anew."""
+        try:
+            return self._once(partial(call, share))
+        except UnknownTopic:
+            if share.topic != retry_topic(self._group):
+                raise
+            share.begin_anew()
+            return False
 
     def _once(self, call: Callable[[], None]) -> bool:
         """Whether it has worked. Raises what is not retriable, but not at the end, when it could help nobody."""

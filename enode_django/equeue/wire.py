@@ -30,6 +30,7 @@ from enode_django.exceptions import (
     RoleMissing,
     StaleRoute,
     StorageFailed,
+    TopicDeleted,
     TransportUnavailable,
     UnknownRequest,
     UnknownTopic,
@@ -64,7 +65,7 @@ _ERRORS: Mapping[str, type[EnodeError]] = {
     error.__name__: error
     for error in (
         *(BadRequest, ConfigurationError, MalformedFrame, MalformedRecords, QueueBacklog, QueueError, QueueFull),
-        *(RoleMissing, StaleRoute, StorageFailed, TransportUnavailable, UnknownTopic),
+        *(RoleMissing, StaleRoute, StorageFailed, TopicDeleted, TransportUnavailable, UnknownTopic),
     )
 }
 

@@ -12,8 +12,9 @@ import psycopg
 from django.db import connections, transaction
 
 from enode_django.databases import execute, let_hooks_fail_alone
-from enode_django.eventing import checkpoints, parking
+from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.deferring import DeferredInserts
+from enode_django.eventing.heeding import Heeded
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.row_changes import RowChanges, changed_row
@@ -45,6 +46,8 @@ class Applier(ABC):
         self.store = store
         self.attempted: dict[str, tuple[int | None, str]] = {}
         self.in_flight = InFlight()
+        self.heeded: Heeded | None = None
+        """What is to be known of generations of the store; None where all streams are read from it."""
         self._tracing = current_tracing()
         self._followed = self._new_followed()
 
@@ -55,8 +58,9 @@ class Applier(ABC):
         """Return where the subscriber began in that shard. A new one begins here and now, or with the first event."""
         known = checkpoints.subscription(self.alias, self.name, shard.number)
         while known is None:
-            start = shard.position() if self.subscriber.start == NOW else BEGINNING
-            checkpoints.subscribe(self.alias, self.name, shard.number, start)
+            position = shard.position()
+            start = position if self.subscriber.start == NOW else BEGINNING
+            checkpoints.subscribe(self.alias, self.name, shard.number, start, position.generation)
             known = checkpoints.subscription(self.alias, self.name, shard.number)
         return known
 
@@ -76,6 +80,22 @@ class Applier(ABC):
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         """Take the versions up to this one as handled."""
 
+    # -- after a failover -----------------------------------------------------------------------------------------
+
+    def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
+        """Return the versions that the next ``limit`` aggregates have reached, those whose ids come after this one; in
+        the order of ids."""
+        return ()
+
+    def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the versions that these aggregates have reached, locked until the transaction ends."""
+        return {}
+
+    def take_back(self, kept: Mapping[str, int]) -> bool:
+        """Undo what was handled of these aggregates after the versions that are ``kept``, and return True; or else
+        undo nothing, go on after these versions, and return False. To be called as `claimed`, and after it."""
+        return False
+
     def parked(self, ids: Sequence[str], even_parked: bool) -> dict[str, str]:
         """Those of the aggregates that are parked, with the class name of the error; none with ``even_parked``."""
         return {} if even_parked else parking.parked_among(self.alias, self.name, ids)
@@ -84,12 +104,15 @@ class Applier(ABC):
         self, works: Sequence[Work], positions: Mapping[str, int], parked: Mapping[str, str], portion: int
     ) -> dict[str, Sequence[StreamRecord]]:
         free = [work for work in works if work.aggregate_root_id not in parked]
+        if self.heeded is not None:
+            self.heeded.heed(self.alias, self.name, self.store, free)
         streams = contiguous(self.store, free, positions, portion)
         self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
         self._followed = self._new_followed()
         return streams
 
 
+_HIGHEST = 2**63 - 1
 _NOT_MIGRATED = ("42P01", "42703")
 """A table or a column is missing: code that runs ahead of its migrations must not park every aggregate there is."""
 
@@ -198,6 +221,18 @@ class RowApplier(Applier):
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
         return {**checkpoints.read(self.alias, self.name, ids), **self._table.versions(ids)}
 
+    def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
+        rows = self._table.claims(after, limit)
+        return failovers.merged(rows, failovers.claims(self.alias, self.name, after, limit), limit=limit)
+
+    def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
+        return self._lock(ids)[1]
+
+    def take_back(self, kept: Mapping[str, int]) -> bool:
+        self._table.delete(dict.fromkeys(kept, _HIGHEST))
+        checkpoints.forget(self.alias, self.name, list(kept))
+        return True
+
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         with transaction.atomic(using=self.alias):
             rows, positions = self._lock([aggregate_root_id])
@@ -298,6 +333,25 @@ class TransactionApplier(Applier):
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
         return checkpoints.read(self.alias, self.name, ids)
 
+    def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
+        return failovers.claims(self.alias, self.name, after, limit)
+
+    def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
+        self._keep_tables()
+        return checkpoints.lock(self.alias, self.name, ids)
+
+    def take_back(self, kept: Mapping[str, int]) -> bool:
+        """Rows can be taken back if the projection says whose they are."""
+        field = self.subscriber.aggregate_field
+        models = [model for model in reversed(self.subscriber.models) if has_field(model, field)]
+        if len(models) < len(self.subscriber.models):
+            checkpoints.set_back(self.alias, self.name, kept)
+            return False
+        for model in models:
+            model._base_manager.using(self.alias).filter(**{f"{field}__in": list(kept)}).delete()
+        checkpoints.forget(self.alias, self.name, list(kept))
+        return True
+
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         with transaction.atomic(using=self.alias):
             self._keep_tables()
@@ -306,6 +360,10 @@ class TransactionApplier(Applier):
     def _keep_tables(self) -> None:
         """Before checkpoints are looked at: until the transaction ends no rebuild puts other tables in their place."""
         execute(self.alias, self._lock_tables, ())
+
+
+def has_field(model: type[Any], name: str) -> bool:
+    return any(field.name == name for field in model._meta.concrete_fields)
 
 
 class _HandlerFailed(Exception):

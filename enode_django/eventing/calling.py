@@ -9,7 +9,7 @@ from django.db import transaction
 
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
-from enode_django.eventing import checkpoints
+from enode_django.eventing import checkpoints, failovers
 from enode_django.eventing.applying import Applier, failure_of, is_transient, reached
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.subscribers import Subscriber
@@ -61,6 +61,8 @@ class CallingApplier(Applier):
         self.in_flight.end()
         calls.send()
         with transaction.atomic(using=self.alias):
+            if self.heeded is not None:
+                self.heeded.confirm(self.alias, self.name)
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             checkpoints.save(self.alias, self.name, moved)
             checkpoints.save_refusals(self.alias, self.name, calls.refusals)
@@ -126,6 +128,18 @@ class CallingApplier(Applier):
             if start > BEGINNING:
                 heads.update(self.store.shards[place].heads_before(some, start))
         return heads
+
+    def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
+        return failovers.claims(self.alias, self.name, after, limit)
+
+    def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the versions of checkpoints. What has none is counted from the store as it is now."""
+        return checkpoints.lock_known(self.alias, self.name, ids)
+
+    def take_back(self, kept: Mapping[str, int]) -> bool:
+        """What was sent or done cannot be undone; what is stored in its place is handled, too."""
+        checkpoints.set_back(self.alias, self.name, kept)
+        return False
 
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         checkpoints.save(self.alias, self.name, {aggregate_root_id: version})

@@ -41,12 +41,18 @@ _SAVE = f"""
     ON CONFLICT (subscriber, generation, aggregate_root_id) DO UPDATE SET version = EXCLUDED.version
     WHERE known.version < EXCLUDED.version
 """
+_SET_BACK = f"""
+    UPDATE {_CHECKPOINT} AS known SET version = kept.version
+    FROM unnest(%b::text[], %b::bigint[]) AS kept (id, version)
+    WHERE {_OF_SUBSCRIBER} AND aggregate_root_id = kept.id AND known.version > kept.version
+"""
 _FORGET = f"DELETE FROM {_CHECKPOINT} WHERE {_OF_SUBSCRIBER} AND aggregate_root_id = ANY(%b::text[])"
 
 _SUBSCRIBE = f"""
     INSERT INTO {_SUBSCRIPTION}
-        (subscriber, shard, started_at, start_generation, start_position, swept_generation, swept_position)
-    VALUES (%s, %s, statement_timestamp(), %s, %s, %s, %s) ON CONFLICT DO NOTHING
+        (subscriber, shard, started_at, start_generation, start_position, swept_generation, swept_position,
+         store_generation, healed_generation)
+    VALUES (%s, %s, statement_timestamp(), %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
 """
 _SUBSCRIBED = f"""
     SELECT started_at, start_generation, start_position, swept_generation, swept_position
@@ -68,7 +74,7 @@ _REFUSALS_SAVE = f"""
 """
 _REFUSALS_PRUNE = f"DELETE FROM {_REFUSAL} WHERE subscriber = %s AND handled_at < statement_timestamp() - %s::interval"
 
-_TABLES = (_CHECKPOINT, _SUBSCRIPTION, _REFUSAL, "enode_django_parkedevent")
+_TABLES = (_CHECKPOINT, _SUBSCRIPTION, _REFUSAL, "enode_django_parkedevent", "enode_django_generationcheck")
 
 RefusalKey = tuple[str, str]
 """(aggregate root id, command id)"""
@@ -99,9 +105,20 @@ def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
     return locked
 
 
+def lock_known(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
+    """Return the versions reached as `read`, locked until the transaction ends."""
+    return dict(_fetch(alias, _LOCK, (subscriber, subscriber, ids)))
+
+
 def save(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
     if versions:
         _run(alias, _SAVE, (subscriber, subscriber, list(versions), list(versions.values())))
+
+
+def set_back(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
+    """Let checkpoints go back to these versions: what came after them is not stored any more."""
+    if versions:
+        _run(alias, _SET_BACK, (list(versions), list(versions.values()), subscriber, subscriber))
 
 
 def forget(alias: str, subscriber: str, ids: Sequence[str]) -> None:
@@ -116,10 +133,12 @@ def subscription(alias: str, subscriber: str, shard: int) -> Subscription | None
     return None
 
 
-def subscribe(alias: str, subscriber: str, shard: int, position: Position) -> None:
-    """Let the subscriber begin at ``position``, before its transaction, if it has not begun."""
+def subscribe(alias: str, subscriber: str, shard: int, position: Position, generation: int | None = None) -> None:
+    """Let the subscriber begin at ``position``, before its transaction, if it has not begun. ``generation`` is that
+    which the shard is in, if it is another one."""
     place = (position.generation, position.transaction_id)
-    _run(alias, _SUBSCRIBE, (subscriber, shard, *place, *place))
+    generation = position.generation if generation is None else generation
+    _run(alias, _SUBSCRIBE, (subscriber, shard, *place, *place, generation, generation))
 
 
 def save_swept(alias: str, subscriber: str, shard: int, position: Position) -> None:

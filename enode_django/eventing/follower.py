@@ -33,8 +33,7 @@ logger = logging.getLogger("enode_django.subscribers")
 PORTION = 1_000
 """Versions of one aggregate that are handled in one transaction."""
 LONGEST_DELAY = 5.0
-CONFLICT_PATIENCE = 60.0
-"""Seconds. Two aggregates that swap a value may lie in queues of two workers, of which one is behind."""
+CONFLICT_PATIENCE = 60.0  # since two aggregates that swap a value may be with two workers, of which one is behind
 
 
 class RetryPolicy(NamedTuple):
@@ -113,9 +112,9 @@ class Follower:
                 if published is None or not self._concerns(published.record):
                     skipped.append(offset)
                     continue
-                record, reply_to = published
+                record, reply_to, generation = published
                 work = self._work_of(works, record)
-                work.add(record)
+                work.add(record, generation)
                 work.messages.append(self._message(window, offset, record, reply_to))
                 if offset in deaths:
                     work.suspect, work.deaths = True, max(work.deaths, deaths[offset])
@@ -259,7 +258,8 @@ class Follower:
             finished.extend(self._given_up_on(work))
             return False
         if self._is_given_up(work, failure):
-            self._park(work, failure)
+            if not self._park(work, failure):
+                return True
             finished.extend((message, type(failure.error).__name__) for message in work.messages)
         return False
 
@@ -303,12 +303,16 @@ class Follower:
         name, refusals = self.subscriber.name, list(work.refusals.values())
         return parking.wait_behind(self.runner.alias, name, work.aggregate_root_id, refusals)
 
-    def _park(self, work: Work, failure: Failure) -> None:
-        self.runner.park(work, failure)
+    def _park(self, work: Work, failure: Failure) -> bool:
+        """Return False if there is nothing to park any more."""
+        if not self.runner.park(work, failure):
+            work.failure, work.failures = None, 0
+            return False
         self.parked += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         told = "%s parked %s at %s: its later events wait; see manage.py parked"
         logger.error(told, who, id, where, extra=_extra(who, id))
+        return True
 
     def _finish(self, finished: Sequence[tuple[Message, str]]) -> None:
         """Tell who waits, then let the windows move."""

@@ -85,7 +85,10 @@ class EventPublisher:
             [(one.envelope.reply_to, _stored_answer(one)) for one in finished if one.record and one.envelope.reply_to]
         )
         streams = [
-            (one.record.aggregate_root_id, encode_published(one.record, notice_address(one.envelope.reply_to)))
+            (
+                one.record.aggregate_root_id,
+                encode_published(one.record, notice_address(one.envelope.reply_to), one.generation),
+            )
             for one in finished
             if one.record is not None
         ]

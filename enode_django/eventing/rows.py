@@ -58,6 +58,7 @@ class RowTable(Generic[Row]):
     def _write_statements(self) -> None:
         table, id, version = self._table, self._id, self._version
         self._versions = f"SELECT {id}, {version} FROM {table} WHERE {id} = ANY(%b::text[])"
+        self._claims = f"SELECT {id}, {version} FROM {table} WHERE {id} > %s ORDER BY {id} LIMIT %s"
         self._delete = (
             f"DELETE FROM {table} AS known USING unnest(%b::text[], %b::bigint[]) AS gone (id, version) "
             f"WHERE known.{id} = gone.id AND known.{version} < gone.version"
@@ -115,6 +116,13 @@ class RowTable(Generic[Row]):
         """Normalise the row without a database. Raises `OnlyDatabaseKnows`."""
         if not self._normaliser.normalise(row):
             raise OnlyDatabaseKnows(f"{self._model.__qualname__} {_by_id(row)!r} has to be stored to be normalised")
+
+    def claims(self, after: str, limit: int) -> list[tuple[str, int]]:
+        """Return the ids and versions of the next ``limit`` rows, those whose ids come after this one."""
+        connection = healthy_connection(self._alias)
+        connection.validate_no_broken_transaction()
+        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
+            return cursor.execute(self._claims, (after, limit), prepare=False).fetchall()
 
     def store(self, rows: Iterable[Row]) -> int:
         """Insert or update these rows, of which no two have the same id; returns how many were written.

@@ -7,10 +7,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
+from django.db import transaction
+
 from enode_django.concurrency.backoff import Persist
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.applying import Applier, is_transient, reached
+from enode_django.eventing.healing import take_up
+from enode_django.eventing.heeding import StoreMovedOn
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventing.work import Failure, Progress, Work, contiguous
@@ -85,7 +89,7 @@ class Runner:
         until the guilty aggregate, and then its guilty version, stands alone."""
         self.applier.attempted = {}
         try:
-            return self.applier.apply(works, portion, even_parked=even_parked)
+            return self._apply(works, portion, even_parked)
         except Exception as error:
             self.in_flight.end()
             if is_transient(error):
@@ -98,6 +102,14 @@ class Runner:
                 return self._run(works, 1, even_parked)
             return self._unexplained(works[0], error)
 
+    def _apply(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+        while True:
+            try:
+                return self.applier.apply(works, portion, even_parked=even_parked)
+            except StoreMovedOn as news:
+                self.in_flight.end()
+                take_up(self.applier, news)
+
     def _unexplained(self, work: Work, error: Exception) -> Mapping[str, Progress]:
         id = work.aggregate_root_id
         if id not in self.applier.attempted:
@@ -105,8 +117,10 @@ class Runner:
         position = self.applier.positions([id]).get(id, 0)
         return {id: Progress(position, Failure(*self.applier.attempted[id], error, datetime.now(UTC)))}
 
-    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> None:
-        """Park the aggregate at ``failure``; the other refusals of ``work`` wait behind it."""
+    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> bool:
+        """Park the aggregate at ``failure``; the other refusals of ``work`` wait behind it. Return False, and park
+        nothing, if the version has been handled meanwhile: by another worker, or in the tables that a rebuild has put
+        in place."""
         first = work.failure or failure
         parked = parking.Parked(
             self.subscriber.name,
@@ -121,4 +135,14 @@ class Runner:
             failure.failed_at,
         )
         waiting = [refusal for command_id, refusal in work.refusals.items() if command_id != failure.command_id]
-        self.persisted(lambda: parking.park(self.alias, parked, waiting, instead_of=instead_of))
+        return self.persisted(partial(self._park, parked, waiting, instead_of))
+
+    def _park(
+        self, parked: parking.Parked, waiting: Iterable[StreamRecord], instead_of: Iterable[parking.Parked]
+    ) -> bool:
+        id = parked.aggregate_root_id
+        with transaction.atomic(using=self.alias):
+            if parked.version is not None and self.applier.claimed([id]).get(id, 0) >= parked.version:
+                return False
+            parking.park(self.alias, parked, waiting, instead_of=instead_of)
+        return True

@@ -14,15 +14,20 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
+from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.transports.base import Transport
-from enode_django.eventing import checkpoints
+from enode_django.eventing import checkpoints, failovers
+from enode_django.eventing.applying import Applier
+from enode_django.eventing.failovers import Known
 from enode_django.eventing.follower import Follower, RetryPolicy
+from enode_django.eventing.healing import Lookout, heal_claims, notice
+from enode_django.eventing.heeding import Heeded
 from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.notices import SendNotices
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Work, follows_refusal
 from enode_django.eventstore.base import Part, Settled, Shard
-from enode_django.eventstore.positions import BEGINNING, Position
+from enode_django.eventstore.positions import Position
 from enode_django.exceptions import QueueError, StoreUnavailable
 
 logger = logging.getLogger("enode_django.subscribers")
@@ -30,9 +35,7 @@ logger = logging.getLogger("enode_django.subscribers")
 ROWS_AT_ONCE = 10_000
 LOOK_AGAIN = 0.5
 """Seconds between looks at whether the queue is worked off."""
-RESTORED = (
-    "%s has compared the store up to position %s, but that is at %s after a restore: everything is compared again"
-)
+RESTORED = "%s has compared the store up to position %s, but that is at %s: it was set back, so a generation is begun"
 FORGET_REFUSALS = 86_400.0
 """Seconds. A handled refusal is remembered for so long at least, and until the sweep has passed it."""
 
@@ -90,6 +93,7 @@ class Sweeper:
         self._goal: _Goal | None = None
         self._parts: Iterator[Part] | None = None
         self._part: Part | None = None
+        self._fence: tuple[int, int] | None = None
         self._began = clock()
         self.next_step = clock()
         """When there is something to do next, as a time of the clock."""
@@ -103,6 +107,7 @@ class Sweeper:
         if self._goal is None:
             self._began = self._clock()
             self._goal = _Goal(self._shard.position(), self._transport.end_offsets(self._topic))
+            notice(self._follower.runner.applier, self._shard, self._goal.position.generation)
         if self._parts is None:
             if not self._is_worked_off(self._goal.ends):
                 self.next_step = self._clock() + LOOK_AGAIN
@@ -110,6 +115,8 @@ class Sweeper:
             begin = self._begin()
             if begin is None:
                 self._goal = None
+                return
+            if self._heals(begin):
                 return
             self._parts = parts_of(self._shard, begin, self._goal.position)
         if self._part is None:
@@ -128,14 +135,54 @@ class Sweeper:
     def _begin(self) -> Position | None:
         """From where to compare; None if that is to be asked again, because the store had not noticed a restore."""
         swept, position = self._follower.runner.applier.subscribe(self._shard).swept_position, self._shard.position()
-        if swept.generation == position.generation and swept <= position:
+        if swept <= position:
             return swept
-        if swept > BEGINNING:
-            logger.warning(RESTORED, self._follower.subscriber.name, swept, position)
-        if swept.generation < position.generation:
-            return BEGINNING
+        logger.warning(RESTORED, self._follower.subscriber.name, swept, position)
         self._shard.begin_generation(position.generation)
         return None
+
+    # -- after a failover -----------------------------------------------------------------------------------------
+
+    def _heals(self, swept: Position) -> bool:
+        """Do a part of the comparison of what was handled before a generation began. Return False if none is left.
+
+        First each aggregate that the subscriber knows is held against the store, then what is stored below ``swept``
+        against the subscriber. Its refusals were handled, and are left alone.
+        """
+        applier = self._follower.runner.applier
+        known = failovers.known(applier.alias, applier.name).get(self._shard.number)
+        if known is None or known.is_healed:
+            return False
+        if known.healed_id is not None:
+            self._compare_ids(applier, known, known.healed_id)
+        elif known.compared < swept:
+            self._compare_rows(applier, known, swept)
+        else:
+            failovers.healed(applier.alias, applier.name, self._shard.number, known.generation)
+        return True
+
+    def _compare_ids(self, applier: Applier, known: Known, after: str) -> None:
+        # A batch that began before the generation was noted may still bring aggregates further.
+        if self._fence is None or self._fence[0] != known.generation:
+            self._fence = (known.generation, failovers.next_transaction(applier.alias))
+        if not failovers.have_ended(applier.alias, self._fence[1]):
+            self.next_step = self._clock() + LOOK_AGAIN
+            return
+        claims = applier.claims(after, ROWS_AT_ONCE)
+        if claims and not heal_claims(applier, self._shard, known, claims):
+            self._goal = None
+            self.postpone()
+            return
+        until = claims[-1][0] if len(claims) == ROWS_AT_ONCE else None
+        failovers.ids_compared(applier.alias, applier.name, self._shard.number, known.generation, until)
+
+    def _compare_rows(self, applier: Applier, known: Known, swept: Position) -> None:
+        part = self._shard.settled(known.compared, swept, limit=ROWS_AT_ONCE)
+        works = behind(self._follower, part.settled._replace(refusals=()))
+        if works and not self._follower.catch_up(works):
+            self.next_step = self._clock() + LOOK_AGAIN
+            return
+        failovers.rows_compared(applier.alias, applier.name, self._shard.number, known.generation, part.until)
 
     def _next_part(self, parts: Iterator[Part]) -> Part | None:
         try:
@@ -192,6 +239,8 @@ class SweepingFollower(Follower):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(runner, policy=policy, notify=notify, hand_over=hand_over, clock=clock)
+        runner.applier.heeded = Heeded()
+        self._lookout = Lookout(runner.applier, clock)
         self._new_sweeper = partial(Sweeper, self, transport=transport, topic=topic, interval=interval, clock=clock)
         self._shards = runner.applier.store.shards
         self._sweepers: Sequence[Sweeper] = ()
@@ -211,6 +260,10 @@ class SweepingFollower(Follower):
             if len(self._shards) == 1:
                 raise
             logger.warning("%s begins without a shard: %s", self.subscriber.name, error)  # a sweep comes back to it
+
+    def handle(self, pulled: Sequence[PulledMessages]) -> None:
+        self.runner.persisted(self._lookout.look)
+        super().handle(pulled)
 
     def retry_due(self) -> None:
         self.begin()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from django.db import transaction
+
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.follower import PORTION, Follower
 from enode_django.eventing.parking import Parked
@@ -62,7 +64,7 @@ def _retry(follower: Follower, rows: Sequence[Parked]) -> bool:
     while True:
         progress = runner.run([work], portion, even_parked=True)[id]
         if progress.failure is None and progress.version >= work.until:
-            runner.persisted(partial(parking.release, runner.alias, rows, lambda: _head(follower, id) > head))
+            runner.persisted(partial(_release, follower, rows, head))
             return True
         if progress.failure is None:
             portion = min(portion * 2, PORTION)
@@ -72,8 +74,17 @@ def _retry(follower: Follower, rows: Sequence[Parked]) -> bool:
             continue
         work.failures = 1
         failed = progress.failure
-        runner.park(work, failed, [row for row in rows if row.attempts and row.command_id != failed.command_id])
-        return False
+        others = [row for row in rows if row.attempts and row.command_id != failed.command_id]
+        return not runner.park(work, failed, others)
+
+
+def _release(follower: Follower, rows: Sequence[Parked], head: int) -> None:
+    """Unpark the aggregate, unless the store has more than ``head`` by now, or the tables are others than those that
+    have come so far. Locked first, they stay the same until it is done."""
+    applier, id = follower.runner.applier, rows[0].aggregate_root_id
+    with transaction.atomic(using=applier.alias):
+        reached = applier.claimed([id]).get(id, head)
+        parking.release(applier.alias, rows, lambda: reached < head or _head(follower, id) > head)
 
 
 def _head(follower: Follower, id: str) -> int:

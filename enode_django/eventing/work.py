@@ -14,6 +14,7 @@ from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing.subscribers import Handler, Subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.positions import END, FIRST
 from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, shown
 from enode_django.serialization.codec import (
     Restore,
@@ -24,6 +25,9 @@ from enode_django.serialization.codec import (
     stored_events,
 )
 from enode_django.serialization.crashes import CommandCrashed
+
+STORED = END.generation
+"""Stands for the generation of a stream that was read from the store just now: no other is newer."""
 
 
 class Message(NamedTuple):
@@ -48,6 +52,7 @@ class Work:
     """One aggregate's share of a batch: versions up to ``until``, some of whose streams are at hand, and refusals by
     command id. ``failures`` counts the tries that failed at the same place since ``failing_since``, a time of
     the clock as ``next_try`` is. One that ``waits_for_others`` is tried again sooner when others have moved on.
+    ``generation`` is that of the store in which all ``streams`` were written.
     A ``suspect`` is handled alone, since a worker died while it was at the aggregate; ``deaths`` counts those that died
     at what is to be handled next."""
 
@@ -55,6 +60,7 @@ class Work:
     aggregate_root_type: str
     until: int = 0
     streams: dict[int, StreamRecord] = dataclasses.field(default_factory=dict)
+    generation: int = FIRST.generation
     refusals: dict[str, StreamRecord] = dataclasses.field(default_factory=dict)
     messages: list[Message] = dataclasses.field(default_factory=list)
     failure: Failure | None = None
@@ -65,16 +71,29 @@ class Work:
     suspect: bool = False
     deaths: int = 0
 
-    def add(self, record: StreamRecord) -> None:
+    def add(self, record: StreamRecord, generation: int = STORED) -> None:
+        """Take a stream or refusal in, which was written in this generation of the store. Of a stream of an older one
+        than others are of, only the version counts."""
         if record.version is None:
             self.refusals[record.command_id] = record
-        else:
+            return
+        if generation > self.generation:
+            self.raise_to(generation)
+        if generation == self.generation:
             self.streams[record.version] = record
-            self.until = max(self.until, record.version)
+        self.until = max(self.until, record.version)
+
+    def raise_to(self, generation: int) -> None:
+        """Forget the streams that were written before this generation: what a failover has erased may be among them."""
+        self.generation = generation
+        self.streams = {}
 
     def merge(self, other: Work) -> None:
         self.until = max(self.until, other.until)
-        self.streams.update(other.streams)
+        if other.generation > self.generation and other.streams:
+            self.raise_to(other.generation)
+        if other.generation == self.generation:
+            self.streams.update(other.streams)
         self.refusals.update(other.refusals)
         self.messages.extend(other.messages)
         self.suspect = self.suspect or other.suspect

@@ -120,6 +120,10 @@ class EventStore(Protocol):
     def place_of(self, aggregate_root_id: str) -> int:
         """Which of the `shards` has the aggregate."""
 
+    def generation_of(self, aggregate_root_id: str) -> int:
+        """Return a generation that what this thread has stored with its last `append` of streams of the aggregate
+        belongs to, or came after. Asks nothing."""
+
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
         """Store records; returns one `Appended` per record, in order.
 

@@ -38,6 +38,7 @@ class MemoryEventStore:
         self._keys: list[CommandKey | None] = []  # of the rows in the journal; None where a refusal was pruned
         # Each store begins a generation, because positions of an earlier process' store may be remembered elsewhere.
         self._position = Position(int(time.time()), 1)
+        self._generation = self._position.generation  # in which it began: an append of another thread may be later
 
     @property
     def name(self) -> str:
@@ -53,6 +54,9 @@ class MemoryEventStore:
 
     def place_of(self, aggregate_root_id: str) -> int:
         return 0
+
+    def generation_of(self, aggregate_root_id: str) -> int:
+        return self._generation
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
         refused: set[str] = set()

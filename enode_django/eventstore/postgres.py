@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -22,7 +23,7 @@ from enode_django.eventstore.copy_format import chunks
 from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.fetched import FetchedRecords, FetchedStreams
 from enode_django.eventstore.limits import holds
-from enode_django.eventstore.positions import Position, check_limit, sequences_before
+from enode_django.eventstore.positions import FIRST, Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
 from enode_django.eventstore.rows import connected, execute, find, records_of, run
 from enode_django.eventstore.shard_map import ShardMap, owning
@@ -36,6 +37,7 @@ _FIRST_CHUNK, _LARGEST_CHUNK = 100, 5_000
 _CHUNK_BYTES = 4 * 1024 * 1024
 _MEASURED = 100
 _NO_LIMIT = 2**63 - 1
+_LOOK_AGAIN = 60.0
 
 
 class PostgresEventStore:
@@ -66,6 +68,9 @@ class PostgresEventStore:
 
     def place_of(self, aggregate_root_id: str) -> int:
         return 0
+
+    def generation_of(self, aggregate_root_id: str) -> int:
+        return getattr(self._session, "generation", FIRST.generation)
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
         """Append as the port says. Raises `ShardMapOutdated` if this shard owns other buckets than it did when the call
@@ -182,12 +187,14 @@ class PostgresEventStore:
 
     def _look_where_we_are(self, connection: BaseDatabaseWrapper) -> None:
         """Before a session writes for the first time: what it stores in a restored database must be of a new
-        generation. A restore ends all sessions. In somebody's transaction it is done each time, since what was found
-        out may be rolled back."""
-        if getattr(self._session, "known", None) is not connection.connection:
-            generations.state(connection)
+        generation. A restore ends all sessions, unless a pooler keeps them, so it is done again after a while. In
+        somebody's transaction it is done each time, since what was found out may be rolled back."""
+        session, now = self._session, time.monotonic()
+        if getattr(session, "known", None) is not connection.connection or now >= session.look_again:
+            session.generation = generations.state(connection).position.generation
+            session.look_again = now + _LOOK_AGAIN
             if not in_transaction(connection):
-                self._session.known = connection.connection
+                session.known = connection.connection
 
     def _ask(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
         with self._connected() as connection:

@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import TypeVar
 
 from enode_django.eventstore.base import Appended, CommandKey, Shard, StreamRecord
+from enode_django.eventstore.positions import FIRST
 from enode_django.eventstore.shard_map import ShardMap
+from enode_django.exceptions import StoreUnavailable
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -28,6 +30,13 @@ class ShardedEventStore:
 
     def place_of(self, aggregate_root_id: str) -> int:
         return self._map.place_of(aggregate_root_id)
+
+    def generation_of(self, aggregate_root_id: str) -> int:
+        try:
+            place = self.place_of(aggregate_root_id)
+        except StoreUnavailable:  # the map is to be read anew, and nobody can say where the aggregate is now
+            return FIRST.generation
+        return self._shards[place].generation_of(aggregate_root_id)
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
         """Append as the port says. If one shard is away, rows that others have stored are found there when the call is

@@ -12,6 +12,7 @@ from django.db import DatabaseError
 from enode_django.conf import conf
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.administration import PeekedMessage, QueueShare
+from enode_django.equeue.broker.check import check_directory
 from enode_django.equeue.messages import Start
 from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import QueueError
@@ -65,6 +66,24 @@ def _let_see(transport: Transport, options: Options, seen: bool) -> Iterable[Row
     return topics(transport, {"topics": [options["topic"]]})
 
 
+def retention(transport: Transport, options: Options) -> Iterable[Row]:
+    topic = options["topic"]
+    if options["seconds"] is not None:
+        administration.set_retention(transport, topic, None if options["seconds"] < 0 else options["seconds"])
+    return [{"topic": topic, "seconds": administration.retention(transport, topic)}]
+
+
+def delete_topic(transport: Transport, options: Options) -> Iterator[Row]:
+    return (
+        {"topic": topic} for topic in administration.delete_topic(transport, options["topic"], force=options["force"])
+    )
+
+
+def delete_queue(transport: Transport, options: Options) -> Iterable[Row]:
+    administration.delete_queue(transport, options["topic"], options["queue"], force=options["force"])
+    return topics(transport, {"topics": [options["topic"]]})
+
+
 def groups(transport: Transport, options: Options) -> Iterator[Row]:
     for info in administration.list_groups(transport, options["topics"]):
         yield {
@@ -74,6 +93,7 @@ def groups(transport: Transport, options: Options) -> Iterator[Row]:
             "members": list(info.members),
             "backlog": info.backlog,
             "counts": info.counts,
+            "paused": info.paused,
         }
 
 
@@ -85,6 +105,11 @@ def producers(transport: Transport, options: Options) -> Iterator[Row]:
 def broker(transport: Transport, options: Options) -> Iterator[Row]:
     figures = administration.broker_figures(transport)
     return ({"figure": name.replace("_", " "), "value": value} for name, value in figures.items())
+
+
+def backup(transport: Transport, options: Options) -> Iterator[Row]:
+    made = administration.back_up(transport, options["name"])
+    return iter([{name.replace("_", " "): value for name, value in made.items()}])
 
 
 def mend(transport: Transport, options: Options) -> Iterator[Row]:
@@ -127,9 +152,22 @@ def delete_group(transport: Transport, options: Options) -> Iterator[Row]:
     return ({"topic": topic, "group": options["group"]} for topic in deleted)
 
 
+def pause(transport: Transport, options: Options) -> Iterator[Row]:
+    return _let_consume(transport, options, False)
+
+
+def resume(transport: Transport, options: Options) -> Iterator[Row]:
+    return _let_consume(transport, options, True)
+
+
+def _let_consume(transport: Transport, options: Options, lets: bool) -> Iterator[Row]:
+    topics = administration.pause_group(transport, options["group"], options["topics"], paused=not lets)
+    return ({"topic": topic, "group": options["group"], "paused": not lets} for topic in topics)
+
+
 def peek(transport: Transport, options: Options) -> Iterator[Row]:
-    found = administration.peek(transport, options["topic"], options["queue"], options["offset"], options["limit"])
-    return map(_message, found)
+    topic, queue, offset, limit = (options[name] for name in ("topic", "queue", "offset", "limit"))
+    return map(_message, administration.peek(transport, topic, queue, offset, limit, at=options["at"]))
 
 
 def tail(transport: Transport, options: Options) -> Iterator[Row]:
@@ -239,6 +277,9 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "topics": topics,
     "create": create,
     "add-queues": add_queues,
+    "retention": retention,
+    "delete-topic": delete_topic,
+    "delete-queue": delete_queue,
     "producers": producers,
     "groups": groups,
     "offsets": offsets,
@@ -251,6 +292,18 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "dead-letters": list_dead_letters,
     "requeue": requeue,
     "discard": discard,
+    "pause": pause,
+    "resume": resume,
     "delete-group": delete_group,
     "broker": broker,
+    "backup": backup,
 }
+
+
+def check(options: Options) -> tuple[list[Row], bool]:
+    """Return what is to be said of a broker's directory, and True if nothing in it is damaged. Asks no queue."""
+    checked = check_directory(options["directory"])
+    rows = [{"kind": each.kind, "place": each.place, "finding": each.text} for each in checked.findings]
+    read = f"{checked.files} files of {checked.bytes} bytes: {checked.batches} batches with {checked.messages} messages"
+    summary = {"kind": "read", "place": str(options["directory"]), "finding": f"{read}, {checked.records} records"}
+    return [*rows, summary], checked.is_sound

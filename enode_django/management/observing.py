@@ -56,14 +56,15 @@ def observed_processors(
     health: Listening | None,
     metrics: Listening | None,
     say: Say,
+    has_broker: bool = False,
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Gives what the supervisor is to call with its report at each turn. Raises `ConfigurationError`."""
-    observations = Observations(transport, topics, store, make_dead_letters(store))
+    observations = Observations(transport, topics, store, make_dead_letters(store), has_broker=has_broker)
     pages: Pages = {}
     if health is not None or metrics is not None:  # else nothing of them is imported
         pages = {
             **health_pages(observations.is_not_live, observations.is_not_ready),
-            **metrics_page(observations.figures, needed=metrics is not None),
+            **metrics_page(observations.shown, needed=metrics is not None),
         }
     interval = conf.report_interval
     with ExitStack() as stack:
@@ -99,13 +100,15 @@ def _say_places(servers: Sequence[ProbeServer], pages: Pages, say: Say) -> None:
 
 
 @contextmanager
-def observed_broker(*, health: Listening | None, say: Say) -> Iterator[ObservedBroker]:
+def observed_broker(*, health: Listening | None, metrics: Listening | None, say: Say) -> Iterator[ObservedBroker]:
     """Raises `ConfigurationError`."""
-    known = BrokerHealth()
-    pages = health_pages(known.is_not_live, known.is_not_ready)
-    with serving(pages, health) as servers:
+    observed = ObservedBroker(BrokerHealth())
+    pages: Pages = {}
+    if health is not None or metrics is not None:
+        pages = observed.pages(with_metrics=metrics is not None)
+    with serving(pages, health, metrics) as servers:
         _say_places(servers, pages, say)
-        yield ObservedBroker(known)
+        yield observed
 
 
 class ObservedBroker:
@@ -114,6 +117,17 @@ class ObservedBroker:
     def __init__(self, health: BrokerHealth) -> None:
         self._health = health
         self._notifier = Notifier()
+        self._figures: Mapping[str, Any] = {}
+        self.shows_figures = False
+
+    def pages(self, *, with_metrics: bool) -> Pages:
+        """Raises `ConfigurationError` if metrics are asked for and cannot be served."""
+        metrics = metrics_page(lambda: self._figures, needed=with_metrics)
+        self.shows_figures = bool(metrics)
+        return {**health_pages(self._health.is_not_live, self._health.is_not_ready), **metrics}
+
+    def measured(self, figures: Mapping[str, Any]) -> None:
+        self._figures = {"broker": figures}
 
     def ready(self) -> None:
         self._health.ready()

@@ -71,7 +71,7 @@ class BatchMeter:
 
 def outcomes_of(finished: Sequence[Finished]) -> Outcomes:
     failed = unchanged = crashed = 0
-    for _, record, result in finished:
+    for _, record, result, _ in finished:
         if record is not None:
             if record.version is None:
                 failed += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from enode_django.equeue.administration import broker_figures, list_groups
@@ -33,25 +33,37 @@ class Observations:
     """
 
     def __init__(
-        self, transport: Transport, topics: Sequence[str], store: EventStore, dead_letters: Sequence[DeadLetters]
+        self,
+        transport: Transport,
+        topics: Sequence[str],
+        store: EventStore,
+        dead_letters: Sequence[DeadLetters],
+        *,
+        has_broker: bool = False,
     ) -> None:
+        """``has_broker``: the queue's broker is a child of this command, so its figures are shown here, too."""
         self._transport = transport
         self._topics = topics
         self._store = store
         self._dead_letters = dead_letters
+        self._has_broker = has_broker
         self._report: dict[str, Any] = {}
         self._turned_at = time.monotonic()
         self._queue: Watch[dict[str, Any]] | None = None
+        self._broker: Watch[Mapping[str, Any]] | None = None
         self._shards: Watch[int] | None = None
 
     def start(self, *, with_store: bool = True) -> None:
         """``with_store``: health is asked for, not figures alone."""
         self._queue = Watch("queue-watch", lambda: figures_of(self._transport, self._topics), WATCH_INTERVAL)
+        transport = self._transport
+        if self._has_broker and isinstance(transport, BrokerTransport):
+            self._broker = Watch("broker-watch", lambda: transport.figures(), WATCH_INTERVAL)
         if with_store:
             self._shards = Watch("store-watch", self._ask_store, WATCH_INTERVAL)
 
     def stop(self) -> None:
-        for watch in (self._queue, self._shards):
+        for watch in (self._queue, self._broker, self._shards):
             if watch is not None:
                 watch.stop(STOP_SECONDS)
 
@@ -65,6 +77,11 @@ class Observations:
         letters = self._shards.answer if self._shards is not None else None
         of_store = {} if letters is None else {"dead_letters": letters}
         return {**self._report, **(of_queue or {}), **of_store}
+
+    def shown(self) -> dict[str, Any]:
+        """The figures, with those of the broker, which are too many for a report every few seconds."""
+        of_broker = self._broker.answer if self._broker is not None else None
+        return {**self.figures(), **({} if of_broker is None else {"broker": of_broker})}
 
     def _ask_store(self) -> int:
         """Return how many dead letters there are."""

@@ -1,8 +1,8 @@
-"""The figures of one ``runprocessors`` in the format of Prometheus. Needs prometheus-client."""
+"""The figures of one ``runprocessors`` or ``runbroker`` in the format of Prometheus. Needs prometheus-client."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
@@ -14,6 +14,8 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+
+from enode_django.processors.broker_metrics import BrokerFigures, broker_reads, histogram
 
 __all__ = ["CONTENT_TYPE", "exposition"]
 
@@ -58,7 +60,6 @@ class _Figures(Collector):
             yield from self._subscribers()
             yield self._backlog()
             yield from self._dead_letters()
-            yield self._broker_reads()
             yield from self._workers()
 
     def _plain(self) -> Iterator[Metric]:
@@ -69,7 +70,7 @@ class _Figures(Collector):
             yield GaugeMetricFamily(metric, text, value=figures.get(name, 0))
         for name, (metric, text) in HISTOGRAMS.items():
             if name in figures:
-                yield HistogramMetricFamily(metric, text, **_histogram(figures[name]))
+                yield HistogramMetricFamily(metric, text, **histogram(figures[name]))
 
     def _commands(self) -> Iterator[Metric]:
         outcomes = CounterMetricFamily("enode_commands", "Commands by how they ended.", labels=["outcome"])
@@ -83,7 +84,7 @@ class _Figures(Collector):
         )
         for name, since in LATENCIES.items():
             if name in self._figures:
-                latency.add_metric([since], **_histogram(self._figures[name]))
+                latency.add_metric([since], **histogram(self._figures[name]))
         yield latency
 
     def _subscribers(self) -> Iterator[Metric]:
@@ -115,16 +116,6 @@ class _Figures(Collector):
             count = self._figures["dead_letters"]
             yield GaugeMetricFamily("enode_dead_letters", "Dead letters of commands.", value=count)
 
-    def _broker_reads(self) -> Metric:
-        reads = CounterMetricFamily(
-            "enode_broker_reads",
-            "Batches of messages that the broker has read from its ring, from a file in memory, or from the disk.",
-            labels=["source"],
-        )
-        for source, count in self._figures.get("broker_reads", {}).items():
-            reads.add_metric([source], count)
-        return reads
-
     def _workers(self) -> Iterator[Metric]:
         for metric, prefix, text in (
             ("enode_workers", "", "Living workers."),
@@ -136,12 +127,21 @@ class _Figures(Collector):
             yield family
 
 
-def _histogram(figures: Figures) -> dict[str, Any]:
-    buckets: Iterable[tuple[str, float]] = figures["buckets"].items()
-    return {"buckets": sorted(buckets, key=lambda bucket: float(bucket[0])), "sum_value": figures["sum"]}
-
-
 def exposition(figures: Figures) -> bytes:
+    """``figures`` of a supervisor; those of a broker stand under ``broker``, beside them or alone."""
+    of_broker, rest = figures.get("broker", {}), {key: value for key, value in figures.items() if key != "broker"}
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(figures))
+    registry.register(_Figures(rest))
+    registry.register(BrokerFigures(of_broker))
+    reads = rest.get("broker_reads", of_broker.get("reads"))
+    if figures:
+        registry.register(_Reads(reads or {}))
     return generate_latest(registry)
+
+
+class _Reads(Collector):
+    def __init__(self, reads: Mapping[str, int]) -> None:
+        self._reads = reads
+
+    def collect(self) -> Iterator[Metric]:
+        yield broker_reads(self._reads)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from enode_django.processors.histograms import SECONDS, SIZES, Histogram
+from enode_django.equeue.histograms import SECONDS, SIZES, Histogram
 
 PEAKS = frozenset({"largest_batch", "peak_memory"})
 LAG = "lag"

@@ -37,7 +37,7 @@ class CatchingUp:
         self.positions = positions
         self.report = report
         self.total = Replayed()
-        self._engine = engine
+        self.engine = engine
 
     def run(self) -> None:
         """Catch up in rounds, each with what came during the one before, until little is left."""
@@ -54,25 +54,27 @@ class CatchingUp:
         )
 
     def _round(self, number: int, before: int) -> Replayed:
+        """What comes after the beginning of a transaction that is still open is handled, too: that may stay open for
+        hours, and all that came since would be left for the moment when writers are shut out. The next round looks at
+        it again."""
         until, done = now(self.store), Replayed()
         with replayer(self.shadow) as replaying:
-            for todo in _in_portions(_behind(self.store, replaying, self.positions, until)):
-                done += self._engine.catch_up(self.shadow, todo)
+            for todo in _in_portions(_behind(self.store, replaying, self.positions)):
+                done += self.engine.catch_up(self.shadow, todo)
                 self.report("catch up", round=number, aggregates=done.aggregates, before=before)
         self.positions = until
         return done
 
     def reach(self, todo: Sequence[Todo]) -> None:
         """Bring aggregates up to these versions, as far as the store has them, settled or not."""
-        self.total += self._engine.catch_up(self.shadow, todo)
+        self.total += self.engine.catch_up(self.shadow, todo)
 
     def finish(self) -> None:
         """Catch up with everything that is stored. Call it when nobody writes to the tables in use; it does not wait
         for a database that is away. Raises `TooMuchLeft`. It is not counted, since the transaction may be tried
         again."""
-        everything = dict.fromkeys(self.positions, END)
         with replayer(self.shadow, once) as replaying:
-            todo = list(islice(_behind(self.store, replaying, self.positions, everything), MOST + 1))
+            todo = list(islice(_behind(self.store, replaying, self.positions), MOST + 1))
             if len(todo) > MOST:
                 raise TooMuchLeft("more came meanwhile than writers should wait for")
             self.report("swap", aggregates=len(todo))
@@ -83,9 +85,10 @@ class TooMuchLeft(RebuildError):
     pass
 
 
-def _behind(store: EventStore, replaying: Replayer, since: Positions, until: Positions) -> Iterator[Todo]:
+def _behind(store: EventStore, replaying: Replayer, since: Positions) -> Iterator[Todo]:
+    """What is stored from these positions on, settled or not, and not handled."""
     for shard in store.shards:
-        for part in parts_of(shard, since[shard.number], until[shard.number]):
+        for part in parts_of(shard, since[shard.number], END):
             yield from replaying.behind(part.settled)
 
 

@@ -1,21 +1,23 @@
 """Two generations of a projection's tables, row by row, where they have come equally far.
 
-Each question is one statement, so what it sees is of one moment, whatever goes on. Surrogate keys are left out, since
-they count the order of inserts, and so are the fields that the projection calls volatile.
+One comparison sees both of them at one moment, whatever goes on. Fields that the projection calls volatile are left
+out; `meanings` says what stands for surrogate keys.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from django.db import models, transaction
+from django.db import connections, models, transaction
 
 from enode_django.databases import execute
 from enode_django.eventing.projections import ModelProjection
 from enode_django.exceptions import RebuildError, shown
 from enode_django.rebuilding.definitions import quoted
+from enode_django.rebuilding.meanings import Meaning, is_attributed, meaning
 from enode_django.rebuilding.shadow import CHECKPOINTS, Shadow
 from enode_django.rebuilding.target import Target
 
@@ -25,41 +27,52 @@ _REACHED = f"SELECT aggregate_root_id, version FROM {CHECKPOINTS} "
 _REACHED += "WHERE subscriber = %s AND generation = %s AND version > 0"
 _COMPARE = """
     WITH one_reached AS MATERIALIZED ({one_reached}), other_reached AS MATERIALIZED ({other_reached}),
+    apart AS MATERIALIZED (
+        SELECT aggregate_root_id FROM one_reached FULL JOIN other_reached USING (aggregate_root_id)
+        WHERE one_reached.version IS DISTINCT FROM other_reached.version
+    ),
     equal AS MATERIALIZED (
         SELECT aggregate_root_id FROM one_reached JOIN other_reached USING (aggregate_root_id, version)
         WHERE %s OR aggregate_root_id = ANY(%s)
     ),
-    looked_at AS MATERIALIZED (SELECT aggregate_root_id FROM equal{of_suspects}),
-    one AS (SELECT {key} AS id, to_jsonb(row) - %s::text[] AS fields FROM {one_table} AS row {of_equal}),
-    other AS (SELECT {key} AS id, to_jsonb(row) - %s::text[] AS fields FROM {other_table} AS row {of_equal}),
+    {suspects}
+    one AS (SELECT {one.whose}::text AS id, {one.fields} AS fields FROM {one.tables} {one_wanted}),
+    other AS (SELECT {other.whose}::text AS id, {other.fields} AS fields FROM {other.tables} {other_wanted}),
     different AS (
         (SELECT 0 AS side, * FROM (SELECT * FROM one EXCEPT ALL SELECT * FROM other) AS only_one)
         UNION ALL (SELECT 1, * FROM (SELECT * FROM other EXCEPT ALL SELECT * FROM one) AS only_other WHERE %s)
     )
-    SELECT (SELECT count(*) FROM equal),
-           (SELECT count(*) FROM one_reached FULL JOIN other_reached USING (aggregate_root_id)
-            WHERE one_reached.version IS DISTINCT FROM other_reached.version),
-           (SELECT count(*) FROM different),
+    SELECT (SELECT count(*) FROM equal), (SELECT count(*) FROM apart), (SELECT count(*) FROM different),
            ARRAY(SELECT jsonb_build_array(side, id, fields)::text FROM different ORDER BY id, side LIMIT {examples})
 """
 
 # Rows that are the same as texts hold the same, and to make texts of them costs a fraction of making maps and hashing
 # these. So maps are made of the others only.
-_OF_SUSPECTS = """
-    WHERE aggregate_root_id IN (
+_SUSPECTS = """
+    suspects AS MATERIALIZED (
         SELECT id FROM (
-            SELECT {key} AS id, row::text AS fields, 1 AS number FROM {one_table} AS row
-            UNION ALL SELECT {key}, row::text, -1 FROM {other_table} AS row
+            SELECT coalesce({one.whose}, '') AS id, row::text AS fields, 1 AS number FROM {one.tables}
+            UNION ALL SELECT coalesce({other.whose}, ''), row::text, -1 FROM {other.tables}
         ) AS rows
         GROUP BY id, fields HAVING sum(number) <> 0
-    )
+    ),
 """
+# Of all aggregates those are left out that have not come equally far; a row that belongs to none there is, is not.
+_NOT_APART = "WHERE NOT EXISTS (SELECT FROM apart WHERE aggregate_root_id = {whose})"
+_SUSPECT = " AND coalesce({whose}, '') IN (SELECT id FROM suspects)"
+_EQUAL = "WHERE {whose} IN (SELECT aggregate_root_id FROM equal)"
 
 _LAGGING = """
     SELECT aggregate_root_id, coalesce(one.version, 0), other.version
     FROM ({other_reached}) AS other LEFT JOIN ({one_reached}) AS one USING (aggregate_root_id)
     WHERE other.version > coalesce(one.version, 0) AND (%s OR aggregate_root_id = ANY(%s)) ORDER BY aggregate_root_id
 """
+_APART = """
+    SELECT aggregate_root_id, coalesce(one.version, 0), other.version
+    FROM ({other_reached}) AS other LEFT JOIN ({one_reached}) AS one USING (aggregate_root_id)
+    WHERE other.version IS DISTINCT FROM one.version AND (%s OR aggregate_root_id = ANY(%s))
+"""
+_ONE_MOMENT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
 class Generation(NamedTuple):
@@ -116,7 +129,8 @@ class Lag(NamedTuple):
 class Comparison(NamedTuple):
     """``compared`` aggregates had come equally far in both, ``apart`` had not; ``rows`` are in one of them only, some
     of which are among the ``examples``. ``undecided`` are tables that could not be compared, ``behind`` are aggregates
-    that do not come as far in ``one`` as they are in the other."""
+    that do not come as far in ``one`` as they are in the other. ``uncompared`` aggregates have rows in the other that
+    were compared with none."""
 
     compared: int
     apart: int
@@ -124,66 +138,104 @@ class Comparison(NamedTuple):
     examples: Sequence[Difference]
     undecided: Sequence[str] = ()
     behind: Sequence[Lag] = ()
+    uncompared: Sequence[str] = ()
 
     @property
     def is_equal(self) -> bool:
-        return not (self.rows or self.undecided or self.behind)
+        """No row is known to differ."""
+        return not (self.rows or self.behind)
+
+    @property
+    def is_whole(self) -> bool:
+        """Everything was compared."""
+        return not (self.undecided or self.uncompared)
 
 
-def compare(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> Comparison:
-    """Compare the rows of all aggregates, or of these, of which ``one`` has no others.
+@contextmanager
+def one_moment(alias: str) -> Iterator[None]:
+    """Let all questions of the block be answered as of one moment, unless a transaction is open already."""
+    is_outermost = not connections[alias].in_atomic_block
+    with transaction.atomic(using=alias):
+        if is_outermost:
+            execute(alias, _ONE_MOMENT, ())
+        yield
+
+
+def compare(
+    target: Target,
+    one: Generation,
+    other: Generation,
+    ids: Sequence[str] | None = None,
+    *,
+    models: Sequence[type[models.Model]] | None = None,
+) -> Comparison:
+    """Compare the rows of all aggregates, or of these, of which ``one`` has no others; those of all models, or of
+    these.
 
     A table whose rows nobody can attribute is compared as a whole, and only if all aggregates have come equally far.
     """
     compared, apart, rows = 0, 0, 0
     examples: list[Difference] = []
     undecided: list[str] = []
-    for model in target.written:
-        key = target.aggregate_field(model)
-        exactly = ids is None or key is not None  # else ``other`` has the rows of others, too
-        compared, apart, count, texts = _asked(target, model, key, one, other, ids, exactly)
-        if key is None and apart and ids is None:
-            undecided.append(model._meta.db_table)
-            continue
-        rows += count
-        examples += _paired(model._meta.db_table, [json.loads(text) for text in texts])
+    with one_moment(target.alias):
+        for model in target.written if models is None else models:
+            has_key = is_attributed(target, model)
+            exactly = ids is None or has_key  # else ``other`` has the rows of others, too
+            compared, apart, count, texts = _asked(target, model, one, other, ids, exactly)
+            if not has_key and apart and ids is None:
+                undecided.append(model._meta.db_table)
+                continue
+            rows += count
+            examples += _paired(model._meta.db_table, [json.loads(text) for text in texts])
     return Comparison(compared, apart, rows, examples[:EXAMPLES], undecided)
 
 
 def _asked(
-    target: Target, model: type[models.Model], key: str | None, one: Generation, other: Generation,
-    ids: Sequence[str] | None, both_ways: bool,
+    target: Target, model: type[models.Model], one: Generation, other: Generation, ids: Sequence[str] | None,
+    both_ways: bool,
 ) -> tuple[int, int, int, list[str]]:  # fmt: skip
-    of_equal = "" if key is None else f"WHERE {quoted(key)} IN (SELECT aggregate_root_id FROM looked_at)"
     one_reached, one_parameters = reached(target, one)
     other_reached, other_parameters = reached(target, other)
-    left_out = [*left_out_of(target, model)]
-    names = {
-        "key": "NULL::text" if key is None else f"{quoted(key)}::text",
-        "one_table": one.place(model._meta.db_table),
-        "other_table": other.place(model._meta.db_table),
-    }
-    are_texts_enough = key is not None and ids is None and not left_out
+    meanings = {"one": meaning(target, model, one.place), "other": meaning(target, model, other.place)}
+    is_as_stored = meanings["one"].is_as_stored and meanings["one"].whose is not None and ids is None
+    wanted = {f"{name}_wanted": _wanted(of, ids is None, is_as_stored) for name, of in meanings.items()}
+    shown_as = {name: of._replace(whose=of.whose or "NULL") for name, of in meanings.items()}
     statement = _COMPARE.format(
-        **names,
+        **shown_as,
+        **wanted,
         one_reached=one_reached,
         other_reached=other_reached,
-        of_equal=of_equal,
-        of_suspects=_OF_SUSPECTS.format(**names) if are_texts_enough else "",
+        suspects=_SUSPECTS.format(**shown_as) if is_as_stored else "",
         examples=EXAMPLES,
     )
-    parameters = (*one_parameters, *other_parameters, ids is None, list(ids or ()), left_out, left_out, both_ways)
-    with transaction.atomic(using=target.alias):
-        found = execute(target.alias, statement, parameters).fetchone()
+    parameters = (*one_parameters, *other_parameters, ids is None, list(ids or ()), both_ways)
+    found = execute(target.alias, statement, parameters).fetchone()
     assert found is not None
     return found[0], found[1], found[2], found[3]
 
 
+def _wanted(of: Meaning, are_all: bool, is_as_stored: bool) -> str:
+    if of.whose is None:
+        return ""
+    if not are_all:
+        return _EQUAL.format(whose=of.whose)
+    return (_NOT_APART + (_SUSPECT if is_as_stored else "")).format(whose=of.whose)
+
+
 def lagging(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> list[Lag]:
     """Return the aggregates, of all or of these, in which ``one`` is behind ``other``."""
+    return _lags(_LAGGING, target, one, other, ids)
+
+
+def apart(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> list[Lag]:
+    """Return the aggregates known to ``other``, of all or of these, in which ``one`` is behind or ahead."""
+    return _lags(_APART, target, one, other, ids)
+
+
+def _lags(query: str, target: Target, one: Generation, other: Generation, ids: Sequence[str] | None) -> list[Lag]:
     one_reached, one_parameters = reached(target, one)
     other_reached, other_parameters = reached(target, other)
-    statement = _LAGGING.format(one_reached=one_reached, other_reached=other_reached)
+    statement = query.format(one_reached=one_reached, other_reached=other_reached)
     parameters = (*other_parameters, *one_parameters, ids is None, list(ids or ()))
     return [Lag(*found) for found in execute(target.alias, statement, parameters).fetchall()]
 
@@ -203,19 +255,6 @@ def check_volatile(target: Target) -> None:
     for name in target.subscriber.volatile:
         if name not in known:
             raise RebuildError(f"{target.name} calls {name!r} volatile, but none of its models has such a field")
-
-
-def left_out_of(target: Target, model: type[models.Model]) -> Iterator[str]:
-    """The columns that are not compared."""
-    for field in model._meta.concrete_fields:
-        if field.name in target.subscriber.volatile or _counts_inserts(target, field):
-            yield str(field.column)
-
-
-def _counts_inserts(target: Target, field: models.Field[Any, Any]) -> bool:
-    if isinstance(field, models.ForeignKey):
-        return field.remote_field.model in target.written and _counts_inserts(target, field.target_field)
-    return isinstance(field, models.AutoField | models.BigAutoField | models.SmallAutoField)
 
 
 def _paired(table: str, found: Sequence[Sequence[Any]]) -> Iterator[Difference]:

@@ -8,7 +8,7 @@ not depend on how long a history is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import groupby, islice
 from operator import attrgetter
@@ -73,9 +73,10 @@ class Replayer:
     """All methods block, and are called by one thread. They raise `RebuildError` if the projection needs what it does
     not declare, and `SubscriberUnavailable` when a database is away for too long."""
 
-    def __init__(self, shadow: Shadow, follower: Follower, persist: Persist) -> None:
+    def __init__(self, shadow: Shadow, runner: ShadowRunner, persist: Persist) -> None:
         self.shadow = shadow
-        self.follower = follower
+        self.runner = runner
+        self.follower = Follower(runner, policy=RetryPolicy(1, 0.0), notify=lambda notices: None)
         self._persist = persist
 
     def replay(self, records: Iterable[StreamRecord]) -> Replayed:
@@ -230,6 +231,7 @@ class _Reducing:
                     if rows:
                         self._table.copy(rows)
                     checkpoints.save(self._alias, self._subscriber.name, rowless)
+                    self._check_nobody_came_first(rows, rowless)
             except Exception as error:
                 if is_transient(error):
                     raise
@@ -238,6 +240,21 @@ class _Reducing:
             return True
 
         return self._replayer.persisted(copy)
+
+    def _check_nobody_came_first(self, rows: Sequence[Any], rowless: Mapping[str, int]) -> None:
+        """Raise `_CameLate` if an aggregate has a row and a checkpoint now.
+
+        A task may stall before it writes, and is then run a second time elsewhere. What that has written may have been
+        caught up with meanwhile: a row that was deleted then would be there again, and nobody would delete it.
+        """
+        made = [row.aggregate_root_id for row in rows]
+        known = checkpoints.read(self._alias, self._subscriber.name, made) if made else {}
+        if known or (rowless and self._table.versions(list(rowless))):
+            raise _CameLate("another run of the same task has handled these aggregates, and more was handled since")
+
+
+class _CameLate(Exception):
+    """Rolls back what was written."""
 
 
 def _refuse(*arguments: object) -> NoReturn:
@@ -267,8 +284,7 @@ def replayer(shadow: Shadow, persist: Persist = _patiently) -> Iterator[Replayer
     subscriber: Subscriber = subscribers.get(shadow.subscriber)
     with store_beside() as store:
         runner = ShadowRunner(shadow, make_applier(subscriber, store, _send_nothing))
-        follower = Follower(runner, policy=RetryPolicy(1, 0.0), notify=lambda notices: None)
-        yield Replayer(shadow, follower, persist)
+        yield Replayer(shadow, runner, persist)
 
 
 def _send_nothing(commands: object) -> None:

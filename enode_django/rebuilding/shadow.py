@@ -76,11 +76,15 @@ def _others_refuse(alias: str) -> Iterator[None]:
 
 
 class Shadow(NamedTuple):
-    """The tables of ``subscriber`` in one of its generations; of that in use they are elsewhere."""
+    """The tables of ``subscriber`` in one of its generations; of that in use they are elsewhere.
+
+    ``max_failures`` aggregates may be parked in it (None: any number).
+    """
 
     subscriber: str
     alias: str
     generation: int
+    max_failures: int | None = None
 
     @property
     def schema(self) -> str:
@@ -135,19 +139,13 @@ class Shadow(NamedTuple):
     def drop_fittings(self) -> None:
         """Drop the schema and what was made with it. It has no other tables any more; the call fails if somebody else
         put something there."""
-        for kind, name in execute(self.alias, _IN_SCHEMA, (self.schema,)).fetchall():
-            execute(self.alias, f"DROP {kind} {quoted(self.schema, name)} CASCADE", None)
+        self.drop_tables()
         execute(self.alias, f"DROP SCHEMA IF EXISTS {quoted(self.schema)}", ())
 
-    def drop(self) -> None:
-        """Drop the shadow with its tables and checkpoints, if there are any."""
-        with transaction.atomic(using=self.alias):
-            self.drop_fittings()
-            execute(
-                self.alias,
-                f"DELETE FROM {CHECKPOINTS} WHERE subscriber = %s AND generation = %s",
-                (self.subscriber, self.generation),
-            )
+    def drop_tables(self) -> None:
+        """Drop the tables and views in the schema. For use in a transaction."""
+        for kind, name in execute(self.alias, _IN_SCHEMA, (self.schema,)).fetchall():
+            execute(self.alias, f"DROP {kind} {quoted(self.schema, name)} CASCADE", None)
 
 
 _HOME = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass(%s)"

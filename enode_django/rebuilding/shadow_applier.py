@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from django.db import connections, transaction
 
@@ -12,7 +12,8 @@ from enode_django.eventing import parking
 from enode_django.eventing.applying import Applier
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Failure, Progress, Work
-from enode_django.rebuilding.shadow import Shadow
+from enode_django.exceptions import RebuildError
+from enode_django.rebuilding.shadow import PARKED, Shadow
 
 
 class ShadowApplier(Applier):
@@ -60,10 +61,27 @@ class ShadowApplier(Applier):
 
 
 class ShadowRunner(Runner):
+    """``on_parked`` is called in the shadow whenever an aggregate was parked."""
+
     def __init__(self, shadow: Shadow, applier: Applier) -> None:
         super().__init__(ShadowApplier(shadow, applier), once)
         self._shadow = shadow
+        self.on_parked: Callable[[Work, Failure], None] = lambda work, failure: None
 
-    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> None:
+    def park(self, work: Work, failure: Failure, instead_of: Iterable[parking.Parked] = ()) -> bool:
         with self._shadow.opened():
-            super().park(work, failure, instead_of)
+            is_parked = super().park(work, failure, instead_of)
+            if is_parked:
+                self.on_parked(work, failure)
+            (parked,) = execute(self._shadow.alias, _PARKED, (self._shadow.subscriber,)).fetchone() or (0,)
+        most = self._shadow.max_failures
+        if most is not None and parked > most:
+            raise RebuildError(
+                f"{self._shadow.subscriber} fails at more than {most} aggregates, the last is "
+                f"{work.aggregate_root_id} at {failure.place}: {failure.text}; correct its handlers, or allow more "
+                "failures"
+            )
+        return is_parked
+
+
+_PARKED = f"SELECT count(*) FROM {PARKED} WHERE subscriber = %s AND attempts > 0"

@@ -17,9 +17,10 @@ from enode_django.databases import execute, heal_connections
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import EnodeError, RebuildError, TablesInUse
 from enode_django.models import ProjectionGeneration
+from enode_django.rebuilding.clearing import LOCK_NOT_AVAILABLE
 from enode_django.rebuilding.definitions import Table, describe, quoted
 from enode_django.rebuilding.shadow import PARKED, Shadow
-from enode_django.rebuilding.target import LOCK_NOT_AVAILABLE, Target
+from enode_django.rebuilding.target import Target
 
 ATTEMPTS = 20
 LOCK_TIMEOUT = "2s"

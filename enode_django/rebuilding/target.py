@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from django.core.exceptions import FieldDoesNotExist
@@ -15,10 +15,11 @@ from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
-from enode_django.eventstore import sqlstates
-from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
+from enode_django.eventstore.positions import Position
+from enode_django.exceptions import RebuildError, RebuildOvertaken
 from enode_django.models import ProjectionGeneration, Rebuild
-from enode_django.rebuilding.definitions import Table, describe
+from enode_django.rebuilding.clearing import changing, clear, left_over
+from enode_django.rebuilding.definitions import Table, describe, quoted
 from enode_django.rebuilding.fingerprint import fingerprint_of, is_other_code
 from enode_django.rebuilding.making import make_tables
 from enode_django.rebuilding.obstacles import obstacles
@@ -26,13 +27,8 @@ from enode_django.rebuilding.shadow import Shadow, declared_models, table_names
 from enode_django.serialization.registry import types
 
 State = Rebuild.State
-LOCK_TIMEOUT = "5s"
-"""The time limit for locks on tables that foreign keys point to: writing to them waits while others like ours are made
-or dropped."""
-LOCK_NOT_AVAILABLE = ("55P03", "40P01")
-
-
-_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+_FINAL = [State.ABANDONED, State.SETTLED]
+"""Nothing of these is needed any more."""
 
 
 class Target(NamedTuple):
@@ -101,22 +97,55 @@ class Target(NamedTuple):
     def begin(self) -> tuple[Rebuild, Shadow]:
         """Tables for the next generation, empty. What earlier rebuilds left behind goes: one that is still under way
         finds its tables gone, and one that was swapped cannot be undone any more."""
-        with self._changing():
-            execute(self.alias, _ONE_AT_A_TIME, (f"rebuild {self.name}",))
-            for left in self.rebuilds().select_for_update().exclude(state__in=[State.ABANDONED, State.SETTLED]):
-                self._leave(left)
-            replaces = self.generation()
-            newest = self.rebuilds().aggregate(newest=Max("generation"))["newest"] or 0
-            shadow = self.shadow(max(newest, replaces) + 1)
-            tables = self._made(shadow)
-            rebuild = self.rebuilds().create(
-                subscriber=self.name,
-                generation=shadow.generation,
-                replaces=replaces,
-                tables={name: table.shape for name, table in tables.items()},
-                fingerprint=fingerprint_of(self.subscriber),
-            )
+        while True:
+            with self._changing():
+                for left in self.rebuilds().select_for_update().exclude(state__in=_FINAL):
+                    self._leave(left)
+            self._clear()
+            with self._changing():
+                if not self.rebuilds().exclude(state__in=_FINAL).exists():
+                    return self._begun()
+
+    def _begun(self) -> tuple[Rebuild, Shadow]:
+        replaces = self.generation()
+        newest = self.rebuilds().aggregate(newest=Max("generation"))["newest"] or 0
+        shadow = self.shadow(max(newest, replaces) + 1)
+        tables = self._made(shadow)
+        rebuild = self.rebuilds().create(
+            subscriber=self.name,
+            generation=shadow.generation,
+            replaces=replaces,
+            tables={name: table.shape for name, table in tables.items()},
+            fingerprint=fingerprint_of(self.subscriber),
+        )
         return rebuild, shadow
+
+    def _clear(self) -> None:
+        """Drop what is left of rebuilds of which nothing is needed any more."""
+        for shadow in left_over(self._unneeded()):
+            clear(shadow)
+
+    def _unneeded(self) -> Iterator[Shadow]:
+        needed = {self.generation()}
+        for rebuild in self.rebuilds().exclude(state__in=_FINAL):
+            needed |= {rebuild.generation, rebuild.replaces, -rebuild.generation}
+        for generation, replaces in self.rebuilds().values_list("generation", "replaces"):
+            for one in {generation, replaces, -generation} - needed:
+                yield self.shadow(one)
+
+    def keep(self, rebuild: Rebuild, positions: Mapping[int, Position]) -> None:
+        """Note that everything was built and compared, and holds what is stored below these positions of the shards."""
+        rebuild.positions = {str(number): str(position) for number, position in positions.items()}
+        rebuild.save(using=self.alias, update_fields=["positions"])
+
+    def is_kept(self, rebuild: Rebuild) -> bool:
+        """Return True if the rebuild lacks nothing but the swap."""
+        return self.rebuilds().filter(pk=rebuild.pk, state=State.BUILDING).exclude(positions={}).exists()
+
+    def kept(self) -> Rebuild | None:
+        """Return the rebuild that lacks nothing but the swap, if the same code has made it."""
+        found = self.rebuilds().filter(state=State.BUILDING, fingerprint=fingerprint_of(self.subscriber))
+        return found.exclude(positions={}).order_by("generation").last()
 
     def keep_with_this_code(self) -> None:
         """Note that the tables in use are what this process's code makes of the events."""
@@ -132,29 +161,14 @@ class Target(NamedTuple):
             for built_by in known.values_list("fingerprint", flat=True)
         )
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """A transaction that makes or drops tables. Raises `TablesInUse` if somebody is in the way for long, and
-        `RebuildError` if the database does not let us."""
-        try:
-            with transaction.atomic(using=self.alias):
-                execute(self.alias, "SELECT set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
-                yield
-        except sqlstates.DATABASE_ERRORS as error:
-            if sqlstates.sqlstate(error) in LOCK_NOT_AVAILABLE:
-                raise TablesInUse(
-                    f"tables that those of {self.name} point to, or what an earlier rebuild has made of them, are in "
-                    "use by a long transaction; see pg_stat_activity, and try again"
-                ) from error
-            if sqlstates.is_unavailable(error):
-                raise
-            raise RebuildError(
-                f"tables like those of {self.name} cannot be made: {sqlstates.message(error)}"
-            ) from error
+    def _changing(self) -> AbstractContextManager[None]:
+        return changing(self.alias, self.name)
 
     def make_scratch(self, rebuild: Rebuild) -> Shadow:
         """Tables like those in use, that go with the rebuild at the latest. Raises `RebuildOvertaken`."""
         scratch = self.shadow(-rebuild.generation)
+        for left in left_over([scratch]):
+            clear(left)
         with self._changing():
             self.locked(rebuild, State.BUILDING)
             self._made(scratch)
@@ -169,9 +183,13 @@ class Target(NamedTuple):
             shadow.make_views()
         return shadow
 
+    def analyze(self, shadow: Shadow) -> None:
+        """The planner should know the tables when they come into use."""
+        for name in self.tables:
+            execute(self.alias, f"ANALYZE {quoted(shadow.schema, name)}", None)
+
     def drop(self, shadow: Shadow) -> None:
-        with self._changing():
-            shadow.drop()
+        clear(shadow)
 
     def _made(self, shadow: Shadow) -> dict[str, Table]:
         tables = describe(self.alias, self.tables)
@@ -191,11 +209,10 @@ class Target(NamedTuple):
             left = self.rebuilds().select_for_update().filter(pk=rebuild.pk, state=State.BUILDING).first()
             if left is not None:
                 self._leave(left)
+        self._clear()
 
     def _leave(self, left: Rebuild) -> None:
-        used = self.generation()
-        for generation in {left.generation, left.replaces, -left.generation} - {used}:
-            self.shadow(generation).drop()
+        """Note that nothing of it is needed any more, so that nobody brings it into use from now on."""
         left.state = State.ABANDONED if left.state == State.BUILDING else State.SETTLED
         left.save(using=self.alias, update_fields=["state"])
 
@@ -212,7 +229,7 @@ class Target(NamedTuple):
         return self.rebuilds().filter(pk=rebuild.pk, state__in=[State.ABANDONED, State.SETTLED]).exists()
 
     def aggregate_field(self, model: type[models.Model]) -> str | None:
-        """The column that says whose row it is."""
+        """The column of the model's own table that says whose row it is."""
         if isinstance(self.subscriber, ModelProjection):
             return "aggregate_root_id"
         given = self.subscriber.aggregate_field
@@ -222,14 +239,18 @@ class Target(NamedTuple):
             field: Any = model._meta.get_field(given)
         except FieldDoesNotExist:
             return None
-        return str(field.column)
+        return str(field.column) if field in model._meta.local_concrete_fields else None
 
 
 def forget_rebuilds(alias: str, subscriber: str) -> None:
-    """Drop what all rebuilds of a subscriber have left beside the tables in use. To be called in a transaction."""
+    """Drop what all rebuilds of a subscriber have left beside the tables in use. Not for use in a transaction."""
     known = Rebuild.objects.using(alias).filter(subscriber=subscriber)
-    for generation, replaces in known.values_list("generation", "replaces"):
-        for left in (generation, -generation, replaces):
-            Shadow(subscriber, alias, left).drop()
+    shadows = [
+        Shadow(subscriber, alias, left)
+        for generation, replaces in known.values_list("generation", "replaces")
+        for left in (generation, -generation, replaces)
+    ]
+    for shadow in left_over(shadows):
+        clear(shadow)
     known.delete()
     ProjectionGeneration.objects.using(alias).filter(subscriber=subscriber).delete()

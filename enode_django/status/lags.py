@@ -21,6 +21,7 @@ from enode_django.equeue.administration import GroupInfo, list_groups
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.messages import decode_published
+from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore import rows as store_rows
 from enode_django.eventstore import statements
@@ -33,6 +34,8 @@ from enode_django.status.parts import Finding, Problem, bad, degraded
 LATE = 60.0
 VERY_LATE = 600.0
 SWEEPS_MISSED = 3
+MANY = 1_000_000
+"""Streams. One sweeping worker takes hours for more; a rebuild reads them in parallel."""
 
 
 class Lag(NamedTuple):
@@ -69,7 +72,7 @@ def ask_lags() -> Finding:
     shards, away = _shard_numbers()
     problems += (degraded(f"what shard {alias} holds is not known: it is away") for alias in away)
     rows = _lags(waiting, shards)
-    return Finding(rows, [*problems, *_problems(rows)])
+    return Finding(rows, [*problems, *_problems(rows, _projections())])
 
 
 def subscriber_lags(transport: Transport) -> list[Lag]:
@@ -190,12 +193,18 @@ def _by_subscriber(aliases: Collection[str], statement: str) -> Mapping[str, int
     return {name: number for alias in aliases for name, number in execute(alias, statement, None).fetchall()}
 
 
-def _problems(lags: Sequence[Lag]) -> Iterator[Problem]:
+def _projections() -> Collection[str]:
+    return {one.name for one in running_subscribers() if isinstance(one, ModelProjection | Projection)}
+
+
+def _problems(lags: Sequence[Lag], projections: Collection[str]) -> Iterator[Problem]:
     if never := [lag.subscriber for lag in lags if not lag.has_begun]:
         yield degraded(f"never run so far: {', '.join(never)}; run manage.py runprocessors")
     for lag in lags:
         if lag.uncompared is not None and not lag.waiting:
-            yield degraded(f"{lag.subscriber} has {lag.uncompared:,} streams to compare with the store")
+            sooner = lag.uncompared > MANY and lag.subscriber in projections
+            hint = f"; manage.py rebuildprojection {lag.subscriber} is done sooner" if sooner else ""
+            yield degraded(f"{lag.subscriber} has {lag.uncompared:,} streams to compare with the store{hint}")
         elif lag.seconds is not None and lag.seconds > LATE:
             say = bad if lag.seconds > VERY_LATE else degraded
             yield say(f"{lag.subscriber} is {lag.seconds:,.0f} s behind, with {lag.versions:,} streams")

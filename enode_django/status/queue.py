@@ -12,7 +12,7 @@ from enode_django.conf import conf
 from enode_django.equeue.administration import GroupInfo, list_groups
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.runtime import make_transport
-from enode_django.status.parts import Finding, Problem, bad
+from enode_django.status.parts import Finding, Problem, bad, degraded
 
 
 class QueueServer(NamedTuple):
@@ -27,12 +27,14 @@ class QueueServer(NamedTuple):
 
 
 class GroupBacklog(NamedTuple):
-    """Messages of a topic that a consumer group has not committed, and how many members it has."""
+    """Messages of a topic that a consumer group has not committed, and how many members it has. A paused one consumes
+    nothing until somebody resumes it."""
 
     topic: str
     group: str
     backlog: int
     members: int
+    paused: bool
 
 
 def ask_queue() -> Finding:
@@ -52,7 +54,7 @@ def ask_queue() -> Finding:
 def ask_backlog() -> Finding:
     with closing(make_transport()) as transport:
         infos = list_groups(transport, _ours(transport.topics()))
-    rows = [GroupBacklog(one.topic, one.group, one.backlog, len(one.members)) for one in infos]
+    rows = [GroupBacklog(one.topic, one.group, one.backlog, len(one.members), one.paused) for one in infos]
     return Finding(sorted(rows, key=lambda row: -row.backlog), list(_left_alone(infos)))
 
 
@@ -62,6 +64,8 @@ def _ours(topics: Sequence[str]) -> list[str]:
 
 def _left_alone(infos: Sequence[GroupInfo]) -> Iterator[Problem]:
     for one in infos:
+        if one.paused:
+            yield degraded(f"group {one.group!r} of topic {one.topic!r} is paused; manage.py equeue resume {one.group}")
         if one.backlog and not one.members and one.counts:
             yield bad(
                 f"{one.backlog:,} messages of topic {one.topic!r} wait for group {one.group!r}, which has no members"

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import Count, Max, Q
+from django.db.models import Count, F, Max, Q
 from django.db.models.functions import Now
 
 from enode_django.conf import POSTGRES, conf
 from enode_django.job_leases import job_database, with_lease_state
 from enode_django.job_texts import in_words, state_of
-from enode_django.models import DeadLetter, Job, JobState, ParkedEvent
+from enode_django.models import DeadLetter, GenerationCheck, Job, JobState, ParkedEvent
 from enode_django.status.databases import subscriber_databases
 from enode_django.status.parts import Finding, Problem, degraded
 
@@ -63,7 +63,18 @@ def ask_letters(alias: str) -> Finding:
 def ask_parked() -> Finding:
     rows = sorted(row for alias in subscriber_databases() for row in _parked(alias))
     problems = [degraded(f"{row.subscriber} has {row.aggregates:,} aggregates parked") for row in rows]
-    return Finding(rows, problems)
+    return Finding(rows, [*problems, *(one for alias in subscriber_databases() for one in _erased(alias))])
+
+
+def _erased(alias: str) -> list[Problem]:
+    """Report what cannot be taken back of events that a failover has erased."""
+    known = GenerationCheck.objects.using(alias).filter(taken_back=False, handled_version__gt=F("stored_version"))
+    counted = known.values_list("subscriber").annotate(Count("aggregate_root_id", distinct=True)).order_by("subscriber")
+    tell = "settle what follows from them, and delete them from the erased events in the admin"
+    return [
+        degraded(f"{subscriber} has handled events of {many:,} aggregates that are not stored any more: {tell}")
+        for subscriber, many in counted
+    ]
 
 
 def _parked(alias: str) -> list[ParkedRow]:

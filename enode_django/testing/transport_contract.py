@@ -25,12 +25,21 @@ import pytest
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transports.base import TellsTimelines, Transport, WakesPulls
 from enode_django.exceptions import QueueError, UnknownTopic
+from enode_django.testing.transport_deletion_contract import TransportDeletionContract
 from enode_django.testing.transport_group_contract import TransportGroupContract
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, messages
+from enode_django.testing.transport_pause_contract import TransportPauseContract
+from enode_django.testing.transport_retention_contract import TransportRetentionContract
 from enode_django.testing.transport_size_contract import TransportSizeContract
 
 
-class TransportContract(TransportGroupContract, TransportSizeContract):
+class TransportContract(
+    TransportGroupContract,
+    TransportDeletionContract,
+    TransportPauseContract,
+    TransportRetentionContract,
+    TransportSizeContract,
+):
     # Topics
 
     def test_topic_is_created_once_and_keeps_its_queues(self, transport: Transport, another: Transport) -> None:

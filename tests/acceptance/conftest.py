@@ -1,34 +1,19 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from chaos.processes import guarded_directory
 from enode_django.eventing.registry import subscribers
-from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable
+from sample_project.embedded import Broker, Postgres, Redis
 from tests.acceptance.shards import ShardedStack
 from tests.acceptance.stack import SUBSCRIBERS, BrokerStack, Stack
-from tests.services import services_required
+from tests.services import private
 from tests.template import ACCEPTANCE, UNSYNCED, migrate, new_postgres
-
-AnyServer = TypeVar("AnyServer", bound=Server)
-
-
-def _started(server: AnyServer) -> Iterator[AnyServer]:
-    try:
-        server.__enter__()
-    except ServerUnavailable as error:
-        if services_required():
-            raise
-        pytest.skip(str(error))
-    with contextlib.closing(server):
-        yield server
 
 
 def _with_template(server: Postgres) -> Postgres:
@@ -40,26 +25,26 @@ def _with_template(server: Postgres) -> Postgres:
 @pytest.fixture(scope="session")
 def faulty_postgres() -> Iterator[Postgres]:
     """The acceptance tests' own, to be restarted; it has a migrated template database."""
-    yield from map(_with_template, _started(new_postgres()))
+    yield from map(_with_template, private(new_postgres()))
 
 
 @pytest.fixture(scope="session")
 def shard_servers(faulty_postgres: Postgres) -> Iterator[Sequence[Postgres]]:
     """Two, each with the template database; the other is no copy, as two copies would be the same cluster."""
-    for other in map(_with_template, _started(Postgres(UNSYNCED))):
+    for other in map(_with_template, private(Postgres(UNSYNCED))):
         yield [faulty_postgres, other]
 
 
 @pytest.fixture(scope="session")
 def faulty_redis() -> Iterator[Redis]:
     """The acceptance tests' own, to be stopped; it forgets nothing that it has acknowledged."""
-    yield from _started(Redis({"appendfsync": "always"}))
+    yield from private(Redis({"appendfsync": "always"}))
 
 
 @pytest.fixture(scope="session")
 def states_redis() -> Iterator[Redis]:
     """Another one, for the shared states alone."""
-    yield from _started(Redis({"appendonly": "no"}))
+    yield from private(Redis({"appendonly": "no"}))
 
 
 @pytest.fixture(scope="session")

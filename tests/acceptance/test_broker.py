@@ -6,12 +6,13 @@ import os
 import random
 import re
 import signal
+import urllib.request
 
 import pytest
 
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import BrokerStack
-from tests.acceptance.waiting import last_for
+from tests.acceptance.waiting import PATIENCE, last_for, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
@@ -46,6 +47,7 @@ def test_processors_bring_a_broker_that_is_started_again_outlives_a_killed_super
     hosting: BrokerStack, seed: int
 ) -> None:
     first = start_hosting(hosting)
+    wait_until(lambda: "enode_broker_free_bytes" in metrics_of(first), "they show the metrics of the broker")
     with hosting.load(seed) as load:
         (pid,) = re.findall(r"the broker listens on .*, process (\d+)", first.log)
         os.kill(int(pid), signal.SIGKILL)
@@ -66,4 +68,11 @@ def test_processors_bring_a_broker_that_is_started_again_outlives_a_killed_super
 
 def start_hosting(stack: BrokerStack) -> Processors:
     broker = {"LISTEN": stack.broker.url, "DIRECTORY": str(stack.broker.directory / "queue")}
-    return stack.start_ready(1, "--with-broker", BROKER=broker)
+    return stack.start_ready(1, "--with-broker", "--metrics-port", "0", BROKER=broker)
+
+
+def metrics_of(processors: Processors) -> str:
+    (url,) = re.findall(r"/metrics at (http://127\.0\.0\.1:\d+)", processors.log)
+    with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE) as answer:
+        text: str = answer.read().decode()
+    return text

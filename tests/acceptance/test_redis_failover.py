@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from chaos.redis_servers import is_master
-from sample_project.embedded import Postgres, ServerUnavailable
+from sample_project.embedded import Postgres
 from tests.acceptance.stack import EVENTS, Stack
 from tests.acceptance.waiting import wait_until
 from tests.equeue.redis_servers import RedisWithSentinels
-from tests.services import services_required
+from tests.services import needed
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
@@ -23,12 +23,8 @@ LOST = "was sent and has no end"
 
 @pytest.fixture
 def servers() -> Iterator[RedisWithSentinels]:
-    try:
+    with needed():
         servers = RedisWithSentinels()
-    except ServerUnavailable as error:
-        if services_required():
-            raise
-        pytest.skip(str(error))
     with contextlib.closing(servers):
         yield servers
 

@@ -12,10 +12,10 @@ import pytest
 from enode_django.client import send_commands
 from enode_django.exceptions import QueueFull
 from sample_project.bank.domain import OpenAccount
-from sample_project.embedded import Postgres, Redis, ServerUnavailable
+from sample_project.embedded import Postgres, Redis
 from tests.acceptance.stack import EVENTS, Stack
 from tests.acceptance.waiting import wait_until
-from tests.services import services_required
+from tests.services import private
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
@@ -25,15 +25,7 @@ OWNER = "somebody " * 200
 
 @pytest.fixture
 def full_redis() -> Iterator[Redis]:
-    server = Redis({"maxmemory": str(MEMORY), "maxmemory-policy": "noeviction"})
-    try:
-        server.__enter__()
-    except ServerUnavailable as error:
-        if services_required():
-            raise
-        pytest.skip(str(error))
-    with contextlib.closing(server):
-        yield server
+    yield from private(Redis({"maxmemory": str(MEMORY), "maxmemory-policy": "noeviction"}))
 
 
 @pytest.fixture

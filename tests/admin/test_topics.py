@@ -122,6 +122,60 @@ def test_what_the_queue_refuses_is_said_and_nothing_is_logged(queue: MemoryTrans
     assert queue.groups("orders") == {}
 
 
+def test_topic_in_use_is_deleted_by_force_only_with_what_its_groups_have_left(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    refused = client.post(f"{LIST}orders/operate/delete-topic/", {CONFIRMED: "yes"}).content.decode()
+    assert "is in use" in refused
+    assert queue.topics() == ["dead.billing", "orders"]
+    said = operate(client, "orders", "delete-topic", {"force": "on"})
+    assert "with its 3 messages" in said
+    assert "Group billing loses its offsets; 1 messages left, 1 members" in said
+    assert queue.topics() == []
+    assert LogEntry.objects.get().get_change_message() == "deleted: orders, dead.billing"
+    assert client.get(f"{LIST}orders/change/").status_code == 404
+
+
+def test_a_hidden_queue_is_deleted(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    assert "delete-queue" not in client.get(f"{LIST}orders/change/").content.decode()
+    queue.show("orders", 0, to_producers=False, to_consumers=False, unordered=True)
+    assert "delete-queue/?queue=0" in client.get(f"{LIST}orders/change/").content.decode()
+    refused = client.post(f"{LIST}orders/operate/delete-queue/", {"queue": "0", CONFIRMED: "yes"}).content.decode()
+    assert "is in use" in refused
+    assert "Its number stays, hidden" in operate(client, "orders", "delete-queue", {"queue": "0", "force": "on"})
+    assert queue.queues("orders")[0].first == queue.queues("orders")[0].end
+
+
+def test_a_group_is_paused_and_resumed(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    assert "Resume" not in client.get(f"{LIST}orders/change/").content.decode()
+    said = operate(client, "orders", "pause", {"group": "billing", "paused": "yes"})
+    assert "consumes nothing of topic orders until it is resumed" in said
+    assert queue.paused_groups("orders") == ["billing"]
+    page = client.get(f"{LIST}orders/change/").content.decode()
+    assert '<span class="enode-alert">paused</span>' in page
+    assert "paused=no" in page
+    assert "are given the queues" in operate(client, "orders", "pause", {"group": "billing", "paused": "no"})
+    assert queue.paused_groups("orders") == []
+
+
+def test_the_retention_of_a_topic_is_set_and_taken_back(queue: MemoryTransport) -> None:
+    client = client_of("change_topic")
+    assert "kept for 3600 seconds" in operate(client, "orders", "retention", {"seconds": "3600"})
+    assert queue.retention("orders") == 3_600
+    assert "for 3600 seconds" in client.get(f"{LIST}orders/change/").content.decode()
+    assert "settings of the queue" in operate(client, "orders", "retention", {"seconds": ""})
+    assert queue.retention("orders") is None
+
+
+def test_messages_are_shown_from_a_time_on(queue: MemoryTransport) -> None:
+    client = client_of("view_topic", "view_payload")
+    page = client.get(f"{LIST}orders/messages/0/?at=2001-01-31T12:00").content.decode()
+    assert all(f"messages/0/{offset}/" in page for offset in range(3))
+    assert 'value="2001-01-31T12:00"' in page
+    assert "There are no messages here" in client.get(f"{LIST}orders/messages/0/?at=2999-01-31T12:00").content.decode()
+
+
 def test_dead_letters_are_looked_at_sent_anew_and_discarded(queue: MemoryTransport) -> None:
     client = client_of("change_topic", "view_payload")
     listed = client.get(f"{LIST}dead.billing/letters/").content.decode()
@@ -238,7 +292,18 @@ def test_names_of_topics_and_groups_stay_text(queue: MemoryTransport) -> None:
         assert not {"<b>", "<i>", "<u>"} & set(re.findall("<[biu]>", page.content.decode()))
 
 
-OPERATION_PAGES = ("add-queues", "show", "set-offset", "delete-group", "requeue", "discard")
+OPERATION_PAGES = (
+    "add-queues",
+    "show",
+    "set-offset",
+    "delete-group",
+    "delete-topic",
+    "delete-queue",
+    "pause",
+    "retention",
+    "requeue",
+    "discard",
+)
 
 
 @pytest.mark.parametrize("name", OPERATION_PAGES)
@@ -247,12 +312,17 @@ def test_whoever_may_only_view_changes_nothing(queue: MemoryTransport, name: str
     topic = "dead.billing" if name in ("requeue", "discard") else "orders"
     values = {"queues": "9", "unordered": "on", "queue": "0", "consumers": "hide", "group": "billing", "place": "first"}
     for method in (client.get, client.post):
-        response = method(f"{LIST}{topic}/operate/{name}/", {**values, "living": "on", CONFIRMED: "yes"})
+        response = method(
+            f"{LIST}{topic}/operate/{name}/",
+            {**values, "living": "on", "force": "on", "paused": "yes", "seconds": "9", CONFIRMED: "yes"},
+        )
         assert response.status_code == 403
     assert queue.queue_count("orders") == 2
     assert queue.queues("orders")[0].to_consumers
     assert queue.committed("billing", "orders")[0] == 2
     assert len(list(dead_letters(queue, "billing"))) == 2
+    assert queue.paused_groups("orders") == []
+    assert queue.retention("orders") is None
 
 
 @pytest.mark.parametrize("name", OPERATION_PAGES)
@@ -284,7 +354,13 @@ def test_bodies_need_a_permission_of_their_own(queue: MemoryTransport) -> None:
     "page",
     [
         *("nowhere/change/", "orders/letters/", "orders/operate/burn/", "orders/messages/9/", "orders/messages/0/9/"),
-        *("orders/messages/-1/", f"orders/messages/0/{10**40}/", "orders/messages/0/?offset=x", "dead.nobody/letters/"),
+        *(
+            "orders/messages/-1/",
+            f"orders/messages/0/{10**40}/",
+            "orders/messages/0/?offset=x",
+            "orders/messages/0/?at=soon",
+            "dead.nobody/letters/",
+        ),
         *("nowhere/operate/requeue/", "'%20OR%201=1--/change/", "%00/change/", f"{quote(SCRIPT, safe='')}/change/"),
     ],
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from chaos.redis_servers import NOTICED_DEAD, Servers, ask, is_master, says
+from enode_django.exceptions import TransportUnavailable
 from sample_project.embedded_servers import Redis
 
+Value = TypeVar("Value")
 DEADLINE = 60.0
+POLL = 0.05
 SERVICE = "queues"
 
 
@@ -18,7 +21,19 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < deadline, f"not within {DEADLINE} seconds: {what}"
-        time.sleep(0.02)
+        time.sleep(POLL)
+
+
+def persist(call: Callable[[], Value]) -> Value:
+    """Call again until the transport is there; raise its last error when that takes too long."""
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return call()
+        except TransportUnavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL)
 
 
 class SentinelServer(Redis):

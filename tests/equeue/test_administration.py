@@ -122,3 +122,46 @@ def test_group_with_members_is_not_deleted_by_mistake(served: MemoryTransport) -
     assert administration.delete_group(served, "billing", living=True) == ["orders"]
     assert served.groups("orders") == {}
     assert administration.delete_group(served, "billing") == []
+
+
+@pytest.fixture
+def failed(memory: MemoryTransport) -> MemoryTransport:
+    """The group "billing" has finished its topics "orders" and "payments", but for a retry and a dead letter."""
+    memory.create_topic("payments", 1)
+    for topic in ("orders", "payments"):
+        memory.acquire("billing", topic, 0, "one", 0)
+    for topic in ("retry.billing", "dead.billing"):
+        memory.create_topic(topic, 1)
+        memory.send(topic, {0: [b"a message"]})
+    memory.join("billing", "retry.billing", "one", 0)
+    return memory
+
+
+def test_retries_and_dead_letters_go_with_the_last_topic_of_their_group(failed: MemoryTransport) -> None:
+    assert administration.delete_group(failed, "billing", ["orders"]) == ["orders"]
+    assert failed.topics() == ["dead.billing", "orders", "payments", "retry.billing"]
+    deleted = administration.delete_group(failed, "billing", living=True)
+    assert deleted == ["dead.billing", "payments", "retry.billing"]
+    assert failed.topics() == ["orders", "payments"]
+
+
+def test_topic_whose_group_has_failures_left_is_deleted_by_force_only(failed: MemoryTransport) -> None:
+    assert administration.delete_topic(failed, "orders") == ["orders"]
+    with pytest.raises(QueueError, match=r"'dead.billing' is in use: no group consumes its 1 messages"):
+        administration.delete_topic(failed, "payments")
+    assert failed.topics() == ["dead.billing", "payments", "retry.billing"]
+    deleted = administration.delete_topic(failed, "payments", force=True)
+    assert deleted == ["payments", "dead.billing", "retry.billing"]
+    assert failed.topics() == []
+
+
+def test_peek_is_from_an_offset_or_from_a_time(served: MemoryTransport) -> None:
+    long_ago = datetime(2001, 1, 31, tzinfo=UTC)
+    assert [one.offset for one in administration.peek(served, "orders", 0, limit=2, at=long_ago)] == [0, 1]
+    served.trim("orders")
+    assert [one.offset for one in administration.peek(served, "orders", 0, limit=2, at=long_ago)] == [2, 3]
+    assert administration.peek(served, "orders", 0, at=datetime(2999, 1, 31, tzinfo=UTC)) == []
+    with pytest.raises(ValueError, match="time zone"):
+        administration.peek(served, "orders", 0, at=datetime(2001, 1, 31))
+    with pytest.raises(ValueError, match="not from both"):
+        administration.peek(served, "orders", 0, 1, at=long_ago)

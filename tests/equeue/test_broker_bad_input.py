@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enode_django.equeue.frames import FrameDecoder, encode_frame
@@ -97,7 +97,7 @@ def test_garbage_gets_an_error_and_a_closed_connection(broker: RunningBroker, da
     raw.close()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None)
 @given(st.binary(min_size=1, max_size=200), st.booleans())
 def test_random_bytes_do_no_harm(broker: RunningBroker, data: bytes, greeted: bool) -> None:
     raw = Raw(broker.location, greet=greeted)
@@ -155,7 +155,7 @@ JUNK = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(
         [

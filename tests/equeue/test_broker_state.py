@@ -10,12 +10,13 @@ import msgpack
 import pytest
 
 from enode_django.equeue.broker.batches import NewBatch
+from enode_django.equeue.broker.files import delete_files
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.coordination import EPOCHS_PER_RUN
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.records import encode_records
-from enode_django.exceptions import QueueError, QueueFull, QueueHeld
+from enode_django.exceptions import QueueError, QueueFull, QueueHeld, TopicDeleted
 
 
 class Clock:
@@ -112,9 +113,12 @@ def test_a_checkpoint_of_the_version_before_is_read(opened: Callable[[], Opened]
     epoch = first.state.acquire("g", "t", 0, "one", 60.0, 0).epoch
     first.state.commit("g", "t", {0: Commit(epoch, 0)})
     form, run, coordinator, sends, *_ = msgpack.unpackb(first.state.plain(), strict_map_key=False)
-    for *_, groups in coordinator[0]:
-        for _, _, _, claims, _ in groups.values():
-            for claim in claims:
+    del coordinator[2:]
+    for topic in coordinator[0]:
+        del topic[6:]
+        for group in topic[5].values():
+            del group[5:]
+            for claim in group[3]:
                 del claim[8:]
     first.store.checkpoint(msgpack.packb([form - 1, run, coordinator, sends]))
     state = opened().state
@@ -336,3 +340,112 @@ def test_dead_letters_that_are_not_settled_count_as_what_nobody_consumes(opened:
     state.create_topic("orders", 1)
     state.acquire("billing", "orders", 0, "somebody", 60.0, 0)
     assert state.consumed("orders", 0) == 0
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_deleted_topic_stays_deleted_and_a_later_one_has_only_its_own_messages(
+    opened: Callable[[], Opened], checkpointed: bool
+) -> None:
+    first = opened()
+    first.state.create_topic("orders", 2)
+    first.state.create_topic("others", 1)
+    first.send("orders", 0, 1)
+    first.send("others", 0, 1)
+    first.state.checkpoint()
+    first.send("orders", 0, 2)
+    files = first.state.delete_topic("orders", True)
+    assert [path.name for path in files] == [f"{0:020}.index"]
+    if checkpointed:
+        first.state.checkpoint()
+    second = opened()
+    with pytest.raises(TopicDeleted):
+        second.state.bounds("orders")
+    assert (second.state.consumed("orders", 0) or 0) > 4, "it holds back no file"
+    second.state.create_topic("orders", 1)
+    assert second.state.coordinator.topic("orders").version == 2
+    assert second.state.bounds("orders") == {0: (4, 4)}
+    second.send("orders", 0, 1)
+    third = opened()
+    assert third.state.bounds("orders") == {0: (4, 6)}
+    assert [batch.first_offset for batch in third.store.read("orders", 0, 0, 10, 1 << 20)] == [4]
+    assert third.state.bounds("others") == {0: (0, 2)}
+    assert not third.store.damaged
+
+
+def test_messages_of_a_deleted_topic_do_not_come_back_when_a_checkpoint_and_an_index_are_lost(tmp_path: Path) -> None:
+    first = Opened(tmp_path, Clock())
+    first.state.create_topic("orders", 1)
+    first.send("orders", 0, 1)
+    delete_files(first.state.delete_topic("orders", True))
+    first.state.create_topic("orders", 1)
+    first.send("orders", 0, 2)
+    first.state.checkpoint()
+    first.store.abandon()
+    for path in tmp_path.glob("queues/orders/0/*.index"):
+        path.write_bytes(b"damaged")
+    again = Opened(tmp_path, Clock())
+    assert [batch.first_offset for batch in again.store.read("orders", 0, 0, 10, 1 << 20)] == [2]
+    again.store.abandon()
+    for name in ("checkpoint", "checkpoint.before"):
+        (tmp_path / name).unlink()
+    once_more = Opened(tmp_path, Clock())
+    assert once_more.state.bounds("orders") == {0: (2, 4)}
+    assert [batch.first_offset for batch in once_more.store.read("orders", 0, 0, 10, 1 << 20)] == [2]
+    once_more.store.abandon()
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_deleted_queue_is_empty_after_crashes_and_others_are_not(
+    opened: Callable[[], Opened], checkpointed: bool
+) -> None:
+    first = opened()
+    first.state.create_topic("orders", 2)
+    for queue in (0, 1):
+        first.send("orders", queue, queue + 1)
+    lease = first.state.acquire("group", "orders", 0, "one", 60.0, 0)
+    first.state.commit("group", "orders", {0: Commit(lease.epoch, 1, [Receipt(0, b"r")], 5)})
+    first.state.checkpoint()
+    first.send("orders", 0, 3)
+    first.state.show("orders", 0, False, False, True)
+    files = first.state.delete_queue("orders", 0, True)
+    assert [path.parent.name for path in files] == ["0"]
+    if checkpointed:
+        first.state.checkpoint()
+    second = opened()
+    assert second.state.bounds("orders") == {0: (4, 4), 1: (0, 2)}
+    assert second.state.coordinator.committed("group", "orders") == {0: 4, 1: 0}
+    assert second.state.coordinator.receipts("group", "orders", 0) == []
+    assert [batch.first_offset for batch in second.store.read("orders", 1, 0, 10, 1 << 20)] == [0]
+    second.send("orders", 0, 4)
+    third = opened()
+    assert [batch.first_offset for batch in third.store.read("orders", 0, 0, 10, 1 << 20)] == [4]
+    assert not third.store.damaged
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_paused_group_is_paused_after_crashes(opened: Callable[[], Opened], checkpointed: bool) -> None:
+    state = opened().state
+    state.create_topic("orders", 2)
+    state.join("group", "orders", "one", 60)
+    state.join("other", "orders", "two", 60)
+    state.pause_group("group", "orders", True)
+    state.pause_group("other", "orders", True)
+    state.pause_group("other", "orders", False)
+    if checkpointed:
+        state.checkpoint()
+    state = opened().state
+    assert state.paused_groups("orders") == ["group"]
+    assert not state.join("group", "orders", "one", 60).queues
+    assert state.join("other", "orders", "two", 60).queues == {0, 1}
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_the_retention_of_a_topic_is_known_after_crashes(opened: Callable[[], Opened], checkpointed: bool) -> None:
+    state = opened().state
+    state.create_topic("orders", 2)
+    state.set_retention("orders", 3_600.0)
+    if checkpointed:
+        state.checkpoint()
+    again = opened()
+    assert again.state.retention("orders") == again.store.deletion.own_age("orders") == 3_600.0
+    assert again.store.deletion.own_age("others") is None

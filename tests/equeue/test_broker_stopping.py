@@ -8,8 +8,10 @@ from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.backing_up import BackingUp
 from enode_django.equeue.broker.flushing import Action
 from enode_django.equeue.broker.handlers import Handlers
+from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
@@ -42,6 +44,10 @@ def ask(session: Session, *message: Any) -> None:
     session.buffer_updated(len(data))
 
 
+async def nothing() -> None:
+    pass
+
+
 def test_what_waits_for_the_disk_is_answered_and_nothing_else_is_begun(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = MessageStore(tmp_path, chunk_size=1 << 20)
@@ -57,6 +63,8 @@ def test_what_waits_for_the_disk_is_answered_and_nothing_else_is_begun(tmp_path:
             Answering(0, lambda: 0.0),
             when_safe=waiting.append,
             trim=lambda done: done(),
+            backing_up=BackingUp(store, nothing),
+            measuring=Measuring(store, state, set(), {}, dict),
         )
         wire, session = Wire(), Session(handlers, (), 1, set())
         session.connection_made(wire)

@@ -98,7 +98,7 @@ def test_groups_and_offsets_are_shown(queue: MemoryTransport) -> None:
     (group,) = rows("groups")
     assert group == {
         **{"topic": "orders", "group": "billing", "generation": 1},
-        **{"members": ["one"], "backlog": 1, "counts": True},
+        **{"members": ["one"], "backlog": 1, "counts": True, "paused": False},
     }
     first, second = rows("offsets", "billing")
     assert 0 < first.pop("seconds_left") <= 60
@@ -151,6 +151,43 @@ def test_group_is_deleted(queue: MemoryTransport) -> None:
     assert equeue("delete-group", "billing", "--yes").strip() == "no topic has that group"
 
 
+def test_a_group_is_paused_and_resumed(queue: MemoryTransport) -> None:
+    queue.create_topic("payments", 1)
+    for topic in ("orders", "payments"):
+        queue.join("billing", topic, "one", 60)
+    assert rows("pause", "billing", "orders") == [{"topic": "orders", "group": "billing", "paused": True}]
+    assert [row["paused"] for row in rows("groups")] == [True, False]
+    assert [row["topic"] for row in rows("pause", "billing")] == ["orders", "payments"]
+    assert [row["paused"] for row in rows("resume", "billing")] == [False, False]
+    assert [row["paused"] for row in rows("groups")] == [False, False]
+    with pytest.raises(CommandError, match="no topic has a group 'biling'"):
+        equeue("pause", "biling")
+
+
+def test_topic_is_deleted(queue: MemoryTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.send("orders", {0: [b"a"]})
+    monkeypatch.setattr("sys.stdin", StringIO("no"))
+    with pytest.raises(CommandError, match="nothing was changed"):
+        equeue("delete-topic", "orders")
+    with pytest.raises(CommandError, match="in use: no group consumes its 1 messages"):
+        equeue("delete-topic", "orders", "--yes")
+    assert rows("delete-topic", "orders", "--yes", "--force") == [{"topic": "orders"}]
+    with pytest.raises(CommandError, match="was deleted"):
+        equeue("delete-topic", "orders", "--yes")
+    assert equeue("topics").strip() == "no topics"
+
+
+def test_a_hidden_queue_is_deleted(queue: MemoryTransport) -> None:
+    queue.send("orders", {0: [b"a"]})
+    with pytest.raises(CommandError, match="queue 0 of topic 'orders' is seen by producers and consumers; hide it"):
+        equeue("delete-queue", "orders", "0", "--yes")
+    equeue("hide", "orders", "0", "--unordered")
+    with pytest.raises(CommandError, match="in use: no group consumes its 1 messages"):
+        equeue("delete-queue", "orders", "0", "--yes")
+    shown = rows("delete-queue", "orders", "0", "--yes", "--force")
+    assert (shown[0]["queue"], shown[0]["first"], shown[0]["end"]) == (0, 1, 1)
+
+
 def test_messages_are_shown(queue: MemoryTransport) -> None:
     queue.send("orders", {0: [b"first", b"\xff\x00", "caf\u00e9".encode()]})
     assert equeue("peek", "orders", "0", "--offset", "1").splitlines() == [
@@ -162,6 +199,10 @@ def test_messages_are_shown(queue: MemoryTransport) -> None:
         {"queue": 0, "offset": 1, "size": 2, "body_base64": "/wA="},
         {"queue": 0, "offset": 2, "size": 5, "body": "café"},
     ]
+    assert [row["offset"] for row in rows("peek", "orders", "0", "--at", "2020-01-31T12:00")] == [0, 1, 2]
+    assert equeue("peek", "orders", "0", "--at", "2999-01-31T12:00").strip() == "no messages there"
+    with pytest.raises(CommandError, match="'soon' is no time"):
+        equeue("peek", "orders", "0", "--at", "soon")
     assert equeue("peek", "orders", "1").strip() == "no messages there"
     with pytest.raises(CommandError, match="no queue 2"):
         equeue("peek", "orders", "2")
@@ -270,3 +311,13 @@ def test_who_reads_no_further_ends_it_without_a_complaint(tmp_path: Path) -> Non
             reading.stdout.close()
             assert reading.stderr.read() == b""
         assert reading.returncode == 0
+
+
+def test_retention_of_a_topic_is_shown_and_set(queue: MemoryTransport) -> None:
+    assert rows("retention", "orders") == [{"topic": "orders", "seconds": None}]
+    assert rows("retention", "orders", "3600") == [{"topic": "orders", "seconds": 3600.0}]
+    assert queue.retention("orders") == 3_600
+    assert rows("retention", "orders", "default") == [{"topic": "orders", "seconds": None}]
+    for wrong in ("soon", "-1", "inf"):
+        with pytest.raises(CommandError, match="seconds"):
+            equeue("retention", "orders", "--", wrong)

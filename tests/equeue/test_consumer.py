@@ -416,3 +416,24 @@ def test_options_that_cannot_be_are_refused(
 def test_limits_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="max_held must be above 0, got 0"):
         Limits(max_held=0)
+
+
+def test_paused_group_finishes_what_it_has_pulled_and_pulls_no_more_until_it_is_resumed(
+    memory: MemoryTransport,
+) -> None:
+    handled = Handled()
+    handled.gate.clear()
+    memory.send("orders", {0: texts("a"), 1: texts("b")})
+    with consuming(memory, handled) as consumer:
+        eventually(lambda: len(handled.messages) == 2)
+        memory.pause_group("billing", "orders")
+        eventually(lambda: not memory.groups("orders")["billing"].division[consumer.name])
+        assert {claim.owner for claim in memory.groups("orders")["billing"].claims.values()} == {consumer.name}
+        handled.gate.set()
+        eventually(lambda: {claim.owner for claim in memory.groups("orders")["billing"].claims.values()} == {None})
+        assert memory.committed("billing", "orders") == {0: 1, 1: 1}
+        memory.send("orders", {0: texts("c"), 1: texts("d")})
+        generation = memory.groups("orders")["billing"].generation
+        memory.pause_group("billing", "orders", paused=False)
+        eventually(lambda: sorted(handled.bodies) == ["a", "b", "c", "d"])
+        assert memory.groups("orders")["billing"].generation > generation

@@ -13,7 +13,7 @@ from enode_django.equeue.retrying import Failed, encode_failed
 from enode_django.equeue.subscribing import Message, Order, RetryPolicy
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.exceptions import QueueError, QueueFull, QueueHeld
+from enode_django.exceptions import QueueError, QueueFull, QueueHeld, TopicDeleted
 from tests.equeue.consuming import AT_ONCE, Handled, consuming, eventually, texts
 
 
@@ -331,3 +331,24 @@ def test_letters_that_no_send_takes_at_once_are_requeued(memory: MemoryTransport
     sent = memory.end_offsets("orders")[1] if to_topic else memory.end_offsets("retry.billing")[0]
     assert sent == count
     assert bodies_left(memory) == []
+
+
+def test_consumer_goes_on_when_its_retries_are_deleted(memory: MemoryTransport) -> None:
+    handled = Handled(a=1, b=1)
+    with consuming(memory, handled) as consumer:
+        memory.send("orders", {0: texts("a")})
+        eventually(lambda: handled.bodies == ["a", "a"])
+        memory.delete_topic("retry.billing", force=True)
+        memory.send("orders", {0: texts("b"), 1: texts("c")})
+        eventually(lambda: sorted(handled.bodies[2:]) == ["b", "b", "c"])
+        assert not consumer.join(0)
+
+
+def test_consumer_of_a_deleted_topic_ends_with_an_error_that_says_so(memory: MemoryTransport) -> None:
+    with consuming(memory, Handled(), queues=2) as consumer:
+        memory.delete_topic("orders", force=True)
+        with pytest.raises(TopicDeleted, match="create it anew"):
+            consumer.join(60)
+    assert "orders" not in memory.topics()
+    with pytest.raises(TopicDeleted):
+        consuming(memory, Handled(), queues=2).__enter__()

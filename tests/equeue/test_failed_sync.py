@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enode_django.equeue.broker.store import MessageStore
@@ -127,7 +127,7 @@ def test_what_was_known_to_be_safe_is_not_written_again(tmp_path: Path) -> None:
     assert [file.stat().st_ino == inode for file in files] == [True, False]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(["send", "send", "flush", "checkpoint", "fail", "stop"]), max_size=25))
 def test_whatever_an_open_store_has_shown_stays(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, steps: list[str]

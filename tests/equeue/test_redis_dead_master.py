@@ -10,7 +10,6 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
 
 import pytest
 
@@ -25,9 +24,8 @@ from enode_django.exceptions import PartlyUnavailable, TransportUnavailable
 from enode_django.testing.transport_lease_contract import messages
 from sample_project.embedded_servers import Redis
 from tests.equeue.consuming import Handled, consuming
-from tests.equeue.redis_servers import wait_for
+from tests.equeue.redis_servers import persist, wait_for
 
-Value = TypeVar("Value")
 QUEUES = 12
 DEADLINE = 60.0
 TIMEOUT = 3.0
@@ -81,16 +79,6 @@ def revive(cluster: RedisCluster, dead: Redis) -> None:
     dead.resume()
     dead.start()
     wait_for(cluster.is_whole, "the cluster is whole")
-
-
-def persist(call: Callable[[], Value]) -> Value:
-    deadline = time.monotonic() + DEADLINE
-    while True:
-        try:
-            return call()
-        except TransportUnavailable:
-            assert time.monotonic() < deadline, "did not go on"
-            time.sleep(0.02)
 
 
 def partly(call: Callable[[], object]) -> Mapping[int, object]:

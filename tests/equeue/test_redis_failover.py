@@ -9,10 +9,9 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
 
 import pytest
 
@@ -23,12 +22,9 @@ from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
-from tests.equeue.redis_servers import RedisWithSentinels, wait_for
+from tests.equeue.redis_servers import RedisWithSentinels, persist, wait_for
 
-Value = TypeVar("Value")
 QUEUES = 12
-FEW_SECONDS = 60.0
-"""More than any failover here takes, on a machine that is busy."""
 
 
 @pytest.fixture(params=["cluster", "sentinel"])
@@ -49,16 +45,6 @@ def transport(servers: Servers) -> Iterator[RedisStreamsTransport]:
 def queue(servers: Servers, transport: RedisStreamsTransport) -> int:
     """One that the master with the replica has."""
     return next(queue for queue in range(QUEUES) if servers.holds(Keys("enode").log("topic", queue)))
-
-
-def persist(call: Callable[[], Value]) -> Value:
-    deadline = time.monotonic() + FEW_SECONDS
-    while True:
-        try:
-            return call()
-        except TransportUnavailable:
-            assert time.monotonic() < deadline, "did not go on"
-            time.sleep(0.02)
 
 
 class Load:

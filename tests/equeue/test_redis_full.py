@@ -83,7 +83,7 @@ def test_consumers_drain_a_server_that_is_full_of_what_nobody_has_read(
     client: Any, transport: RedisStreamsTransport
 ) -> None:
     ends = fill(transport)
-    assert client.info("memory")["used_memory"] >= MEMORY
+    assert client.info("memory")["used_memory"] >= MEMORY * 0.95, "what calls take for a moment counts, too"
     assert len(transport.join("group", "topic", "owner", LEASE).queues) == QUEUES
     epochs = {queue: transport.acquire("group", "topic", queue, "owner", LEASE).epoch for queue in range(QUEUES)}
     assert drain(transport, epochs) == {queue: list(range(end)) for queue, end in ends.items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from enode_django.equeue.broker.retention import Notices, QueuePart, Retention
+from enode_django.equeue.broker.retention import Notices, QueuePart, Retention, by_own_ages
 from enode_django.equeue.broker.store import MessageStore
 from tests.equeue.storing import chunks, messages, opened, send
 
@@ -204,4 +204,56 @@ def test_a_damaged_index_of_a_queue_whose_beginning_was_deleted_is_read_from_wha
     store.close(b"")
     store, _ = opened(tmp_path)
     assert left(store) == list(range(12, 41))
+    store.abandon()
+
+
+def test_file_is_due_when_the_last_topic_in_it_is_by_its_own_age() -> None:
+    rule, ages = Retention(max_age=100), {"audit": 1_000.0, "noise": 10.0}
+
+    def is_due(now: float, *topics: str) -> bool:
+        parts = by_own_ages([QueuePart(topic, 0, 10, 0.0) for topic in topics], rule.max_age, ages.get)
+        return rule.is_due(age=now - max(part.newest for part in parts), size=1, messages=1)
+
+    assert [is_due(now, "orders") for now in (99, 101)] == [False, True]
+    assert [is_due(now, "noise") for now in (9, 11)] == [False, True]
+    assert [is_due(now, "noise", "orders") for now in (11, 99, 101)] == [False, False, True]
+    assert [is_due(now, "noise", "orders", "audit") for now in (999, 1_001)] == [False, True]
+
+
+def test_store_keeps_a_file_for_the_age_of_its_topic(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    store, *_ = opened(tmp_path, chunk_size=4096, clock=lambda: now[0], monotonic=lambda: now[0])
+    for _ in range(12):
+        send(store, 0, BODY, topic="audit")
+    store.checkpoint(b"")
+    store.checkpoint(b"")
+    ages: dict[str, float] = {"audit": 1_000.0}
+    store.deletion.own_age = ages.get
+    now[0] += 999
+    assert store.delete(Retention(max_age=100), everything) == 0
+    ages["audit"] = 998.0
+    assert store.delete(Retention(max_age=100), everything) > 0
+    store.abandon()
+
+
+def test_a_topic_that_is_deleted_while_files_are_looked_into_or_afterwards_holds_none_back(tmp_path: Path) -> None:
+    store, *_ = opened(tmp_path, chunk_size=4096)
+    for _ in range(12):
+        send(store, 0, BODY, topic="deleted")
+    store.checkpoint(b"")
+    store.checkpoint(b"")
+    first = store.deletion.begin_survey()
+    assert first is not None
+    first.run()
+    store.empty("deleted")
+    store.deletion.finish_survey(first)
+    again = store.deletion.begin_survey()
+    assert again is not None, "what the first one has seen does not count"
+    again.run()
+    store.deletion.finish_survey(again)
+    assert again.contents
+    assert all(not contents.parts for contents in again.contents.values())
+    send(store, 0, b"new", topic="deleted")
+    assert store.delete(Retention(max_bytes=1), lambda topic, queue: 12) >= len(again.contents)
+    assert store.bounds("deleted", 0) == (12, 13)
     store.abandon()

@@ -24,6 +24,7 @@ from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import ConfigurationError
 from tests.equeue.brokers import DEADLINE, RunningBroker
+from tests.equeue.consuming import eventually
 from tests.equeue.test_checkpoints import garble, written
 from tests.meta.tree import ROOT
 
@@ -32,7 +33,7 @@ def test_command_says_where_it_listens_is_watched_from_outside_and_ends_cleanly(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(DEADLINE)
-        command = [sys.executable, "manage.py", "runbroker", "--listen", "tcp://127.0.0.1:0", "--health-port", "0"]
+        command = [sys.executable, "manage.py", "runbroker", "--listen", "tcp://127.0.0.1:0", "--metrics-port", "0"]
         broker = subprocess.Popen(
             [*command, "--directory", str(tmp_path / "data")],
             cwd=ROOT,
@@ -42,7 +43,7 @@ def test_command_says_where_it_listens_is_watched_from_outside_and_ends_cleanly(
         )
         assert broker.stdout is not None
         with broker.stdout:
-            found = re.search(r"/live, /ready at (http://127\.0\.0\.1:\d+)", broker.stdout.readline())
+            found = re.search(r"/live, /ready, /metrics at (http://127\.0\.0\.1:\d+)", broker.stdout.readline())
             assert found is not None
             listens = re.search(r"tcp://127\.0\.0\.1:\d+", broker.stdout.readline())
             assert listens is not None
@@ -53,10 +54,17 @@ def test_command_says_where_it_listens_is_watched_from_outside_and_ends_cleanly(
                 with urllib.request.urlopen(found[1] + page, timeout=DEADLINE) as answer:
                     assert answer.read() == b"ok\n"
             assert systemd.recv(100) == b"WATCHDOG=1"
+            eventually(lambda: b"enode_broker_free_bytes" in page_of(f"{found[1]}/metrics"))
             broker.send_signal(signal.SIGTERM)
             assert b"STOPPING=1" in iter(lambda: systemd.recv(100), b"")
             assert broker.wait(DEADLINE) == 0
     assert (tmp_path / "data" / "checkpoint").is_file()
+
+
+def page_of(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=DEADLINE) as answer:
+        body: bytes = answer.read()
+    return body
 
 
 def test_directory_and_address_in_use_are_told(broker: RunningBroker, tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ class CounterRows(ModelProjection[CounterRow]):
 class Entries(Projection):
     name = "following.entries"
     models = (Entry,)
+    aggregate_field = "aggregate_root_id"
 
     @handles(Added)
     def added(self, event: Added) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from enode_django import Command, DomainEvent, DomainException, Metadata
+from enode_django.commanding.loading import events_of
 from enode_django.concurrency.backoff import Persist, once
 from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
@@ -23,7 +24,7 @@ from enode_django.ids import new_id
 from enode_django.runtime import make_applier
 from enode_django.serialization.codec import encode_refusal, encode_stream
 from enode_django.serialization.registry import types
-from tests.following.domain import Counter, CounterRow, Entry
+from tests.following.domain import Added, Counter, CounterRow, Entry
 
 
 class Clock:
@@ -87,8 +88,8 @@ class Harness:
 
     # -- messages -------------------------------------------------------------------------------------------------
 
-    def pulled(self, records: Iterable[StreamRecord], reply_to: str = "") -> PulledMessages:
-        bodies = [encode_published(record, reply_to) for record in records]
+    def pulled(self, records: Iterable[StreamRecord], reply_to: str = "", generation: int = 0) -> PulledMessages:
+        bodies = [encode_published(record, reply_to, generation) for record in records]
         offsets = list(range(self.window.next_offset, self.window.next_offset + len(bodies)))
         self.window.add(offsets)
         return PulledMessages(self.window, offsets, bodies)
@@ -109,6 +110,12 @@ class Harness:
     @staticmethod
     def rows() -> dict[str, tuple[str, int, int]]:
         return {row.pk: (row.owner, row.total, row.version) for row in CounterRow.objects.all()}
+
+    @staticmethod
+    def amounts(records: Iterable[StreamRecord]) -> list[tuple[int, int]]:
+        """Return the versions and amounts of the events `Added`."""
+        events = [event for record in records for event in events_of(record)]
+        return [(event.version, event.amount) for event in events if isinstance(event, Added)]
 
     @staticmethod
     def entries(id: str) -> list[tuple[int, int]]:

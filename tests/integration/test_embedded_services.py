@@ -22,6 +22,18 @@ from sample_project.embedded_guard import processes_working_in
 from sample_project.embedded_process import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+class AnswersOnce(Redis):
+    """Too slow for the next question, as a server on a slow disk may be."""
+
+    asked = 0
+
+    def _answers(self) -> bool:
+        self.asked += 1
+        return self.asked == 1
+
+
 OWNER = """
 import sys
 from sample_project.embedded import Postgres, Redis
@@ -128,6 +140,11 @@ def test_servers_end_with_an_owner_that_is_killed(state: str) -> None:
     assert not any(processes_working_in(directory) for directory in directories)
     assert not is_listening(int(postgres_port))
     assert not is_listening(int(redis_port))
+
+
+def test_a_server_that_has_answered_has_started() -> None:
+    with AnswersOnce() as server:
+        assert server.running
 
 
 def run_with_services(*code: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from django.db import ProgrammingError, connection, transaction
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enode_django.databases import healthy_connection
@@ -328,7 +328,7 @@ _drafts = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(_drafts, st.booleans()), max_size=4))
 def test_both_drivers_come_to_the_same_results(
     store: PostgresEventStore, batches: list[tuple[list[StreamRecord], bool]]

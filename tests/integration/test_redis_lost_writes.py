@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 import redis
@@ -14,12 +13,11 @@ import redis
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.subscribing import Consumer, Limits, Mode
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.exceptions import TransportUnavailable
 from sample_project.embedded import Redis
 from tests.equeue.consuming import Handled, eventually, texts
+from tests.equeue.redis_servers import persist
 
 DEADLINE = 60.0
-Value = TypeVar("Value")
 
 
 @pytest.fixture
@@ -28,16 +26,6 @@ def transport(private_redis: Redis) -> Iterator[RedisStreamsTransport]:
     transport.create_topic("topic", 1)
     yield transport
     transport.close()
-
-
-def persist(call: Callable[[], Value]) -> Value:
-    deadline = time.monotonic() + DEADLINE
-    while True:
-        try:
-            return call()
-        except TransportUnavailable:
-            if time.monotonic() > deadline:
-                raise
 
 
 def finish_all(consumer: QueueConsumer) -> list[bytes]:

@@ -9,11 +9,12 @@ import pytest
 from enode_django import ids
 from enode_django.commanding.entries import Envelope, Finished
 from enode_django.commanding.results import CommandResult, CommandStatus, crash
+from enode_django.equeue import histograms
+from enode_django.equeue.histograms import INFINITE, SECONDS, Histogram
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import StreamRecord
 from enode_django.ids import new_id
-from enode_django.processors import histograms, statistics
-from enode_django.processors.histograms import INFINITE, SECONDS, Histogram
+from enode_django.processors import statistics
 from enode_django.processors.measuring import BatchMeter, PullTimes, outcomes_of
 from enode_django.processors.statistics import Outcomes, Statistics, add_reports, without_momentary
 

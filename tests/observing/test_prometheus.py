@@ -6,14 +6,17 @@ import sys
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from enode_django.equeue.histograms import SECONDS, Histogram
 from enode_django.exceptions import ConfigurationError
 from enode_django.processors.probes import METRICS, metrics_page
 from enode_django.processors.prometheus import exposition
 from enode_django.processors.statistics import Outcomes, Statistics
 from tests.docs.pages import DOCS
 
+ALERTS = DOCS / "deploy" / "prometheus-alerts.yml"
 GRAFANA = DOCS / "deploy" / "grafana-enode.json"
 
 
@@ -31,6 +34,30 @@ def figures() -> dict[str, Any]:
     reads = {"ring": 30, "memory": 20, "file": 10}
     queue = {"backlog": {"commands": {"processors": 12}}, "broker_reads": reads, "dead_letters": 2}
     return {**statistics.report(), **workers, **queue, "pids": [1, 2]}
+
+
+@pytest.fixture(scope="module")
+def of_broker() -> dict[str, Any]:
+    """As `Measuring.figures` tells them."""
+    times = Histogram(SECONDS)
+    times.add(0.003)
+    numbers = ("free_bytes", "stored_bytes", "unflushed_bytes", "since_checkpoint_bytes", "held_bytes", "ring_batches")
+    more = ("ring_bytes", "damaged_batches", "waiting_pulls", "waiting_inboxes", "measured_at", "deleted_early")
+    return {
+        **dict.fromkeys((*numbers, *more), 7),
+        "uses_reserve": True,
+        "reads": {"ring": 3, "memory": 2, "file": 1},
+        "fsync_seconds": times.as_map(),
+        "loop_delay_seconds": times.as_map(),
+        "topics": {"orders": {"messages": 9, "bytes": 100}},
+        "groups": [["orders", "billing", 5, [[0, 4, 1.5], [1, 2, None]]]],
+        "connections": {"10.0.0.1": 3},
+    }
+
+
+@pytest.fixture(scope="module")
+def all_names(figures: dict[str, Any], of_broker: dict[str, Any]) -> set[str]:
+    return {name for name, *_ in samples({**figures, "broker": of_broker})}
 
 
 def samples(figures: dict[str, Any]) -> dict[tuple[str, ...], float]:
@@ -86,19 +113,64 @@ def test_a_supervisor_whose_workers_have_not_said_anything_yet_has_metrics() -> 
     assert ("enode_dead_letters",) not in found, "how many there are is not known"
 
 
-def test_every_metric_of_the_dashboard_exists(figures: dict[str, Any]) -> None:
-    names = {name for name, *_ in samples(figures)}
+def test_figures_of_a_broker_become_metrics_beside_others_or_alone(
+    figures: dict[str, Any], of_broker: dict[str, Any]
+) -> None:
+    expected = {
+        ("enode_broker_messages_total", "orders"): 9,
+        ("enode_broker_bytes_total", "orders"): 100,
+        ("enode_broker_committed_messages_total", "billing", "orders"): 5,
+        ("enode_broker_backlog_messages", "billing", "0", "orders"): 4,
+        ("enode_broker_backlog_messages", "billing", "1", "orders"): 2,
+        ("enode_broker_backlog_age_seconds", "billing", "0", "orders"): 1.5,
+        ("enode_broker_backlog_age_seconds", "billing", "1", "orders"): None,
+        ("enode_broker_fsync_seconds_bucket", "0.0025"): 0,
+        ("enode_broker_fsync_seconds_bucket", "0.005"): 1,
+        ("enode_broker_loop_delay_seconds_count",): 1,
+        ("enode_broker_connections", "10.0.0.1"): 3,
+        ("enode_broker_uses_reserve",): 1,
+        ("enode_broker_deleted_early_total",): 7,
+    }
+    alone, beside = samples({"broker": of_broker}), samples({**figures, "broker": of_broker})
+    assert {key: alone.get(key) for key in expected} == {key: beside.get(key) for key in expected} == expected
+    assert (alone["enode_broker_reads_total", "ring"], beside["enode_broker_reads_total", "ring"]) == (3, 30)
+    assert ("enode_workers", "command") not in alone
+
+
+def test_every_metric_of_the_alerts_exists(all_names: set[str]) -> None:
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert [set(group) for group in groups] == [{"name", "rules"}] * len(groups)
+    assert len({rule["alert"] for rule in rules}) == len(rules) > 10
+    for rule in rules:
+        assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
+        assert re.fullmatch(r"[A-Z]\w+", rule["alert"])
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "1m"))
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "description"}
+        used = re.findall(r"\benode_\w+", rule["expr"])
+        assert used
+        assert set(used) - all_names == set()
+        assert [rule["expr"].count(left) - rule["expr"].count(right) for left, right in ("()", "[]", "{}")] == [0, 0, 0]
+        labels = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+        grouped = re.search(r"by \(([^)]*)\)", rule["expr"])
+        assert grouped is None or labels <= set(re.split(r",\s*", grouped[1])), "a label that the sum has not kept"
+
+
+def test_every_metric_of_the_dashboard_exists(all_names: set[str]) -> None:
     dashboard = json.loads(GRAFANA.read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     assert len(expressions) >= 10
     used = {name for expression in expressions for name in re.findall(r"\benode_\w+", expression)}
-    assert used - names == set()
+    assert used - all_names == set()
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
-def test_every_metric_is_documented(figures: dict[str, Any]) -> None:
-    text = (DOCS / "reference" / "metrics.md").read_text()
-    families = {family.name for family in text_string_to_metric_families(exposition(figures).decode())}
-    documented = {re.sub(r"_total$", "", name) for name in re.findall(r"`(enode_\w+)`", text)}
+def test_every_metric_is_documented(figures: dict[str, Any], of_broker: dict[str, Any]) -> None:
+    page = (DOCS / "reference" / "metrics.md").read_text()
+    text = exposition({**figures, "broker": of_broker})
+    families = {family.name for family in text_string_to_metric_families(text.decode())}
+    documented = {re.sub(r"_total$", "", name) for name in re.findall(r"`(enode_\w+)`", page)}
     assert documented == families
 
 

@@ -237,7 +237,7 @@ def test_stream_is_read_as_it_was_stored(events: list[Happened], result: Any) ->
     assert isinstance(stream, StoredStream)
     assert stream.result == result
     record = StreamRecord("a", 3, "c", "k", "t", stamp.timestamp, stored, b"")
-    assert decode_published(encode_published(record, "reply")) == (record, "reply")
+    assert decode_published(encode_published(record, "reply")) == (record, "reply", 0)
 
 
 def each_events(read: Callable[[], Iterable[Sequence[Any]]]) -> tuple[list[Sequence[Any]], str]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from django.db import connection
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enode_django.eventstore import statements
@@ -74,7 +74,7 @@ def test_pieces_join_to_the_whole(sent: list[StreamRecord], size: int) -> None:
 
 
 @pytest.mark.django_db
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None)
 @given(st.lists(records, max_size=20, unique_by=(lambda row: row.command_key, lambda row: row[:2])))
 def test_postgres_reads_what_is_encoded(db: None, sent: list[StreamRecord]) -> None:
     with connection.cursor() as cursor:

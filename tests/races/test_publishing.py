@@ -192,7 +192,7 @@ def published_addresses(setting: Setting) -> dict[str, list[str]]:
     """By command id, the addresses that its published streams carry, the oldest first."""
     addresses: dict[str, list[str]] = {}
     for batch in setting.transport.pull("events", {0: 0, 1: 0}, limit=1_000, wait=0):
-        for record, reply_to in map(decode_published, batch.bodies):
+        for record, reply_to, _ in map(decode_published, batch.bodies):
             addresses.setdefault(record.command_id, []).append(reply_to)
     return addresses
 

@@ -52,6 +52,8 @@ def postings(harness: Harness, rebuilding_tables: None, effects: Effects) -> Ite
     from tests.rebuilding.domain import MODELS, Balances, Postings
 
     for model in reversed(MODELS):
+        for field in model._meta.local_many_to_many:
+            field.remote_field.through._base_manager.all().delete()
         model._base_manager.all().delete()
     with subscribers.only(Postings, Balances):
         yield harness

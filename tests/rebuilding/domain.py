@@ -47,6 +47,24 @@ class PostingLine(models.Model):
         app_label = "rebuilding"
 
 
+class Label(models.Model):
+    account = models.CharField(max_length=255)
+    text = models.CharField(max_length=50)
+
+    class Meta:
+        app_label = "rebuilding"
+
+
+class Book(models.Model):
+    account = models.CharField(max_length=255)
+    number = models.IntegerField()
+    before = models.ForeignKey("self", on_delete=models.CASCADE, null=True)
+    labels = models.ManyToManyField(Label)
+
+    class Meta:
+        app_label = "rebuilding"
+
+
 class Undeclared(models.Model):
     text = models.TextField()
 
@@ -101,4 +119,20 @@ class Balances(ModelProjection[Balance]):
         effects.balance(row, event)
 
 
-MODELS = (Posting, PostingLine, Undeclared, Balance)
+class Books(Projection):
+    """Each book points to the one before, and has two labels, of which others have the one, too."""
+
+    name = "rebuilding.books"
+    models = (Label, Book)
+    aggregate_field = "account"
+
+    @handles(Added)
+    def added(self, event: Added) -> None:
+        account = event.aggregate_root_id
+        before = Book.objects.filter(account=account).order_by("id").last()
+        book = Book.objects.create(account=account, number=event.amount, before=before)
+        for text in ("odd" if event.amount % 2 else "even", f"is {event.amount}"):
+            book.labels.add(Label.objects.get_or_create(account=account, text=text)[0])
+
+
+MODELS = (Posting, PostingLine, Label, Book, Undeclared, Balance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from enode_django.eventing import sweeping
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.exceptions import RebuildError
-from enode_django.rebuilding import catching_up
+from enode_django.exceptions import RebuildError, TablesInUse
+from enode_django.rebuilding import catching_up, putting_in_use
 from enode_django.rebuilding.engine import InProcess
-from enode_django.rebuilding.rebuild import rebuild, undo
+from enode_django.rebuilding.rebuild import rebuild, swap_kept, undo
+from enode_django.rebuilding.swapping import Swap
 from tests.following.domain import Added, Opened
 from tests.following.harness import Harness, stream_of
 from tests.integration.sharded import ALIASES, id_in, opened, shard_databases, sharded_settings, sharded_store
@@ -175,6 +177,49 @@ def test_too_much_for_the_last_moment_is_caught_up_with_before_it(
     )
     assert swaps == [0], "the first attempt was given up, and what it found was caught up with"
     assert len(balances()) == 4
+
+
+@BOTH
+def test_an_open_write_transaction_is_in_nobodys_way(
+    postings: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came after its beginning is not left for the moment when writers are shut out."""
+    monkeypatch.setattr(catching_up, "MOST", 2)
+    some_history(postings, "a")
+    swaps: list[object] = []
+    with bare_session() as session:
+        session.execute("CREATE TABLE of_somebody_else (id integer)")
+        _store(postings, 10, "after it began")
+        rebuild(
+            cls.name,
+            InProcess(),
+            lambda stage, **figures: swaps.append(figures["aggregates"]) if stage == "swap" else None,
+        )
+    assert swaps == [0]
+    assert len(amounts(cls)) == 11
+
+
+def test_writers_are_not_shut_out_again_without_a_pause_and_what_was_built_is_kept(
+    postings: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catching_up, "MOST", 2)
+    monkeypatch.setattr(putting_in_use, "SWAPS", 3)
+    monkeypatch.setattr(putting_in_use, "FIRST_PAUSE", 0.001)
+    some_history(postings, "a")
+    waited: list[str] = []
+    check = Swap._check
+
+    def store_too_much(swap: Swap) -> None:
+        check(swap)
+        Call(lambda: _store(postings, 3, f"last {time.monotonic()}")).result()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Swap, "_check", store_too_much)
+        with pytest.raises(TablesInUse, match=r"events keep coming in faster .* what was built is kept"):
+            rebuild(Balances.name, InProcess(), lambda stage, **f: waited.append(stage) if "wait" in stage else None)
+    assert waited == ["wait to swap"] * 2
+    assert swap_kept(Balances.name, InProcess(), nothing).is_swapped
+    assert len(balances()) == 10
 
 
 def _store(harness: Harness, count: int, name: str) -> None:

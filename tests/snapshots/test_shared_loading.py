@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enode_django.commanding import loading
@@ -269,7 +269,7 @@ def test_if_state_and_snapshot_are_both_of_no_use_all_streams_are(
 # -- whatever is there ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None)
 @given(data=st.data(), until=st.integers(1, 8))
 def test_whatever_the_states_hold_a_load_gives_what_a_replay_gives(data: st.DataObject, until: int) -> None:
     """States of this history and of another one, of any version, some with other bytes."""

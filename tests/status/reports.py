@@ -8,8 +8,8 @@ from typing import Any
 
 from django.utils import timezone
 
+from enode_django.equeue.histograms import INFINITE, SECONDS, SIZES
 from enode_django.models import ProcessorReport
-from enode_django.processors.histograms import INFINITE, SECONDS, SIZES
 
 
 def distribution(bounds: Sequence[float], value: float, count: int) -> dict[str, Any]:

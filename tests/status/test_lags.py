@@ -21,7 +21,7 @@ from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.ids import new_id
 from enode_django.models import ParkedEvent, ProjectionGeneration
-from enode_django.status import Health, Lag, subscriber_lags
+from enode_django.status import Health, Lag, lags, subscriber_lags
 from enode_django.status.lags import ask_lags
 from tests.status.conftest import Configure, broker_at
 
@@ -122,6 +122,19 @@ def test_very_much_is_not_counted_but_guessed(transport: MemoryTransport, monkey
     store(*(stream(ago=AGES_AGO) for _ in range(20)))
     assert amounts.stored_since("default", BEGINNING).streams == 20
     assert amounts.stored_since("default", Position(0, 2**40)) == (0, None)
+
+
+def test_much_to_compare_is_better_rebuilt(transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reasons() -> list[str]:
+        return [reason for _, reason in ask_lags().problems if NAME in reason]
+
+    store(*(stream(ago=AGES_AGO) for _ in range(4)))
+    begin()
+    assert reasons() == [f"{NAME} has 4 streams to compare with the store"]
+    monkeypatch.setattr(lags, "MANY", 3)
+    assert reasons() == [
+        f"{NAME} has 4 streams to compare with the store; manage.py rebuildprojection {NAME} is done sooner"
+    ]
 
 
 def test_parked_aggregates_and_the_generation_of_the_tables_are_told(transport: MemoryTransport) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enode_django.series import Line, Report, Steps, charts, quantile_of, reported_until
@@ -55,7 +55,7 @@ def test_a_supervisor_that_was_there_before_the_first_report_in_sight_leaves_a_g
     assert commands([report("a", seconds, seconds) for seconds in (22, 27, 32)], 30)[4:] == [None, 1]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 28), st.integers(0, 10_000)), min_size=1, max_size=20))
 def test_all_that_was_counted_is_shared_out(pauses: Sequence[tuple[int, int]]) -> None:
     at, done, reports = START, 0, []
@@ -111,7 +111,7 @@ def test_latencies_come_from_the_buckets_of_all_workers_together() -> None:
     assert 5000 <= high <= 10_000
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0, 20), min_size=1), st.floats(0.01, 1))
 def test_a_quantile_lies_in_the_bucket_that_the_value_lies_in(values: list[float], quantile: float) -> None:
     buckets: Mapping[str, float] = {

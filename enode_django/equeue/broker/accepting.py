@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -49,6 +50,8 @@ class Accepting:
         self._held: dict[Call, Send] = {}
         """In the order they came. A send is held, and counts, until it is stored or its call has ended."""
         self._held_bytes = 0
+        self.sent_bytes: Counter[str] = Counter()
+        """Of the bodies that were stored since the start, by topic."""
 
     def send(self, call: Call, send: Send) -> Mapping[int, int] | Later:
         """Per queue the offset of its first message. Raises what `Transport.send` raises.
@@ -72,6 +75,7 @@ class Accepting:
         check_route(send.topic, send.route, topic.version)
         self._state.ensure_written()
         firsts = self._store.append(send.topic, send.batches, producer=send.producer, sequence=send.sequence)
+        self.sent_bytes[send.topic] += send.size
         self._state.sends.add(send.topic, send.producer, send.sequence, firsts, self._store.now())
         self._pulling.wake(send.topic, firsts)
         return firsts

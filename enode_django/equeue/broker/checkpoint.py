@@ -41,7 +41,7 @@ def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any]
     """
     head = pieces([_FORMAT, position, time, queues], depth=4)
     check = 0
-    with replaced_file(path, keep=_before(path)) as file:
+    with replaced_file(path, keep=before(path)) as file:
         file.write(bytes(CHECK_BYTES))
         for part in joined(chain(head, state)):
             check = zlib.crc32(part, check)
@@ -70,10 +70,10 @@ def found_checkpoint(path: Path, log_start: int, *, accept_loss: bool) -> Checkp
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """Return the newest one, or the one before if that cannot be used, which is logged and put aside. Return None if
     there is none that can be used."""
-    known = _read(path)
+    known = load_checkpoint(path)
     if known is not None:
         return known
-    known = _read(_before(path))
+    known = load_checkpoint(before(path))
     if path.exists():  # it must not become the one before
         os.replace(path, path.with_name(path.name + ".unusable"))
     if known is not None:
@@ -81,11 +81,13 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     return known
 
 
-def _before(path: Path) -> Path:
+def before(path: Path) -> Path:
+    """Return the path of the checkpoint before the one at ``path``."""
     return path.with_name(path.name + ".before")
 
 
-def _read(path: Path) -> Checkpoint | None:
+def load_checkpoint(path: Path) -> Checkpoint | None:
+    """Return what a file holds; None if it is missing, or cannot be used, which is logged. Changes nothing."""
     try:
         content = path.read_bytes()
         if not is_whole(content):

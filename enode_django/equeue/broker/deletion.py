@@ -14,7 +14,7 @@ from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.clock import FAR_AHEAD
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
-from enode_django.equeue.broker.retention import Consumed, Notices, QueuePart, Retention
+from enode_django.equeue.broker.retention import Consumed, Notices, OwnAge, QueuePart, Retention, by_own_ages
 from enode_django.equeue.broker.segments import QueueView, SegmentLoad
 
 SURVEYED_AT_ONCE = 32
@@ -76,11 +76,13 @@ class Deletion:
         """When a time in the far future was last noticed. It stands for such times, which come from wrong clocks."""
         self.early = 0
         """Files of consumed messages that were deleted before their time, for want of room."""
+        self.own_age: OwnAge = lambda topic: None
         self._log = log
         self._queues = queues
         self._now = now
         self._notices = Notices()
         self._contents: dict[int, Contents] = {}
+        self._surveying: Survey | None = None
 
     def run(self, retention: Retention, consumed: Consumed) -> int:
         """Delete all that is due; returns how many files that were. Blocks on the disk."""
@@ -101,11 +103,19 @@ class Deletion:
         oldest = self._log.chunks[:-1][:SURVEYED_AT_ONCE]
         if not oldest or oldest[0].start in self._contents:
             return None
-        return Survey(oldest, self._queues.views(oldest[0].start, oldest[-1].end))
+        self._surveying = Survey(oldest, self._queues.views(oldest[0].start, oldest[-1].end))
+        return self._surveying
 
     def finish_survey(self, survey: Survey) -> None:
-        self._contents |= survey.contents
+        if survey is self._surveying:
+            self._contents |= survey.contents
         self._take(survey)
+
+    def forget_surveys(self) -> None:
+        """Let the files be looked into anew: a topic was deleted, of which they held something. A survey that goes on
+        is of no use."""
+        self._contents.clear()
+        self._surveying = None
 
     def is_due(self, retention: Retention, consumed: Consumed) -> bool:
         """Return True if the oldest file is due and no group needs it; False, too, before a survey has seen it."""
@@ -113,9 +123,12 @@ class Deletion:
         if contents is None:
             return False
         now = self._now()
-        newest = contents.newest if contents.newest <= now + FAR_AHEAD else self.wrong_times_seen
+        parts = by_own_ages(contents.parts, retention.max_age, self.own_age)
+        newest = max((part.newest for part in parts), default=contents.newest)
+        if contents.newest > now + FAR_AHEAD:
+            newest = self.wrong_times_seen
         # First of all: it may give notice of what is not due yet.
-        spared = retention.spares(contents.parts, consumed, self._notices, now=now)
+        spared = retention.spares(parts, consumed, self._notices, now=now)
         messages = self._count_messages() if retention.max_messages is not None else 0
         return not spared and retention.is_due(
             age=now - newest, size=self._log.end - self._log.start, messages=messages

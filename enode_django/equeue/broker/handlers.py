@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.backing_up import BackingUp
 from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
+from enode_django.equeue.broker.files import delete_files
+from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
 from enode_django.equeue.broker.seeking import Seeking
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
+from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.messages import Route
 from enode_django.equeue.portions import portions
 from enode_django.exceptions import BadRequest
@@ -32,6 +38,8 @@ class Handlers:
         *,
         when_safe: WhenSafe | None,
         trim: Callable[[Callable[[], None]], None],
+        backing_up: BackingUp,
+        measuring: Measuring,
     ) -> None:
         self._store = store
         self._state = state
@@ -44,8 +52,11 @@ class Handlers:
         asked = (
             *("create_topic", "add_queues", "show", "join", "leave", "bury", "acquire", "renew", "release"),
             *("commit", "set_offset", "retire_group", "delete_group", "announce", "producers"),
+            *("pause_group", "paused_groups", "set_retention", "retention"),
         )
         own = (
+            "delete_topic",
+            "delete_queue",
             "receipts",
             "receipts_from",
             "committed",
@@ -71,6 +82,8 @@ class Handlers:
             "receive": answering.receive,
             "trim": self.trim,
             "offsets_at": self.offsets_at,
+            "back_up": backing_up.begin,
+            "figures": measuring.begin,
         }
 
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
@@ -98,6 +111,14 @@ class Handlers:
     def route(self, topic: str) -> Route:
         return self._state.coordinator.topic(topic).route
 
+    def delete_topic(self, topic: str, force: bool) -> None:
+        files = self._state.delete_topic(topic, force)
+        self._pulling.refuse(topic, topic_deleted(topic))
+        _delete_soon(files)
+
+    def delete_queue(self, topic: str, queue: int, force: bool) -> None:
+        _delete_soon(self._state.delete_queue(topic, queue, force))
+
     # -- messages -------------------------------------------------------------------------------------------------
 
     def send(self, call: Call, *values: Any) -> Mapping[int, int] | Later:
@@ -116,7 +137,8 @@ class Handlers:
         return self._seeking.offsets_at(call, topic, range(self._state.coordinator.topic(topic).queues), time)
 
     def timelines(self, topic: str) -> Mapping[int, str]:
-        return dict.fromkeys(range(self._state.coordinator.topic(topic).queues), self._state.timeline)
+        name, copies = self._state.timeline, self._state.copies
+        return {q: copies.timeline(name, topic, q) for q in range(self._state.coordinator.topic(topic).queues)}
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
@@ -161,3 +183,8 @@ class Handlers:
             "waiting_pulls": len(self._pulling),
             "waiting_inboxes": len(self._answering),
         }
+
+
+def _delete_soon(files: Sequence[Path]) -> None:
+    if files:
+        asyncio.get_running_loop().run_in_executor(None, delete_files, files)

@@ -123,6 +123,11 @@ class QueueIndex:
         place = max(bisect_right(self.segments, offset, key=lambda segment: segment.start) - 1, 0)
         return (entry for entry in self._from(place, 0, offset + 1, -1, effort=effort) if entry.end > offset)
 
+    @property
+    def known_first(self) -> int:
+        """The first offset that is left, as far as it is known without reading a file; 0 until then."""
+        return self._first or 0
+
     def at_position(self, position: int) -> Iterator[Entry]:
         """Entries in order, beginning with the first one at or behind a position in the log."""
         place = bisect_left(self.segments, position, key=lambda segment: segment.last_position)
@@ -150,6 +155,12 @@ class QueueIndex:
         self._first = first
         keep = bisect_left(self.segments, position, key=lambda segment: segment.last_position)
         dropped, self.segments[:keep] = self.segments[:keep], []
+        return dropped
+
+    def empty(self) -> list[Segment]:
+        """Forget all segments; returns them, for their files. What comes next has the same offset as without this."""
+        self.forget_first()
+        dropped, self.segments = self.segments, []
         return dropped
 
     def release(self, segment: Segment) -> None:
@@ -181,6 +192,20 @@ class QueueIndex:
 def number_of(words: array[int], position: int) -> int:
     """Return how many of the entries lie below a position in the log."""
     return _bisect(words, 1, position)
+
+
+def entries_of(words: array[int]) -> Iterator[Entry]:
+    """Return the entries of a segment in order."""
+    return (entry_at(words, number) for number in range(len(words) // ENTRY_WORDS))
+
+
+def time_in(words: array[int], offset: int) -> int | None:
+    """Return the time of the first entry that ends behind an offset; None if all end before."""
+    for number in range(max(_bisect(words, 0, offset + 1) - 1, 0), len(words) // ENTRY_WORDS):
+        entry = entry_at(words, number)
+        if entry.end > offset:
+            return entry.time
+    return None
 
 
 def _bisect(words: array[int], column: int, sought: int) -> int:

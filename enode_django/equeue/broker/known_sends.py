@@ -41,6 +41,11 @@ class KnownSends:
         if len(known.sends) > SENDS_KEPT:
             known.sends.popitem(last=False)
 
+    def forget_topic(self, topic: str) -> None:
+        """Drop what was sent to a topic that is deleted."""
+        for key in [key for key in self._producers if key[0] == topic]:
+            del self._producers[key]
+
     def forget(self, now: float) -> None:
         """Drop the producers that have sent nothing for `FORGOTTEN_AFTER` seconds."""
         silent = [key for key, known in self._producers.items() if known.seen < now - FORGOTTEN_AFTER]

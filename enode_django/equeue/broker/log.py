@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.files import FULL, make_directory, sync_directory, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.space import DiskSpace
+from enode_django.equeue.histograms import SECONDS, Histogram
 from enode_django.equeue.records import Buffer
 from enode_django.exceptions import StorageFailed
 
@@ -57,10 +59,10 @@ class MessageLog(LogReader):
 
     def __init__(self, directory: Path, chunk_size: int, memory: HeldMemory, space: DiskSpace) -> None:
         make_directory(directory)
-        self.directory = directory
         for unfinished in directory.glob("*.new"):
             unfinished.unlink()
-        super().__init__(_chunks(directory, memory))
+        super().__init__(chunks_in(directory, memory))
+        self.directory = directory
         self.flushed = 0
         self._chunk_size = chunk_size
         self._memory = memory
@@ -68,6 +70,8 @@ class MessageLog(LogReader):
         self._failed = False
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
+        self.sync_seconds = Histogram(SECONDS)
+        """What flushes took that had something to make safe."""
 
     def append(self, buffers: Sequence[Buffer], length: int, *, is_control: bool = False) -> int:
         """Write without waiting for the disk; returns the position. ``length`` is that of all buffers together.
@@ -102,6 +106,7 @@ class MessageLog(LogReader):
                 raise StorageFailed(_FAILED)
             with self._lock:
                 position, unsafe = self.end, [chunk for chunk in self.chunks if chunk.end > self.flushed]
+            begun = time.monotonic()
             try:
                 for chunk in unsafe:
                     os.fdatasync(chunk.fileno())
@@ -112,6 +117,8 @@ class MessageLog(LogReader):
                 raise StorageFailed(
                     f"messages could not be made safe: {error}; the broker has to start again"
                 ) from error
+            if unsafe:
+                self.sync_seconds.add(time.monotonic() - begun)
             self.flushed = max(self.flushed, position)
             return self.flushed
 
@@ -255,9 +262,9 @@ class MessageLog(LogReader):
         return chunk
 
 
-def _chunks(directory: Path, memory: HeldMemory) -> list[Chunk]:
-    """What is in the directory, oldest first. A file ends where the next one starts, even if it is longer (what was
-    reserved is given back when the next one is there)."""
+def chunks_in(directory: Path, memory: HeldMemory, kind: type[Chunk] = Chunk) -> list[Chunk]:
+    """Return the files of a directory, oldest first. A file ends where the next one starts, even if it is longer (what
+    was reserved is given back when the next one is there)."""
     paths = sorted(directory.glob("[0-9]*.chunk"))
     starts = [int(path.stem) for path in paths]
     chunks = []
@@ -265,5 +272,5 @@ def _chunks(directory: Path, memory: HeldMemory) -> list[Chunk]:
         size = path.stat().st_size
         if place + 1 < len(starts):
             size = min(size, starts[place + 1] - start)
-        chunks.append(Chunk(path, start, size, memory))
+        chunks.append(kind(path, start, size, memory))
     return chunks

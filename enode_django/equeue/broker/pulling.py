@@ -97,6 +97,12 @@ class Pulling:
         """Give up indexes that are being made anew."""
         self.indexes.close()
 
+    def refuse(self, topic: str, error: EnodeError) -> None:
+        """Answer all that wait for messages of a topic by an error."""
+        for pull in self._those():
+            if pull.topic == topic:
+                pull.call.fail(error)
+
     def __len__(self) -> int:
         """How many pulls wait."""
         return len(self._those())

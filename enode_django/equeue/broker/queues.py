@@ -22,7 +22,7 @@ from enode_django.equeue.broker.index import (
     Segment,
 )
 from enode_django.equeue.broker.retention import QueuePart
-from enode_django.equeue.broker.segments import FindEntries, QueueView, SegmentFile, SegmentLoad
+from enode_django.equeue.broker.segments import FindEntries, QueueView, SegmentFile, SegmentLoad, UnreadTime
 from enode_django.exceptions import QueueError
 
 _CACHED_SEGMENTS = 128
@@ -86,6 +86,16 @@ class Queues:
     def of(self, topic: str, queue: int) -> QueueIndex:
         index = self._queues.get((topic, queue))
         return index if index is not None else self._new(topic, queue)
+
+    def time_at(self, topic: str, queue: int, offset: int) -> int | UnreadTime | None:
+        """Return when the batch that holds an offset was taken, or the next one, in milliseconds since 1970; or what
+        has to be read to know that; None if nothing is there. Waits for no file."""
+        index = self._queues.get((topic, queue))
+        try:
+            entry = next(index.at_offset(offset, Effort.MEMORY), None) if index is not None else None
+        except NotInMemory as missing:
+            return UnreadTime(missing.load, offset)
+        return entry.time if entry is not None else None
 
     def items(self) -> Iterator[tuple[tuple[str, int], QueueIndex]]:
         return iter(self._queues.items())
@@ -171,6 +181,17 @@ class Queues:
             if newest is not None and newest.words is None and newest.count <= _GOES_ON:
                 newest.words = self._load_of(topic, queue, newest).file.whole_words()
 
+    def empty(self, topic: str, only: int | None = None) -> list[Path]:
+        """Forget what is in the queues of a topic, or in one of them, but not where they end; returns the files to
+        delete, in any thread: the next start deletes them else."""
+        files = []
+        for (name, queue), index in self._queues.items():
+            if name == topic and only in (None, queue):
+                for segment in index.empty():
+                    self._cache.pop((segment, segment.saved), None)
+                    files.append(self._path(topic, queue, segment))
+        return files
+
     def delete_unknown(self) -> None:
         """Delete files that a crash has left: those of no segment."""
         known = {
@@ -220,7 +241,13 @@ class Queues:
         return SegmentLoad(SegmentFile(path, topic, queue, *of_segment, self._find))
 
     def _path(self, topic: str, queue: int, segment: Segment) -> Path:
-        return self._directory / _directory_name(topic) / str(queue) / f"{segment.start:020}.index"
+        return index_path(self._directory, topic, queue, segment.start)
+
+
+def index_path(directory: Path, topic: str, queue: int, start: int) -> Path:
+    """Return the path of the file of the segment that begins at offset ``start``. Raises `QueueError` for what cannot
+    name a topic."""
+    return directory / _directory_name(topic) / str(queue) / f"{start:020}.index"
 
 
 def _directory_name(topic: str) -> str:

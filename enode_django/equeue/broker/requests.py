@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +15,8 @@ from enode_django.exceptions import BadRequest, UnknownRequest, shown
 LONGEST = 10 * 365 * 86_400.0
 MOST_TEXT = 1_000
 MOST_QUEUES = 1 << 16
+_BACKUP_NAME = re.compile(r"(?!.*\.new$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""One directory within that of all backups. What ends with ".new" is a backup that is being made."""
 
 Check: TypeAlias = Callable[[Any], Any]
 
@@ -48,6 +51,13 @@ def seconds(value: Any) -> float:
     return value
 
 
+def number_of_seconds(value: Any) -> float:
+    """Of any size: what is right for it is said by whoever takes it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{shown(value)} is no number of seconds")
+    return value
+
+
 def moment(value: Any) -> float:
     if not isinstance(value, int | float) or not -LONGEST * 100 <= value <= LONGEST * 100:
         raise ValueError(f"{shown(value)} is no time in seconds since 1970")
@@ -57,6 +67,12 @@ def moment(value: Any) -> float:
 def flag(value: Any) -> bool | None:
     if value is not None and not isinstance(value, bool):
         raise ValueError(f"{shown(value)} is not true, false or nothing")
+    return value
+
+
+def truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not true or false")
     return value
 
 
@@ -110,6 +126,12 @@ def producer(value: Any) -> bytes:
     return data(value)
 
 
+def backup_name(value: Any) -> str:
+    if not isinstance(value, str) or not _BACKUP_NAME.fullmatch(value):
+        raise ValueError(f"{shown(value)} cannot name a backup; use up to 100 letters, digits, '.', '-' and '_'")
+    return value
+
+
 def replies(value: Any) -> Sequence[tuple[str, bytes]]:
     return [(text(address), data(body)) for address, body in value]
 
@@ -134,6 +156,8 @@ REQUESTS: Mapping[str, Request] = {
     "queue_count": Request((text,), role=None),
     "queues": Request((text,), role=None),
     "route": Request((text,), role=None),
+    "delete_topic": Request((text, truth), durable=True, role=ADMINISTER),
+    "delete_queue": Request((text, natural, truth), durable=True, role=ADMINISTER),
     "add_queues": Request((text, queue_total, flag), durable=True, role=ADMINISTER),
     "show": Request((text, number, flag, flag, flag), durable=True, role=ADMINISTER),
     "announce": Request((text, text), role=PRODUCE),
@@ -157,12 +181,18 @@ REQUESTS: Mapping[str, Request] = {
     "timelines": Request((text,), role=None),
     "delete_group": Request((text, text), durable=True, role=ADMINISTER),
     "retire_group": Request((text, text), durable=True, role=ADMINISTER),
+    "pause_group": Request((text, text, truth), durable=True, role=ADMINISTER),
+    "paused_groups": Request((text,), role=None),
+    "set_retention": Request((text, optional(number_of_seconds)), durable=True, role=ADMINISTER),
+    "retention": Request((text,), role=None),
     "trim": Request((text,), role=CONSUME),
     "open_inbox": Request((text,), role=PRODUCE),
     "close_inbox": Request((text,), role=PRODUCE),
     "receive": Request((text, natural, seconds), role=PRODUCE),
     "reply": Request((replies,), role=CONSUME),
     "status": Request((), role=None),
+    "figures": Request((), role=None),
+    "back_up": Request((backup_name,), role=ADMINISTER),
 }
 
 

@@ -26,6 +26,19 @@ class QueuePart(NamedTuple):
     following: int | None = None
 
 
+OwnAge: TypeAlias = Callable[[str], float | None]
+"""For how many seconds the messages of a topic are kept, if that was said of it."""
+
+
+def by_own_ages(parts: Sequence[QueuePart], max_age: float | None, own_age: OwnAge) -> Sequence[QueuePart]:
+    """Let parts of topics with an age of their own be as much younger or older as they are kept longer or shorter."""
+    if max_age is None:
+        return parts
+    ages = {part.topic: own_age(part.topic) for part in parts}
+    shifts = {topic: age - max_age for topic, age in ages.items() if age is not None}
+    return [part._replace(newest=part.newest + shifts.get(part.topic, 0.0)) for part in parts]
+
+
 class Notices:
     """When it was said of which topics that what nobody consumes of them will be deleted. Used by one thread."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.files import translated
-from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, Entry, Segment, entry_at, number_of
+from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, Entry, Segment, entry_at, number_of, time_in
 from enode_django.equeue.broker.retention import QueuePart
 from enode_django.exceptions import StorageFailed
 
@@ -91,6 +91,23 @@ class SegmentLoad:
     def give_up(self) -> None:
         """Let `run` end soon. Any thread may call it."""
         self._is_over = True
+
+
+class UnreadTime(NamedTuple):
+    """When a batch was taken, that only the file of its segment knows."""
+
+    load: SegmentLoad
+    offset: int
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Topic, queue and offset."""
+        return self.load.file.topic, self.load.file.queue, self.offset
+
+    def read(self) -> int | None:
+        """Return the time in milliseconds since 1970; None if the file is damaged. Blocks on the disk."""
+        words = self.load.read_file()
+        return time_in(words, self.offset) if words is not None else None
 
 
 class QueueView:

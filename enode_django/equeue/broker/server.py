@@ -13,11 +13,13 @@ from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
+from enode_django.equeue.broker.backing_up import BackingUp
 from enode_django.equeue.broker.checkpoints import Checkpoints
 from enode_django.equeue.broker.deleting import Deleter
 from enode_django.equeue.broker.flushing import Action, Flusher
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.broker.interpreter import favour_loop
+from enode_django.equeue.broker.measuring import LOOK_INTERVAL, Figures, Measuring
 from enode_django.equeue.broker.options import EVERY_WRITE, BrokerOptions, location_of, parse_location
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.sessions import Session
@@ -28,6 +30,7 @@ from enode_django.exceptions import ConfigurationError, QueueFull
 logger = logging.getLogger(__name__)
 
 LONGEST_STOP = 10.0
+FIGURES_INTERVAL = 5.0
 _TICK = 1.0
 _GOODBYE = 1.0
 
@@ -38,11 +41,13 @@ def run(
     *,
     on_turn: Callable[[], object] = lambda: None,
     on_stop: Callable[[], object] = lambda: None,
+    on_figures: Callable[[Figures], object] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, in the main thread; returns the exit status, 0 after a clean stop.
 
     ``on_ready`` gets the location that clients can connect to (with the real port where the options say 0), ``on_turn``
-    is called every second, ``on_stop`` at the first signal; they are called by the broker's loop and must not block. A
+    is called every second, ``on_stop`` at the first signal, ``on_figures`` (see `Measuring.figures`) every few seconds;
+    they are called by the broker's loop and must not block. A
     first signal answers what is under way and writes a checkpoint; a second one ends at once, as a crash would. Raises
     `ConfigurationError` for an address or certificates that cannot be used, `DirectoryInUse`, and `QueueFull` and
     `StorageFailed` for a disk that cannot.
@@ -53,14 +58,22 @@ def run(
         favour_loop()
         on_ready(location)
 
-    return asyncio.run(Broker(options, on_turn=on_turn, on_stop=on_stop).serve(ready))
+    return asyncio.run(Broker(options, on_turn=on_turn, on_stop=on_stop, on_figures=on_figures).serve(ready))
 
 
 class Broker:
-    def __init__(self, options: BrokerOptions, *, on_turn: Callable[[], object], on_stop: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        options: BrokerOptions,
+        *,
+        on_turn: Callable[[], object],
+        on_stop: Callable[[], object],
+        on_figures: Callable[[Figures], object] | None = None,
+    ) -> None:
         self._options = options
         self._on_turn = on_turn
         self._on_stop = on_stop
+        self._on_figures = on_figures
         self._store = MessageStore(
             options.directory,
             chunk_size=options.chunk_size,
@@ -91,6 +104,8 @@ class Broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
         timers = [asyncio.create_task(self._every(seconds, action)) for seconds, action in self._chores()]
+        if self._on_figures is not None:
+            timers.append(asyncio.create_task(self._tell_figures()))  # the first ones at once
         on_ready(location_of(*server.sockets[0].getsockname()[:2]))
         await self._stopping.wait()
         server.close()
@@ -121,6 +136,13 @@ class Broker:
             flush=self._flusher.begin,
         )
         self._answering = Answering(self._state.run << 32, time.monotonic)
+        self._measuring = Measuring(
+            self._store,
+            self._state,
+            self._sessions,
+            self._accepting.sent_bytes,
+            lambda: {"waiting_pulls": len(self._pulling), "waiting_inboxes": len(self._answering)},
+        )
         self._handlers = Handlers(
             self._store,
             self._state,
@@ -129,6 +151,8 @@ class Broker:
             self._answering,
             when_safe=self._when_safe if options.flush == EVERY_WRITE else None,
             trim=self._deleter.trim,
+            backing_up=BackingUp(self._store, self._checkpoints.write),
+            measuring=self._measuring,
         )
 
     async def _listen(self) -> asyncio.Server:
@@ -181,6 +205,8 @@ class Broker:
             (options.flush_interval, self._flush),
             (min(_TICK, options.checkpoint_interval), self._mind_space),
             (_TICK, self._turn),
+            (LOOK_INTERVAL, self._measuring.look),
+            *([] if self._on_figures is None else [(FIGURES_INTERVAL, self._tell_figures)]),
         ]
 
     async def _every(self, seconds: float, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -193,6 +219,10 @@ class Broker:
 
     async def _turn(self) -> None:
         self._on_turn()
+
+    async def _tell_figures(self) -> None:
+        if self._on_figures is not None:
+            self._on_figures(await self._measuring.figures())
 
     async def _flush(self) -> None:
         self._flusher.flush()

@@ -82,6 +82,12 @@ class Session(asyncio.BufferedProtocol):
         self._begun = self._since = asyncio.get_running_loop().time()
         self._transport: asyncio.Transport | None = None
 
+    @property
+    def client(self) -> str:
+        """The address of the host at the other end; "unknown" when it is gone."""
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return str(peer[0]) if peer else "unknown"
+
     # -- asyncio --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

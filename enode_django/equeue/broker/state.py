@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -20,32 +21,38 @@ import msgpack
 
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
+from enode_django.equeue.broker.files import delete_files
 from enode_django.equeue.broker.known_sends import KnownSends
 from enode_django.equeue.broker.packing import Packed
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
+from enode_django.equeue.broker.timelines import Copies, run_after_copy
 from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
+from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
 from enode_django.equeue.retrying import dead_letter_topic
-from enode_django.equeue.transports.base import check_new_topic
+from enode_django.equeue.transports.base import check_age, check_new_topic
 from enode_django.exceptions import QueueError, QueueFull
 
 logger = logging.getLogger(__name__)
 
 _DEAD_LETTERS = dead_letter_topic("")
 
-_FORMAT = 3
-_READ = (2, 3)
-"""Formats of checkpoints that can be read: 2 had receipts one by one and no timeline, 3 has them in blocks."""
+_FORMAT = 4
+_READ = (2, 3, 4)
+"""Formats of checkpoints that can be read: 2 had receipts one by one and no timeline, 3 has them in blocks, 4 knows
+deleted topics, paused groups and the retention of topics."""
 _TO_CLAIMS = 6
 """So deep in what the coordinator knows lie the claims of queues, with their receipts."""
+NOTHING_NEEDED = 1 << 63
+"""Above every offset."""
 MOST_TOPIC = 200
 """Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
     (
         *("create_topic", "add_queues", "show", "leave", "bury", "release", "lengthen"),
-        *("set_offset", "retire_group", "delete_group"),
+        *("set_offset", "retire_group", "delete_group", "pause_group", "set_retention"),
     )
 )
 
@@ -72,8 +79,10 @@ class BrokerState:
         self.sends = KnownSends()
         self.run = 0
         self.timeline = ""
+        self.copies = Copies()
         self._may_have_lost = True
         self._store = store
+        store.deletion.own_age = self._own_age
         self._patience = patience
         self._clock = clock
         self._behind = False
@@ -82,10 +91,10 @@ class BrokerState:
     def open(self) -> Opened:
         """Open the store, and learn from it what was known. Blocks; raises what the store raises."""
         opened = self._store.open(restore=self._restore, replay=self._replay, sent=self._remember)
-        self.run += 1
+        bounds = {name: self.bounds(name) for name in self.coordinator.topics}
+        self._begin_run(bounds)
         if self._may_have_lost or self._store.has_lost:
             self.timeline = uuid.uuid4().hex
-        bounds = {name: self.bounds(name) for name in self.coordinator.topics}
         self.coordinator.restarted(self.run, now=self._clock(), patience=self._patience, bounds=bounds)
         self._behind = True
         try:
@@ -93,6 +102,14 @@ class BrokerState:
         except QueueFull as error:
             logger.error("nothing can be changed until there is room: %s", error)
         return opened
+
+    def _begin_run(self, bounds: Mapping[str, Bounds]) -> None:
+        if self.timeline or not self.run:
+            self.run += 1
+            return
+        self.run = run_after_copy(self.run)
+        self.copies = self.copies.begin({name: {q: end for q, (_, end) in of.items()} for name, of in bounds.items()})
+        logger.warning("the directory is a copy: consumers that broadcast go back to where it ended")
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -126,6 +143,44 @@ class BrokerState:
         shown = {"to_producers": to_producers, "to_consumers": to_consumers}
         self._changed("show", topic, queue, **shown, unordered=True, bounds={})
 
+    def delete_topic(self, topic: str, force: bool) -> list[Path]:
+        """Return the files that nobody needs any more; see `Queues.empty`."""
+        bounds = self.bounds(topic)
+        if not force:
+            check_unused(topic, self.shown_groups(topic), bounds)
+        self._catch_up()
+        self._write("delete_topic", (topic,))
+        return self._delete_topic(topic)
+
+    def _delete_topic(self, topic: str) -> list[Path]:
+        self.coordinator.delete_topic(topic)
+        self.sends.forget_topic(topic)
+        return self._store.empty(topic)
+
+    def delete_queue(self, topic: str, queue: int, force: bool) -> list[Path]:
+        """Return the files that nobody needs any more; see `Queues.empty`."""
+        state = self.coordinator.topic(topic, (queue,)).shown({queue: self._store.bounds(topic, queue)})[queue]
+        check_deletable_queue(topic, queue, state, self.shown_groups(topic), force=force)
+        self._catch_up()
+        self._write("delete_queue", (topic, queue, state.end))
+        return self._delete_queue(topic, queue, state.end)
+
+    def _delete_queue(self, topic: str, queue: int, end: int) -> list[Path]:
+        self.coordinator.delete_queue(topic, queue, end)
+        return self._store.empty(topic, queue)
+
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        check_age(max_age)
+        if self.coordinator.topic(topic).max_age != max_age:
+            self._changed("set_retention", topic, max_age)
+
+    def retention(self, topic: str) -> float | None:
+        return self.coordinator.topic(topic).max_age
+
+    def _own_age(self, topic: str) -> float | None:
+        known = self.coordinator.topics.get(topic)
+        return known.max_age if known is not None else None
+
     def announce(self, topic: str, producer: str) -> None:
         """Costs no record: after a restart producers announce themselves again."""
         self.coordinator.topic(topic).producers.hear(producer, now=self._clock())
@@ -138,7 +193,7 @@ class BrokerState:
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:
         """A member that only says it is still there costs no record: after a restart all of them have time anyway."""
         self._catch_up()
-        before, queues = self._group(group, topic), self.coordinator.topic(topic).consumed
+        before, queues = self._group(group, topic), self.coordinator.topic(topic).given(group)
         after = joined(before, member, now=self._clock(), session=session, queues=queues, allocate=self._allocate)
         self._write_division(group, topic, before, after)
         self.coordinator.topic(topic).record(group).group = after
@@ -157,7 +212,7 @@ class BrokerState:
         """Take a member out of its group by a call of the coordinator, and write that and the new division down."""
         self._catch_up()
         before, now = self._group(group, topic), self._clock()
-        queues = self.coordinator.topic(topic).consumed
+        queues = self.coordinator.topic(topic).given(group)
         after = left(before, member, now=now, queues=queues, allocate=self._allocate)
         self._write(name, arguments, {"now": now})
         self._write_division(group, topic, before, after)
@@ -204,12 +259,22 @@ class BrokerState:
         if group in self.coordinator.topic(topic).groups:
             self._changed("delete_group", group, topic)
 
+    def pause_group(self, group: str, topic: str, paused: bool) -> None:
+        self.coordinator.check_group(group, topic)
+        self._changed("pause_group", group, topic, paused)
+
+    def paused_groups(self, topic: str) -> list[str]:
+        return self.coordinator.paused_groups(topic)
+
     def shown_groups(self, topic: str) -> Mapping[str, GroupState]:
         return self.coordinator.groups(topic, now=self._clock())
 
     def consumed(self, topic: str, queue: int) -> int | None:
-        """The lowest offset that a group still needs; None for a topic that nobody consumes, and for dead letters of
-        which some are not settled: who settles one does not keep the others."""
+        """The lowest offset that a group still needs, which is none of a topic that is deleted; None for a topic that
+        nobody consumes, and for dead letters of which some are not settled: who settles one does not keep the
+        others."""
+        if self.coordinator.is_deleted(topic):
+            return NOTHING_NEEDED
         known = self.coordinator.topics.get(topic)
         needed = known.needed(queue) if known is not None else None
         if needed is None or not topic.startswith(_DEAD_LETTERS):
@@ -255,7 +320,8 @@ class BrokerState:
         known, sends = self.coordinator.plain(), self.sends.plain()
         may_lose = not (is_last or self._store.shows_safe)
         return Packed(
-            *((_FORMAT, 0), (self.run, 0), (known, _TO_CLAIMS), (sends, 1)), *((self.timeline, 0), (may_lose, 0))
+            *((_FORMAT, 0), (self.run, 0), (known, _TO_CLAIMS), (sends, 1)),
+            *((self.timeline, 0), (may_lose, 0), (self.copies.plain(), 3)),
         )
 
     def checkpoint(self) -> None:
@@ -286,7 +352,8 @@ class BrokerState:
             raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
         self.coordinator = Coordinator.restore(coordinator, self._allocate)
         self.sends = KnownSends.restore(sends, now=self._store.now())
-        self.timeline, self._may_have_lost = timeline or ("", True)  # none in what an earlier version has written
+        self.timeline, self._may_have_lost = timeline[:2] or ("", True)  # none in what an earlier version has written
+        self.copies = Copies(*(timeline[2] if len(timeline) > 2 else ()))
 
     def _replay(self, record: bytes, position: int) -> None:
         name, arguments, named = msgpack.unpackb(record, strict_map_key=False)
@@ -298,6 +365,10 @@ class BrokerState:
                 self.coordinator.commit(group, topic, {queue: commit_of(values) for queue, values in commits.items()})
             elif name == "acquire":
                 self._acquired(*arguments)
+            elif name == "delete_topic":
+                delete_files(self._delete_topic(*arguments))
+            elif name == "delete_queue":
+                delete_files(self._delete_queue(*arguments))
             elif name in _REPLAYED:
                 if "now" in named:
                     named["now"] = -math.inf  # which members had been silent for too long is a record of its own

@@ -37,6 +37,7 @@ from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.broker.space import DiskSpace, urgent
 from enode_django.equeue.clocks import boot_time
+from enode_django.equeue.histograms import Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -202,6 +203,11 @@ class MessageStore:
         return len(self._ring), self._ring.held_bytes
 
     @property
+    def sync_seconds(self) -> Histogram:
+        """How long flushes took."""
+        return self._log.sync_seconds
+
+    @property
     def size(self) -> int:
         """Of all messages and control records that are left, in bytes."""
         return self._log.end - self._log.start
@@ -263,6 +269,11 @@ class MessageStore:
             return 0
         entry = next(index.at_time(int(at * 1000 // 1), effort), None)
         return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
+
+    def empty(self, topic: str, only: int | None = None) -> list[Path]:
+        """See `Queues.empty`. The messages stay in their files until those are due, and are not read any more."""
+        self.deletion.forget_surveys()
+        return self.queues.empty(topic, only)
 
     def flush(self) -> int:
         """Block until what was appended before the call is safe; returns up to where that is. Any thread may call it,

@@ -35,6 +35,8 @@ PRODUCER_SECONDS = 600.0
 """How long a producer is known that does not announce itself again."""
 MOST_PRODUCERS = 1_000
 """Of each topic so many are known, those that announced themselves last."""
+LONGEST_AGE = 10 * 365 * 86_400.0
+"""Seconds that a topic's messages may be kept for, if it is said of the topic."""
 ROOM_AROUND = 64 * 1024
 """Bytes that a message may grow by when it is kept with its place and the reason why nobody could handle it, or with
 what was stored beside it. So the largest message that should be sent is so much smaller than `Transport.max_send`."""
@@ -78,6 +80,66 @@ class TellsTimelines(Protocol):
         """Return, for each queue of the topic, the name of its timeline. It is another one after each crash or failover
         in which messages may have been lost that `Transport.pull` had given: their offsets are given to others
         then."""
+
+
+@runtime_checkable
+class DeletesTopics(Protocol):
+    """An optional part of a `Transport`, which all drivers of this package have."""
+
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Delete a topic with its messages, groups, offsets and receipts.
+
+        Raises `QueueError`, and deletes nothing, unless ``force``, while a group has living members or messages left,
+        or there are messages and no group. From then on every call with the topic raises `TopicDeleted`, also a pull
+        that waits, at the end of its wait at the latest. What is sent by then is deleted, or is not stored.
+
+        `Transport.create_topic` creates it anew. Its offsets go on behind those of the deleted one, and no route, lease
+        or offset of that one is taken for one of this.
+        """
+
+
+@runtime_checkable
+class DeletesQueues(Protocol):
+    """An optional part of a `Transport`, which all drivers of this package have."""
+
+    def delete_queue(self, topic: str, queue: int, *, force: bool = False) -> None:
+        """Delete the messages of a queue that is hidden from producers and consumers, and its leases and receipts.
+
+        The queue's number is not given to another one, so no key and no offset moves: it stays hidden, and is empty.
+        Shown again it goes on behind its end, for every group. Raises `QueueError`, and deletes nothing, for a queue
+        that is not hidden from both; and unless ``force``, while somebody has a lease of it, or it has messages that a
+        group has not committed, or that no group consumes.
+        """
+
+
+@runtime_checkable
+class PausesGroups(Protocol):
+    """An optional part of a `Transport`, which all drivers of this package have."""
+
+    def pause_group(self, group: str, topic: str, *, paused: bool = True) -> None:
+        """Give the queues of the topic to no member of the group until it is told so with ``paused`` False. Survives
+        restarts.
+
+        Members stay members. Each hears of it when it joins next: it pulls nothing more, finishes what it has pulled,
+        and releases its queues. What the group has not committed is kept. Raises `QueueError` for a group that the
+        topic does not have. Safe to call twice.
+        """
+
+    def paused_groups(self, topic: str) -> Sequence[str]:
+        """Their names, sorted."""
+
+
+@runtime_checkable
+class RetainsByTopic(Protocol):
+    """An optional part of a `Transport`, which all drivers of this package have."""
+
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        """Let the messages of a topic be kept for ``max_age`` seconds after all groups have consumed them, instead of
+        for as long as the driver was told; None: as long as that. It is a wish, as `Transport.trim` is: a driver may
+        keep more, and delete earlier for want of room. Raises `QueueError` for a negative number."""
+
+    def retention(self, topic: str) -> float | None:
+        """What was set for the topic, in seconds."""
 
 
 class Inbox(Protocol):
@@ -296,6 +358,12 @@ def check_new_topic(topic: str, queues: int) -> None:
         raise QueueError(f"{topic!r} cannot name a topic; use letters, digits, '.', '-' and '_'")
     if queues < 1:
         raise QueueError(f"topic {topic!r} cannot have {queues!r} queues; give it at least one")
+
+
+def check_age(max_age: float | None) -> None:
+    """For drivers: raise `QueueError` for an age that `RetainsByTopic.set_retention` does not take."""
+    if max_age is not None and not 0 <= max_age < LONGEST_AGE:
+        raise QueueError(f"messages are kept for 0 to {LONGEST_AGE:.0f} seconds, got {max_age!r}")
 
 
 def check_queues(topic: str, queues: Collection[int], count: int) -> None:

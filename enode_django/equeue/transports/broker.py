@@ -45,6 +45,7 @@ BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024
 MAX_SEND = MAX_FRAME - 64 * 1024
 REPLIES_AT_ONCE = 10_000
+BACKUP_SECONDS = 600.0
 RECEIPTS_AT_ONCE = 10_000
 _LAST = 1 << 62
 
@@ -130,6 +131,13 @@ class BrokerTransport:
         unordered: bool = False,
     ) -> None:
         self._call("show", topic, queue, to_producers, to_consumers, unordered)
+
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        self._call("delete_topic", topic, force)
+        self._rests = Rests()
+
+    def delete_queue(self, topic: str, queue: int, *, force: bool = False) -> None:
+        self._call("delete_queue", topic, queue, force)
 
     def announce(self, topic: str, producer: str) -> None:
         self._call("announce", topic, producer)
@@ -254,6 +262,28 @@ class BrokerTransport:
     def retire_group(self, group: str, topic: str) -> None:
         self._call("retire_group", group, topic)
 
+    def pause_group(self, group: str, topic: str, *, paused: bool = True) -> None:
+        self._call("pause_group", group, topic, paused)
+
+    def paused_groups(self, topic: str) -> Sequence[str]:
+        """Return nothing if the broker is of a version that pauses none."""
+        try:
+            return list(self._call("paused_groups", topic))
+        except BadRequest:  # a broker of the version before, which will soon be replaced
+            return []
+
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        """Has an effect where the broker deletes by age. A file goes when all topics in it let it go."""
+        self._call("set_retention", topic, max_age)
+
+    def retention(self, topic: str) -> float | None:
+        """Return None if the broker is of a version that has no retention for topics."""
+        try:
+            max_age: float | None = self._call("retention", topic)
+        except BadRequest:  # a broker of the version before, which will soon be replaced
+            return None
+        return max_age
+
     def trim(self, topic: str) -> None:
         """Lets the broker delete what it would delete soon anyway: how long it keeps messages is its own setting."""
         self._call("trim", topic)
@@ -271,6 +301,20 @@ class BrokerTransport:
         """Figures about the broker, for people."""
         figures: Mapping[str, Any] = self._call("status")
         return figures
+
+    def figures(self) -> Mapping[str, Any]:
+        """Figures about the broker, for who watches it: see `enode_django.equeue.broker.measuring`."""
+        figures: Mapping[str, Any] = self._call("figures")
+        return figures
+
+    def back_up(self, name: str) -> Mapping[str, Any]:
+        """Let the broker copy its directory to ``backups/<name>`` within it; returns the path there and its sizes.
+
+        Raises `QueueError` if there is one of that name, or another is being made, and `TransportUnavailable` if it
+        takes longer than `BACKUP_SECONDS`: it is made all the same then.
+        """
+        made: Mapping[str, Any] = self._call("back_up", name, wait=BACKUP_SECONDS)
+        return made
 
     def close(self) -> None:
         pool, self._pool = self._pool, Pool(self._address, self._timeout)

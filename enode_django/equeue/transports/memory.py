@@ -13,10 +13,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.coordination import Bounds, Coordinator
+from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.messages import (
     Commit,
     GroupState,
@@ -171,9 +173,33 @@ class MemoryTransport:
         queues += (_Queue() for _ in range(len(queues), count))
         return count
 
+    def _of(self, topic: str) -> Sequence[_Queue]:
+        """Those that the topic has: it may have had more before it was deleted, whose ends are still known."""
+        return self._queues[topic][: self._coordinator.topic(topic).queues]
+
     def _bounds(self, topic: str) -> Bounds:
         self._coordinator.topic(topic)
-        return {number: (queue.first, queue.end) for number, queue in enumerate(self._queues[topic])}
+        return {number: (queue.first, queue.end) for number, queue in enumerate(self._of(topic))}
+
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        with self._changed:
+            bounds = self._bounds(topic)
+            if not force:
+                check_unused(topic, self._coordinator.groups(topic, now=self._clock()), bounds)
+            self._coordinator.delete_topic(topic)
+            for queue in self._queues[topic]:
+                queue.trim(queue.end)
+            for sent in [sent for sent in self._sent if sent[0] == topic]:
+                del self._sent[sent]
+            self._changed.notify_all()
+
+    def delete_queue(self, topic: str, queue: int, *, force: bool = False) -> None:
+        with self._changed:
+            state = self._coordinator.topic(topic, (queue,)).shown(self._bounds(topic))[queue]
+            groups = self._coordinator.groups(topic, now=self._clock())
+            check_deletable_queue(topic, queue, state, groups, force=force)
+            self._coordinator.delete_queue(topic, queue, state.end)
+            self._queues[topic][queue].trim(state.end)
 
     def announce(self, topic: str, producer: str) -> None:
         with self._changed:
@@ -221,9 +247,15 @@ class MemoryTransport:
                 return []
             queues = {number: self._queues[topic][number] for number in offsets}
             if wait > 0:
-                self._wait(lambda: any(q.holds_after(offsets[n]) for n, q in queues.items()), wait)
+                self._wait(partial(self._has_come, topic, offsets), wait)
+                self._coordinator.topic(topic, offsets)
             found = {number: queue.read(offsets[number], limit) for number, queue in queues.items()}
             return [PulledBatch(number, places, bodies) for number, (places, bodies) in found.items() if bodies]
+
+    def _has_come(self, topic: str, offsets: Mapping[int, int]) -> bool:
+        """Return True also for a topic that is deleted."""
+        queues = self._queues[topic]
+        return topic not in self._coordinator.topics or any(queues[n].holds_after(at) for n, at in offsets.items())
 
     def _wait(self, has_come: Callable[[], bool], seconds: float) -> None:
         thread = threading.get_ident()
@@ -242,7 +274,7 @@ class MemoryTransport:
     def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
         with self._changed:
             self._coordinator.topic(topic)
-            return {number: queue.offset_at(time) for number, queue in enumerate(self._queues[topic])}
+            return {number: queue.offset_at(time) for number, queue in enumerate(self._of(topic))}
 
     def timelines(self, topic: str) -> Mapping[int, str]:
         with self._changed:
@@ -307,11 +339,28 @@ class MemoryTransport:
         with self._changed:
             self._coordinator.retire_group(group, topic)
 
+    def pause_group(self, group: str, topic: str, *, paused: bool = True) -> None:
+        with self._changed:
+            self._coordinator.pause_group(group, topic, paused)
+
+    def paused_groups(self, topic: str) -> Sequence[str]:
+        with self._changed:
+            return self._coordinator.paused_groups(topic)
+
     def trim(self, topic: str) -> None:
         with self._changed:
             known = self._coordinator.topic(topic)
-            for number, queue in enumerate(self._queues[topic]):
-                queue.trim(min(known.lowest_committed(number), queue.end))
+            for number, queue in enumerate(self._of(topic)):
+                aged = queue.end if known.max_age is None else queue.offset_at(time.time() - known.max_age)
+                queue.trim(min(known.lowest_committed(number), aged))
+
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        with self._changed:
+            self._coordinator.set_retention(topic, max_age)
+
+    def retention(self, topic: str) -> float | None:
+        with self._changed:
+            return self._coordinator.topic(topic).max_age
 
     # -- answers --------------------------------------------------------------------------------------------------
 

@@ -50,14 +50,15 @@ ACQUIRE = Script(
     + EVEN_WHEN_FULL
     + f"""
 -- KEYS: claim, queue, log. ARGV: owner, lease in ms, start ('first', 'last' or an offset).
--- Returns {{1, epoch, committed, end, previous owner or '', deaths}} or {{0, owner, ms left}}.
+-- Returns {{1, epoch, committed, end, previous owner or '', deaths}}, {{0, owner, ms left}}, or {{-1}}: it is deleted.
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'until', 'offset', 'deaths', 'previous')
 local owner, previous = claim[1], claim[5]
 if owner and owner ~= ARGV[1] and tonumber(claim[2]) > now then
   return {{0, owner, tonumber(claim[2]) - now}}
 end
 if owner ~= ARGV[1] then previous = owner end  -- else the answer may have been lost, and it is told again
-local queue = redis.call('HMGET', KEYS[2], 'epoch', 'run', 'end')
+local queue = redis.call('HMGET', KEYS[2], 'epoch', 'run', 'end', 'route')
+if queue[4] == 'deleted' then return {{-1}} end
 local epoch = tonumber(queue[1] or 0) + 1
 if queue[2] ~= run and run ~= '' then
   epoch = epoch + {LOST_AT_MOST} + tonumber(string.sub(run, 1, 6), 16)
@@ -158,7 +159,8 @@ SET_OFFSET = Script(
     + _DEATHS
     + EVEN_WHEN_FULL
     + """
--- KEYS: claim, queue, log. ARGV: offset.
+-- KEYS: claim, queue, log. ARGV: offset. Returns -1 for a queue that is deleted.
+if redis.call('HGET', KEYS[2], 'route') == 'deleted' then return -1 end
 local last = tonumber(redis.call('HGET', KEYS[2], 'end') or 0)
 local offset = math.min(math.max(tonumber(ARGV[1]), first_offset(KEYS[3], last)), last)
 even_when_full(KEYS[1])

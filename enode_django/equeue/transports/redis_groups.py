@@ -18,9 +18,9 @@ from enode_django.equeue.transports.redis_batches import milliseconds, parse_que
 from enode_django.equeue.transports.redis_claim_scripts import BURY, SHOW_CLAIM
 from enode_django.equeue.transports.redis_connection import RedisConnection, ScriptCall
 from enode_django.equeue.transports.redis_keys import Keys
-from enode_django.equeue.transports.redis_topic_scripts import COUNT, DIVIDE, MEMBERS, RETIRE
+from enode_django.equeue.transports.redis_topic_scripts import COUNT, DIVIDE, MEMBERS, PAUSE, RETIRE
 from enode_django.equeue.transports.redis_topics import RedisTopics
-from enode_django.exceptions import UnknownTopic
+from enode_django.exceptions import QueueError, UnknownTopic
 
 
 class RedisGroups:
@@ -84,18 +84,30 @@ class RedisGroups:
         Confirmed by replicas each time: a new master that does not know of the group would trim what it has not read,
         and what is stored already may be there only since a call whose confirmation has failed.
         """
-        call = ScriptCall(COUNT, (self._keys.groups(topic),), (group, "1" if again else "0"))
-        self._connection.run(call, confirmed=True)
+        keys = (self._keys.groups(topic), self._keys.topic(topic))
+        if self._connection.run(ScriptCall(COUNT, keys, (group, "1" if again else "0")), confirmed=True) < 0:
+            self._topics.read(topic)  # raises
 
     def retire(self, group: str, topic: str) -> None:
         self._topics.count(topic)
         self._connection.run(ScriptCall(RETIRE, (self._keys.groups(topic),), (group,)))
 
+    def pause(self, group: str, topic: str, paused: bool) -> None:
+        self._topics.read(topic)
+        keys = (self._keys.topic(topic), self._keys.groups(topic))
+        if not self._connection.run(ScriptCall(PAUSE, keys, (group, "1" if paused else "0")), confirmed=True):
+            raise QueueError(f"topic {topic!r} has no group {group!r}; manage.py equeue groups shows those that it has")
+
+    def paused(self, topic: str) -> list[str]:
+        self._topics.read(topic)
+        fields = self._connection.execute("HKEYS", self._keys.topic(topic))
+        return sorted(name.decode().removeprefix("paused:") for name in fields if name.startswith(b"paused:"))
+
     def delete(self, group: str, topic: str) -> None:
         count = self._topics.count(topic)
         # From the list first: who acquires a queue meanwhile puts it there again, and no trim overlooks that group.
         self._connection.execute("HDEL", self._keys.groups(topic), group)
-        commands = [("DEL", self._keys.group(topic, group))]
+        commands = [("HDEL", self._keys.topic(topic), f"paused:{group}"), ("DEL", self._keys.group(topic, group))]
         for queue in range(count):
             commands += [
                 ("DEL", self._keys.claim(topic, queue, group)),
@@ -110,6 +122,7 @@ class RedisGroups:
         keys = (self._keys.topic(topic), self._keys.groups(topic), self._keys.group(topic, group))
         answer = self._connection.run(ScriptCall(MEMBERS, keys, (action, group, member, milliseconds(session))))
         if answer is None:
+            self._topics.read(topic)
             raise UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py equeue create")
         now, count, hidden, division, members = answer
         sessions = {name.decode(): until / 1000 for name, until in zip(members[::2], members[1::2], strict=True)}

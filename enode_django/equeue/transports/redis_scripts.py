@@ -52,15 +52,15 @@ SEND = Script(
     + ABOVE
     + f"""
 -- KEYS: log, queue, times, sent. ARGV: route ('': any), sequence ('': none), chunk, bodies.
--- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route, and -2
--- when there are, or were, entries above its end, which no script of ours has written.
+-- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route or
+-- is deleted, and -2 when there are, or were, entries above its end, which no script of ours has written.
 local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time', 'largest', 'largest_since')
 local sequence, chunk = ARGV[2], ARGV[3]
 if sequence ~= '' then
   local stored = redis.call('HGET', KEYS[4], sequence .. ':' .. chunk)
   if stored then return tonumber(stored) end
 end
-if ARGV[1] ~= '' and ARGV[1] ~= (queue[2] or '1') then return -1 end
+if queue[2] == 'deleted' or (ARGV[1] ~= '' and ARGV[1] ~= (queue[2] or '1')) then return -1 end
 local first = tonumber(queue[1] or 0)
 local added = redis.pcall('XADD', KEYS[1], string.format('%d-0', first + 1), 'b', ARGV[4])
 if type(added) == 'table' and added.err then

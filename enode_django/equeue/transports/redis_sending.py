@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from enode_django.equeue.messages import Once
 from enode_django.equeue.transports.redis_batches import chunks
 from enode_django.equeue.transports.redis_connection import RedisConnection, ScriptCall
+from enode_django.equeue.transports.redis_deletion import DeletableTopics
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_partly import ByQueue, raise_failure
 from enode_django.equeue.transports.redis_scripts import SEND, Script
-from enode_django.equeue.transports.redis_topics import RedisTopics
 from enode_django.exceptions import EnodeError, ForeignEntries, StaleRoute, TransportUnavailable
 
 HOLDS_FOREIGN = -2
@@ -20,7 +20,7 @@ HOLDS_FOREIGN = -2
 class RedisSender:
     """``script`` is `SEND`, or `SEND_WITH_RESERVE`."""
 
-    def __init__(self, keys: Keys, connection: RedisConnection, topics: RedisTopics, script: Script = SEND) -> None:
+    def __init__(self, keys: Keys, connection: RedisConnection, topics: DeletableTopics, script: Script = SEND) -> None:
         self._keys = keys
         self._connection = connection
         self._topics = topics
@@ -38,14 +38,17 @@ class RedisSender:
             first |= answers
             failures |= failed
             left = [queue for queue, offset in answers.items() if offset < 0]
-            if left and route is not None:
+            if left:
                 self._settle(topic, left, route, first)
         raise_failure(failures, _stored(first))
         return first
 
-    def _settle(self, topic: str, queues: Sequence[int], route: int, first: Mapping[int, int]) -> None:
-        """Let queues that refused a send by a route take it, if it is still right; ``first``: what was stored."""
+    def _settle(self, topic: str, queues: Sequence[int], route: int | None, first: Mapping[int, int]) -> None:
+        """Let queues that refused a send take it, if its route is still right, or their topic was not deleted;
+        ``first``: what was stored."""
         try:
+            if route is None:
+                return self._topics.revive(topic, queues)
             is_settled = self._topics.settle(topic, queues, route)
         except TransportUnavailable as error:
             return raise_failure(dict.fromkeys(queues, error), _stored(first))
@@ -58,8 +61,8 @@ class RedisSender:
     def append(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None
     ) -> tuple[dict[int, int], dict[int, EnodeError]]:
-        """Of each queue the offset of its first body, or -1 when it has another route; or why it has stored nothing,
-        as far as is known."""
+        """Of each queue the offset of its first body, or -1 when it has another route or is deleted; or why it has
+        stored nothing, as far as is known."""
         queues: list[int] = []
         calls: list[ScriptCall] = []
         producer, sequence = once if once is not None else ("", "")

@@ -4,8 +4,9 @@ Keys, all under ``prefix`` (``enode``); what a script touches together shares a 
 
 * ``enode:topics`` set: the names of all topics
 * ``enode:{topic}:topic`` hash: queues (how many), unproduced and unconsumed (which are hidden), and what
-  `redis_topic_scripts` says of version, round, until; ``enode:{topic}:groups`` hash: the groups that ever joined or
-  acquired a queue, and whether trimming waits for them; ``enode:{topic}:group:<group>`` hash: sessions, division
+  `redis_topic_scripts` says of version, round, until (of a deleted topic version and round are left)
+* ``enode:{topic}:groups`` hash: the groups that ever joined or acquired a queue, and whether trimming waits for them;
+  ``enode:{topic}:group:<group>`` hash: sessions, division
 * ``enode:{topic}:producers`` sorted set: who sends to the topic, by when it said so last, in ms since 1970
 * ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:queue`` hash: end (the next
   offset), largest (the bytes of the largest message there may be), largest_since (of those at and after mark), route
@@ -62,14 +63,15 @@ from enode_django.equeue.transports.redis_connection import (
     RedisConnection,
     ScriptCall,
 )
+from enode_django.equeue.transports.redis_deletion import DeletableTopics
 from enode_django.equeue.transports.redis_groups import RedisGroups
 from enode_django.equeue.transports.redis_inbox import RedisInbox, blocks, replies_as_calls
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_partly import ByQueue, raise_failure
 from enode_django.equeue.transports.redis_pulling import PullCounts
+from enode_django.equeue.transports.redis_retention import RedisRetention
 from enode_django.equeue.transports.redis_scripts import CLOCK_STEP, MEND, SEND_WITH_RESERVE, TRIM_TIMES
 from enode_django.equeue.transports.redis_sending import RedisSender, foreign_entries
-from enode_django.equeue.transports.redis_topics import RedisTopics
 from enode_django.equeue.transports.redis_waiting import read_first, read_waking
 from enode_django.equeue.transports.redis_wakes import Wakes
 from enode_django.exceptions import (
@@ -130,9 +132,10 @@ class RedisStreamsTransport:
         self._delete_unconsumed = delete_unconsumed
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)
         self._counts = PullCounts(self._keys, self._connection)
-        self._topics = RedisTopics(self._keys, self._connection, timeout)
+        self._topics = DeletableTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
         self._sender = RedisSender(self._keys, self._connection, self._topics)
+        self._retention = RedisRetention(self._keys, self._connection, self._topics)
         self._wakes = Wakes()
 
     # -- topics ---------------------------------------------------------------------------------------------------
@@ -169,6 +172,12 @@ class RedisStreamsTransport:
             self._topics.show_to_producers(topic, queue, to_producers, unordered=unordered)
         if to_consumers is not None:
             self._topics.show_to_consumers(topic, queue, to_consumers)
+
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        self._topics.delete(topic, lambda: {} if force else self._groups.show(topic), force=force)
+
+    def delete_queue(self, topic: str, queue: int, *, force: bool = False) -> None:
+        self._topics.delete_queue(topic, queue, lambda: self._groups.show(topic), force=force)
 
     def announce(self, topic: str, producer: str) -> None:
         self._topics.announce(topic, producer)
@@ -213,6 +222,8 @@ class RedisStreamsTransport:
         pulled = [batch for batch in batches if batch.bodies]
         if batches and not pulled:
             raise foreign_entries(self._keys, topic, [batch.queue for batch in batches])
+        if not pulled:
+            self._topics.check_kept(topic, next(iter(offsets)))
         return pulled
 
     def wake(self, thread: int) -> None:
@@ -306,6 +317,9 @@ class RedisStreamsTransport:
         keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
         begin = start.value if isinstance(start, Start) else start
         answer = self._connection.run(ScriptCall(ACQUIRE, keys, (owner, milliseconds(lease), begin)))
+        if answer[0] < 0:
+            self._topics.revive(topic, (queue,))
+            return self.acquire(group, topic, queue, owner, lease, start=start)
         if answer[0] == 0:
             holder = answer[1].decode()
             raise QueueHeld(
@@ -350,7 +364,9 @@ class RedisStreamsTransport:
         self._topics.check(topic, (queue,))
         self._groups.counts_from_now_on(group, topic, again=False)
         keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
-        self._connection.run(ScriptCall(SET_OFFSET, keys, (offset,)), confirmed=True)
+        if self._connection.run(ScriptCall(SET_OFFSET, keys, (offset,)), confirmed=True) < 0:
+            self._topics.revive(topic, (queue,))
+            self.set_offset(group, topic, queue, offset)
 
     def groups(self, topic: str) -> Mapping[str, GroupState]:
         return self._groups.show(topic)
@@ -361,13 +377,27 @@ class RedisStreamsTransport:
     def retire_group(self, group: str, topic: str) -> None:
         self._groups.retire(group, topic)
 
+    def pause_group(self, group: str, topic: str, *, paused: bool = True) -> None:
+        self._groups.pause(group, topic, paused)
+
+    def paused_groups(self, topic: str) -> Sequence[str]:
+        return self._groups.paused(topic)
+
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        self._retention.set(topic, max_age)
+
+    def retention(self, topic: str) -> float | None:
+        return self._retention.of(topic)
+
     def trim(self, topic: str) -> None:
         queues = range(self.queue_count(topic))
         groups = self._topics.counting(topic)
         failures: dict[int, EnodeError] = {}
         aged: dict[int, int] | None = None
-        if self._max_age is not None:
-            aged, failures = self._offsets_at(topic, time.time() - self._max_age)
+        own_age = self._retention.of(topic)
+        max_age = self._max_age if own_age is None else own_age
+        if max_age is not None:
+            aged, failures = self._offsets_at(topic, time.time() - max_age)
         if groups:
             consumed, failed = self._topics.consumed(topic, len(queues), groups)
             failures |= failed

@@ -15,14 +15,19 @@ from enode_django.equeue.transports.redis_scripts import EVEN_WHEN_FULL, NOW, Sc
 
 CLOSED = "closed"
 """What a queue has in place of a version while the topic's queues change."""
+DELETED = "deleted"
+"""What a queue has in place of a version from when its topic is deleted, or may be, until it is created anew."""
 
 CREATE = Script(
     EVEN_WHEN_FULL
     + """
--- KEYS: topic. ARGV: how many queues. Returns how many it has. Workers do this when they start.
+-- KEYS: topic. ARGV: how many queues. Returns how many it has, or -1 while a deletion of the topic is not finished.
+-- Workers do this when they start. What is left of a deleted topic is its version and round, so that they go on.
+if redis.call('HEXISTS', KEYS[1], 'deleting') == 1 then return -1 end
 even_when_full(KEYS[1])
 if redis.call('HSETNX', KEYS[1], 'queues', ARGV[1]) == 1 then
-  redis.call('HSET', KEYS[1], 'version', 1, 'round', 1)
+  redis.call('HINCRBY', KEYS[1], 'version', 1)
+  redis.call('HINCRBY', KEYS[1], 'round', 1)
 end
 return tonumber(redis.call('HGET', KEYS[1], 'queues'))
 """
@@ -39,7 +44,7 @@ ANNOUNCE = Script(
     + EVEN_WHEN_FULL
     + f"""
 -- KEYS: topic, producers. ARGV: a producer. Returns 0 when there is no such topic.
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+if redis.call('HEXISTS', KEYS[1], 'queues') == 0 then return 0 end
 even_when_full(KEYS[1])
 redis.call('ZADD', KEYS[2], now, ARGV[1])
 redis.call('ZREMRANGEBYRANK', KEYS[2], 0, {-MOST_PRODUCERS - 1})
@@ -87,8 +92,8 @@ SETTLED = Script(
     + EVEN_WHEN_FULL
     + """
 -- KEYS: topic. Returns {version, round, 1 while a change is under way}; calls off one that took too long.
-local topic = redis.call('HMGET', KEYS[1], 'version', 'round', 'until')
-if not topic[1] then return false end
+local topic = redis.call('HMGET', KEYS[1], 'version', 'round', 'until', 'queues')
+if not topic[4] then return false end
 local pending = topic[3] and 1 or 0
 if topic[3] and tonumber(topic[3]) <= now then
   even_when_full(KEYS[1])
@@ -143,8 +148,9 @@ return 1
 COUNT = Script(
     EVEN_WHEN_FULL
     + """
--- KEYS: groups. ARGV: group, '1' if one that is retired counts again.
--- Trimming waits for the group from now on. Returns 0 when it is retired and stays so.
+-- KEYS: groups, topic. ARGV: group, '1' if one that is retired counts again.
+-- Trimming waits for the group from now on. Returns 0 when it is retired and stays so, -1 when there is no such topic.
+if redis.call('HEXISTS', KEYS[2], 'queues') == 0 then return -1 end
 if ARGV[2] ~= '1' and redis.call('HGET', KEYS[1], ARGV[1]) == 'retired' then return 0 end
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], ARGV[1], 'counts')
@@ -162,14 +168,29 @@ return redis.call('HSET', KEYS[1], ARGV[1], 'retired')
 """
 )
 
+PAUSE = Script(
+    EVEN_WHEN_FULL
+    + """
+-- KEYS: topic, groups. ARGV: group, '1' to pause it or '0'. Returns 0 when the topic has no such group.
+if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return 0 end
+even_when_full(KEYS[1])
+if ARGV[2] == '1' then
+  redis.call('HSET', KEYS[1], 'paused:' .. ARGV[1], 1)
+else
+  redis.call('HDEL', KEYS[1], 'paused:' .. ARGV[1])
+end
+return 1
+"""
+)
+
 # A heartbeat must not have to compare and set: all members send them.
 MEMBERS = Script(
     NOW
     + EVEN_WHEN_FULL
     + """
 -- KEYS: topic, groups, group. ARGV: 'join', 'leave' or 'look', group, member, session in ms.
--- Returns {now, queues, hidden queues, division, members and until when each is one}.
-local topic = redis.call('HMGET', KEYS[1], 'queues', 'unconsumed')
+-- Returns {now, queues (0 while the group is paused), hidden queues, division, members and until when each is one}.
+local topic = redis.call('HMGET', KEYS[1], 'queues', 'unconsumed', 'paused:' .. ARGV[2])
 if not topic[1] then return false end
 if ARGV[1] == 'join' then
   even_when_full(KEYS[2])
@@ -189,7 +210,7 @@ for i = 1, #all, 2 do
     members[#members + 1] = tonumber(all[i + 1])
   end
 end
-return {now, tonumber(topic[1]), topic[2] or '', division, members}
+return {now, topic[3] and 0 or tonumber(topic[1]), topic[2] or '', division, members}
 """
 )
 

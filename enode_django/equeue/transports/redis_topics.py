@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from enode_django.equeue.coordination import Bounds, GroupRecord, QueueClaim, Topic
+from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.messages import QueueState, Route
 from enode_django.equeue.transports.base import check_new_topic, check_queues
 from enode_django.equeue.transports.redis_batches import milliseconds, parse_queues
@@ -30,6 +31,7 @@ from enode_django.equeue.transports.redis_topic_scripts import (
     CLOSED,
     CREATE,
     DECIDE,
+    DELETED,
     HIDE,
     REGISTER,
     SETTLED,
@@ -69,7 +71,8 @@ class RedisTopics:
         return self.read(topic).queues
 
     def check(self, topic: str, queues: Collection[int]) -> None:
-        # Queues are only ever added: a count seen before is enough, unless it is too small.
+        # Queues are only ever added: a count seen before is enough, unless it is too small. Those of a deleted topic
+        # say that they are.
         count = self._counts.get(topic, 0)
         if not queues or min(queues) < 0 or max(queues) >= count:
             check_queues(topic, queues, self.count(topic))
@@ -80,7 +83,7 @@ class RedisTopics:
         queues, version, *hidden = self._connection.execute("HMGET", self._keys.topic(topic), *fields)
         if queues is None:
             self._counts.pop(topic, None)
-            raise _unknown(topic)
+            raise _unknown(topic) if version is None else topic_deleted(topic)
         self._counts[topic] = int(queues)
         unproduced, unconsumed = (set(parse_queues(text or b"")) for text in hidden)
         return Topic(topic, int(queues), int(version), unproduced, unconsumed)
@@ -91,7 +94,7 @@ class RedisTopics:
     def announce(self, topic: str, producer: str) -> None:
         call = ScriptCall(ANNOUNCE, (self._keys.topic(topic), self._keys.producers(topic)), (producer,))
         if not self._connection.run(call):
-            raise _unknown(topic)
+            self.read(topic)  # raises
 
     def producers(self, topic: str) -> Mapping[str, float]:
         self.read(topic)
@@ -215,7 +218,7 @@ class RedisTopics:
         """What queues that have heard later news answer; raises `TransportUnavailable` if they were to close."""
         calls = [ScriptCall(TELL, (self._keys.queue(topic, queue),), (round_, version)) for queue in queues]
         later = [answer for answer in self._connection.run_all(calls, confirmed=True) if answer]
-        if later and version == CLOSED:
+        if later and version in (CLOSED, DELETED):
             raise TransportUnavailable(f"another change of topic {topic!r} came first; try again")
         return later
 
@@ -231,7 +234,8 @@ class RedisTopics:
     def _settled(self, topic: str, queues: Collection[int], route: int) -> bool | None:
         answer = self._connection.run(ScriptCall(SETTLED, (self._keys.topic(topic),)))
         if answer is None:
-            raise _unknown(topic)
+            self.read(topic)
+            return None
         version, round_, is_pending = answer
         if version != route:
             return False
@@ -246,7 +250,7 @@ class RedisTopics:
         if not later:
             return
         round_ = max(answer[0] for answer in later)
-        version = max(int(answer[1]) if answer[1] != CLOSED.encode() else 0 for answer in later)
+        version = max(int(answer[1]) if answer[1].isdigit() else 0 for answer in later)
         self._connection.run(ScriptCall(CATCH_UP, (self._keys.topic(topic),), (round_, version)), confirmed=True)
 
     def _until(self, topic: str, attempt: Callable[[], Any]) -> Any:

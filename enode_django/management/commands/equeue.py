@@ -8,6 +8,8 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
+from math import nan
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -17,11 +19,13 @@ from django.utils import timezone
 from enode_django.conf import conf
 from enode_django.equeue.dead_letters import REQUEUE_GROUP
 from enode_django.equeue.messages import Start
+from enode_django.equeue.transports.base import LONGEST_AGE
 from enode_django.exceptions import EnodeError, QueueBacklog, UnknownTopic
-from enode_django.management.equeue_actions import ACTIONS
+from enode_django.management.equeue_actions import ACTIONS, check
 from enode_django.management.tables import Row, write_json, write_lines, write_table
 from enode_django.runtime import make_transport
 
+CHECK = "check"
 NOTHING = {
     "topics": "no topics",
     "producers": "nobody has sent anything lately",
@@ -36,7 +40,9 @@ NOTHING = {
 }
 ASKS = {
     "set-offset": "group {group} goes on from {to} in {topic}; what it has handled may come again, or be left out",
-    "delete-group": "group {group} is forgotten, with its offsets",
+    "delete-group": "group {group} is forgotten, with its offsets; in all topics, with its retries and dead letters",
+    "delete-topic": "topic {topic} is deleted for good, with all that is in it and its groups",
+    "delete-queue": "what queue {queue} of topic {topic} holds is deleted for good; its number stays, hidden",
     "discard": "dead letters of group {group} are gone for good",
     "mend": "what somebody else has written into the queues is deleted",
 }
@@ -55,7 +61,8 @@ class Command(BaseCommand):
         _add_topic_actions(actions)
         _add_group_actions(actions)
         _add_message_actions(actions)
-        for name in ACTIONS:
+        _add_directory_actions(actions)
+        for name in (*ACTIONS, CHECK):
             actions.choices[name].add_argument("--json", action="store_true", help="one JSON object a line")
             if name in ASKS:
                 actions.choices[name].add_argument("--yes", action="store_true", help="do not ask")
@@ -67,6 +74,9 @@ class Command(BaseCommand):
                 raise CommandError("name offsets or letters, as manage.py equeue dead-letters shows them, or say --all")
         if action in ASKS and not options["yes"]:
             self._ask(action, options)
+        if action == CHECK:
+            self._check(options)
+            return
         with _errors_shown(action, options.get("group")), closing(make_transport()) as transport:
             rows = ACTIONS[action](transport, options)
             if options["json"]:
@@ -75,6 +85,13 @@ class Command(BaseCommand):
                 write_lines(self.stdout, rows)
             else:
                 self._show(action, list(rows))
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        with _errors_shown(CHECK, None):
+            rows, is_sound = check(options)
+        (write_json if options["json"] else write_table)(self.stdout, rows)
+        if not is_sound:
+            raise CommandError("the directory is damaged: a broker that starts there passes over it, as far as it can")
 
     def _show(self, action: str, rows: Sequence[Row]) -> None:
         write_table(self.stdout, rows)
@@ -121,6 +138,16 @@ def _add_topic_actions(actions: Any) -> None:
     creating = actions.add_parser("create", help="create a topic")
     creating.add_argument("topic")
     creating.add_argument("--queues", type=_above_0, default=conf().QUEUES_PER_TOPIC, help="how many")
+    retaining = actions.add_parser("retention", help="show or set how long a topic keeps what is consumed")
+    retaining.add_argument("topic")
+    retaining.add_argument("seconds", nargs="?", type=_age, help="or 'default': as long as the queue keeps all others")
+    deleting = actions.add_parser("delete-topic", help="delete a topic with its messages and groups")
+    deleting.add_argument("topic")
+    deleting.add_argument("--force", action="store_true", help="also while a group consumes it or has messages left")
+    emptying = actions.add_parser("delete-queue", help="delete what a hidden queue holds")
+    emptying.add_argument("topic")
+    emptying.add_argument("queue", type=_number)
+    emptying.add_argument("--force", action="store_true", help="also while it has messages left")
     adding = actions.add_parser("add-queues", help="let a topic have more queues")
     adding.add_argument("topic")
     adding.add_argument("queues", type=_above_0, help="how many it shall have")
@@ -140,9 +167,11 @@ def _add_group_actions(actions: Any) -> None:
     offsets = actions.add_parser("offsets", help="show how far a group has come in each queue, and who owns it")
     setting = actions.add_parser("set-offset", help="let a group go on from elsewhere")
     deleting = actions.add_parser("delete-group", help="forget a group")
-    for action in (offsets, setting, deleting):
+    pausing = actions.add_parser("pause", help="let a group consume nothing until it is resumed")
+    resuming = actions.add_parser("resume", help="let a paused group go on")
+    for action in (offsets, setting, deleting, pausing, resuming):
         action.add_argument("group")
-    for action in (listing, offsets, deleting):
+    for action in (listing, offsets, deleting, pausing, resuming):
         action.add_argument("topics", nargs="*", metavar="topic")
     setting.add_argument("topic")
     setting.add_argument("to", type=_place, help="an offset, 'first', 'last', or a time as in 2030-01-31T12:00")
@@ -157,7 +186,9 @@ def _add_message_actions(actions: Any) -> None:
     for action in (peeking, tailing):
         action.add_argument("topic")
     peeking.add_argument("queue", type=_number)
-    peeking.add_argument("--offset", type=_number, help="the first one to show; by default the newest are shown")
+    first = peeking.add_mutually_exclusive_group()
+    first.add_argument("--offset", type=_number, help="the first one to show; by default the newest are shown")
+    first.add_argument("--at", type=_moment, help="from the first one stored at a time, as 2030-01-31T12:00, or later")
     tailing.add_argument("--queue", type=_number, action="append", default=[], dest="queues", help="only this one")
     tailing.add_argument("--from-first", action="store_true", help="begin with what is there")
     letters = actions.add_parser("dead-letters", help="show what a group could not handle, or how much each could not")
@@ -176,6 +207,13 @@ def _add_message_actions(actions: Any) -> None:
     requeuing.add_argument("--to-topic", action="store_true", help="to their own topic, where every group gets them")
 
 
+def _add_directory_actions(actions: Any) -> None:
+    backing = actions.add_parser("backup", help="let the broker copy its directory, while it works")
+    backing.add_argument("name", help="of the copy: it is made as backups/NAME in the broker's directory")
+    checking = actions.add_parser(CHECK, help="read a directory of a broker that does not run, or a backup of one")
+    checking.add_argument("directory", type=Path)
+
+
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdecimal():
         raise ArgumentTypeError(f"{text!r} is no number from 0 on")
@@ -189,13 +227,31 @@ def _above_0(text: str) -> int:
     return number
 
 
+def _age(text: str) -> float:
+    """Seconds; below 0 for the default."""
+    try:
+        seconds = -1.0 if text == "default" else float(text)
+    except ValueError:
+        seconds = nan
+    if text != "default" and not 0 <= seconds < LONGEST_AGE:
+        raise ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {LONGEST_AGE:.0f}, and not 'default'")
+    return seconds
+
+
 def _place(text: str) -> int | Start | datetime:
     if text in ("first", "last"):
         return Start(text)
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
+        return _moment(text)
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"{text!r} is no offset, no time, and neither 'first' nor 'last'") from None
+
+
+def _moment(text: str) -> datetime:
+    try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no offset, no time, and neither 'first' nor 'last'") from None
+        raise ArgumentTypeError(f"{text!r} is no time; write it as 2030-01-31T12:00") from None
     return moment if moment.tzinfo else timezone.make_aware(moment)

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, connections
 
 from enode_django.conf import conf
 from enode_django.eventing.checkpoints import forget_subscriber, subscribed
@@ -42,9 +42,8 @@ class Command(BaseCommand):
             with closing(make_transport()) as transport:
                 transport.retire_group(name, conf().EVENT_TOPIC)
             known = subscribed(alias)
-            with transaction.atomic(using=alias):
-                deleted = forget_subscriber(alias, name)
-                forget_rebuilds(alias, name)
+            forget_rebuilds(alias, name)
+            deleted = forget_subscriber(alias, name)
         except (EnodeError, DatabaseError, psycopg.Error) as error:
             raise CommandError(f"{error}; was manage.py migrate run?") from error
         if not deleted and name not in known:

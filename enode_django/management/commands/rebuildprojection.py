@@ -10,8 +10,10 @@ from django.db import DatabaseError
 from enode_django.exceptions import EnodeError
 from enode_django.jobs import running_job
 from enode_django.management.on_spark import Lines
+from enode_django.rebuilding.comparing import Comparison
 from enode_django.rebuilding.engines import NO_MASTER, engine_for
-from enode_django.rebuilding.rebuild import Rebuilt, plan, rebuild, undo
+from enode_django.rebuilding.rebuild import MOST_FAILURES, plan, rebuild, swap_kept, undo
+from enode_django.rebuilding.results import Rebuilt
 
 
 class Command(BaseCommand):
@@ -28,9 +30,23 @@ class Command(BaseCommand):
         )
         parser.add_argument("--sample", type=int, default=200, help="aggregates that are replayed twice (default: 200)")
         parser.add_argument("--accept-differences", action="store_true", help="swap even if rows are not as they were")
+        parser.add_argument(
+            "--accept-uncompared", action="store_true", help="swap even if some rows could not be compared"
+        )
+        parser.add_argument(
+            "--max-failures",
+            type=int,
+            default=MOST_FAILURES,
+            help=f"aggregates that may be parked before the rebuild stops (default: {MOST_FAILURES})",
+        )
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--dry-run", action="store_true", help="say what would be rebuilt, or what stands in the way")
-        what.add_argument("--compare-only", action="store_true", help="build and compare, and then drop what was built")
+        what.add_argument(
+            "--compare-only",
+            action="store_true",
+            help="build and compare, and then drop what was built; the exit status is 1 if rows differ",
+        )
+        what.add_argument("--swap", action="store_true", help="swap what the last rebuild built and could not swap")
         what.add_argument("--undo", action="store_true", help="put the tables back that the last rebuild replaced")
 
     def handle(self, *, name: str, dry_run: bool, **options: Any) -> None:
@@ -57,8 +73,11 @@ class Command(BaseCommand):
         master: str | None,
         archive: str | None,
         sample: int,
+        max_failures: int,
         accept_differences: bool,
+        accept_uncompared: bool,
         compare_only: bool,
+        swap: bool,
         undo: bool,
         **options: Any,
     ) -> None:
@@ -67,18 +86,30 @@ class Command(BaseCommand):
             report = Lines(self.stdout, job.report)
             if undo:
                 rebuilt = _undo(name, engine, report)
+            elif swap:
+                rebuilt = swap_kept(
+                    name,
+                    engine,
+                    report,
+                    accept_differences=accept_differences,
+                    accept_uncompared=accept_uncompared,
+                )
             else:
                 rebuilt = rebuild(
                     name,
                     engine,
                     report,
                     accept_differences=accept_differences,
+                    accept_uncompared=accept_uncompared,
                     compare_only=compare_only,
                     sample=sample,
+                    max_failures=max_failures,
                     archive=archive,
                 )
             job.result(**rebuilt.figures())
         self._tell(name, rebuilt)
+        if compare_only:
+            _check_equal(name, rebuilt.comparison, accept_uncompared)
 
     def _tell(self, name: str, rebuilt: Rebuilt) -> None:
         figures = rebuilt.figures()
@@ -86,11 +117,21 @@ class Command(BaseCommand):
             self.stdout.write(f"  {line}")
         for id in figures["parked"]:
             self.stderr.write(f"parked: {id}; see manage.py parked")
+        uncompared = f", {figures['uncompared']} were not compared" if figures["uncompared"] else ""
         self.stdout.write(
             f"{name}: {figures['streams']} streams of {figures['aggregates']} aggregates in {figures['seconds']} s, "
             f"{len(rebuilt.replayed.parked)} parked; {figures['differences']} rows differ among "
-            f"{figures['compared']} aggregates; {'swapped' if rebuilt.is_swapped else 'nothing was swapped'}"
+            f"{figures['compared']} aggregates{uncompared}; "
+            f"{'swapped' if rebuilt.is_swapped else 'nothing was swapped'}"
         )
+
+
+def _check_equal(name: str, comparison: Comparison, accept_uncompared: bool) -> None:
+    """Let the command end with exit status 1 unless the tables in use are as they should be."""
+    if not comparison.is_equal:
+        raise CommandError(f"the rebuilt tables of {name} are not like those in use")
+    if not (comparison.is_whole or accept_uncompared):
+        raise CommandError(f"the tables of {name} could not all be compared; try at a quieter time")
 
 
 _undo = undo

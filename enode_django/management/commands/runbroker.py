@@ -30,7 +30,8 @@ class Command(BaseCommand):
             action="store_true",
             help="start also if topics, groups and offsets are lost, since no checkpoint can be used",
         )
-        add_port(parser, "health", "/live and /ready")
+        add_port(parser, "metrics", "/metrics, in the format of Prometheus,")
+        add_port(parser, "health", "/live and /ready, and /metrics if prometheus-client is installed,")
 
     def handle(
         self,
@@ -45,13 +46,17 @@ class Command(BaseCommand):
         log_to_console(verbosity)
         try:
             broker = broker_options(conf(), listen=listen, directory=directory, flush=flush, accept_loss=accept_loss)
-            with observed_broker(health=listening(options, "health"), say=self._say) as observed:
+            places = {name: listening(options, name) for name in ("health", "metrics")}
+            with observed_broker(**places, say=self._say) as observed:
 
                 def on_ready(location: str) -> None:
                     self._say(f"broker ready at {location}, messages in {broker.directory}; Ctrl-C stops")
                     observed.ready()
 
-                status = run(broker, on_ready, on_turn=observed.turned, on_stop=observed.stopping)
+                on_figures = observed.measured if observed.shows_figures else None
+                status = run(
+                    broker, on_ready, on_turn=observed.turned, on_stop=observed.stopping, on_figures=on_figures
+                )
         except (ConfigurationError, QueueError) as error:
             raise CommandError(f"{error}\nsee ENODE['BROKER'] in the settings") from error
         if status:

@@ -125,7 +125,8 @@ class Command(BaseCommand):
         plans = self._prepare_topics(current, transport, _roles(role), count)
         self._say_connections(current, plans)
         name, write = supervisor_name(), _Reporter(report)
-        with self._observed(current, name, transport, options) as look:
+        has_broker = broker is not None
+        with self._observed(current, name, transport, options, has_broker=has_broker) as look:
 
             def on_report(figures: dict[str, Any]) -> None:
                 write(figures)
@@ -146,7 +147,7 @@ class Command(BaseCommand):
 
     @contextmanager
     def _observed(
-        self, current: Conf, name: str, transport: Transport, options: dict[str, Any]
+        self, current: Conf, name: str, transport: Transport, options: dict[str, Any], *, has_broker: bool
     ) -> Iterator[Callable[[dict[str, Any]], None]]:
         topics = [current.COMMAND_TOPIC, current.EVENT_TOPIC]
         with ExitStack() as stack:
@@ -156,6 +157,7 @@ class Command(BaseCommand):
                         *(current, name, transport, topics, make_store()),
                         health=listening(options, "health"),
                         metrics=listening(options, "metrics"),
+                        has_broker=has_broker,
                         say=self._say,
                     )
                 )

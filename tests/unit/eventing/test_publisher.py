@@ -9,7 +9,7 @@ import pytest
 from enode_django.commanding.entries import Envelope, Finished
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, CommandStatus
-from enode_django.concurrency.backoff import once
+from enode_django.concurrency.backoff import Persist, once
 from enode_django.equeue.messages import Once
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.producer import Producer
@@ -20,6 +20,19 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import PartlyUnavailable, QueueFull
 
 Value = TypeVar("Value")
+
+
+def publisher_on(
+    transport: MemoryTransport, persist: Persist = once, commit: Callable[[], None] = lambda: None
+) -> EventPublisher:
+    return EventPublisher(
+        transport,
+        Producer(transport, queues=1),
+        RememberedAnswers(0, lambda window: ()),
+        event_topic="events",
+        persist=persist,
+        commit=commit,
+    )
 
 
 class Watched(MemoryTransport):
@@ -41,14 +54,7 @@ def test_answer_counts_as_waiting_until_it_was_sent() -> None:
     def commit() -> None:
         window.committed = window.committable
 
-    transport.publisher = publisher = EventPublisher(
-        transport,
-        Producer(transport, queues=1),
-        RememberedAnswers(0, lambda window: ()),
-        event_topic="events",
-        persist=once,
-        commit=commit,
-    )
+    transport.publisher = publisher = publisher_on(transport, commit=commit)
     inbox = transport.open_inbox()
     envelope = Envelope("c", "x", "T", None, reply_to=inbox.address, window=window, offset=0)
     result = CommandResult(status=CommandStatus.NOTHING_CHANGED, command_id="c", aggregate_root_id="x")
@@ -80,14 +86,7 @@ def test_an_answer_that_was_delivered_is_not_sent_again() -> None:
         transport.is_away = False
         return call()
 
-    publisher = EventPublisher(
-        transport,
-        Producer(transport, queues=1),
-        RememberedAnswers(0, lambda window: ()),
-        event_topic="events",
-        persist=twice,
-        commit=lambda: None,
-    )
+    publisher = publisher_on(transport, twice)
     inboxes = [transport.open_inbox() for _ in range(3)]
     results = [
         CommandResult(status=CommandStatus.NOTHING_CHANGED, command_id="c", aggregate_root_id="x") for _ in inboxes
@@ -100,14 +99,7 @@ def test_an_answer_that_was_delivered_is_not_sent_again() -> None:
 def test_stream_stored_with_larger_limits_is_left_to_the_sweep(caplog: pytest.LogCaptureFixture) -> None:
     transport = MemoryTransport()
     transport.create_topic("commands", 1)
-    publisher = EventPublisher(
-        transport,
-        Producer(transport, queues=1),
-        RememberedAnswers(0, lambda window: ()),
-        event_topic="events",
-        persist=once,
-        commit=lambda: None,
-    )
+    publisher = publisher_on(transport)
     window = OffsetWindow("commands", 0, epoch=1, committed=0, deadline=10.0)
     window.add([0, 1, 2])
     sizes = [10, transport.max_send, 20]

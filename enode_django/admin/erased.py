@@ -1,0 +1,37 @@
+"""Events in the admin that a failover has erased after subscribers had handled them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db.models import F
+from django.http import HttpRequest
+
+from enode_django.admin.databases import ByDatabase, DatabaseFilter
+from enode_django.models import GenerationCheck
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    CheckBase = admin.ModelAdmin[GenerationCheck]
+else:  # generic for the type checker only
+    CheckBase = admin.ModelAdmin
+
+
+@admin.register(GenerationCheck)
+class ErasedEventAdmin(ByDatabase, CheckBase):
+    """To be looked at, and deleted when somebody has settled what follows from it."""
+
+    list_display = ("aggregate_root_id", "subscriber", "stored_version", "handled_version", "taken_back", "checked_at")
+    list_filter = (DatabaseFilter, "subscriber", "taken_back")
+    search_fields = ("aggregate_root_id__exact",)
+    search_help_text = "an aggregate root id, whole"
+    ordering = ("-checked_at",)
+    show_full_result_count = False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[GenerationCheck]:
+        return super().get_queryset(request).filter(handled_version__gt=F("stored_version"))
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return bool(request.user.has_perm("enode_django.delete_generationcheck"))

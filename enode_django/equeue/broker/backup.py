@@ -1,0 +1,141 @@
+"""A copy of a broker's directory while the broker works: ``backups/<name>`` within it.
+
+What is never written again is linked, not copied: all message files but the newest, and the full files of indexes. So a
+copy takes no time and no room for them, and keeps theirs when the broker deletes its own. A link needs the same file
+system, and a service may often write into its own directory only; therefore the copies lie there. What the broker goes
+on writing to is copied as far as the checkpoint counts it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from enode_django.equeue.broker.checkpoint import Checkpoint, before, load_checkpoint, write_checkpoint
+from enode_django.equeue.broker.chunk import Chunk
+from enode_django.equeue.broker.files import make_directory, sync_directory, translated
+from enode_django.equeue.broker.index import ENTRY_SIZE, SEGMENT_ENTRIES
+from enode_django.equeue.broker.queues import index_path
+from enode_django.equeue.broker.timelines import copied
+from enode_django.exceptions import QueueError
+
+BACKUPS = "backups"
+_BLOCK = 1 << 20
+_ATTEMPTS = 10
+
+
+class BackedUp(NamedTuple):
+    """``position``: up to where the log is in the copy. The bytes of messages by how they came there."""
+
+    path: Path
+    position: int
+    linked_bytes: int
+    copied_bytes: int
+
+
+def back_up(directory: Path, name: str, *, at_least: int = 0) -> BackedUp:
+    """Copy what the newest checkpoint of a directory counts, which is the log up to position ``at_least``, or further.
+    Blocks on the disk; a broker may work there meanwhile.
+
+    The copy has its name when all of it is safe. Raises `QueueError` if there is one of that name, or no such
+    checkpoint, `QueueFull` and `StorageFailed`; nothing is left then.
+    """
+    target = directory / BACKUPS / name
+    if target.exists():
+        raise QueueError(f"there is a backup {str(target)!r} already; choose another name, or delete it")
+    aside = target.with_name(f"{name}.new")
+    with translated("a backup"):
+        make_directory(target.parent)
+        if aside.exists():  # a crash has cut it short
+            shutil.rmtree(aside)
+        try:
+            made = _fill_in_time(directory, aside, at_least)
+            os.rename(aside, target)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        sync_directory(target.parent)
+    return made._replace(path=target)
+
+
+def _fill_in_time(source: Path, target: Path, at_least: int) -> BackedUp:
+    """Begin anew with the next checkpoint where the broker has deleted even the newest file that this one counts."""
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            return _fill(source, target, _newest(source / "checkpoint", at_least))
+        shutil.rmtree(target)
+    raise QueueError("the broker deletes its messages sooner than they are copied; try again when it has less to do")
+
+
+def _newest(path: Path, at_least: int) -> Checkpoint:
+    """While another one takes its place, the newest checkpoint is where the one before was, and there is none."""
+    for place in (path, before(path), path):
+        checkpoint = load_checkpoint(place)
+        if checkpoint is not None and checkpoint.position >= at_least:
+            return checkpoint
+    raise QueueError(f"{str(path)!r} is no checkpoint that can be used; see the broker's log, and try again")
+
+
+def _fill(source: Path, target: Path, checkpoint: Checkpoint) -> BackedUp:
+    make_directory(target / "messages")
+    linked, copied_bytes = _take_messages(source / "messages", target / "messages", checkpoint.position)
+    for topic, queue, _, segments in checkpoint.queues:
+        for start, count, *_ in segments:
+            paths = [index_path(each / "queues", topic, queue, start) for each in (source, target)]
+            _take_index(paths[0], paths[1], count)
+    _write_checkpoint(target / "checkpoint", checkpoint)
+    for path, _, _ in os.walk(target, topdown=False):
+        sync_directory(Path(path))
+    return BackedUp(target, checkpoint.position, linked, copied_bytes)
+
+
+def _write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    position, time, queues, state = checkpoint
+    write_checkpoint(path, position, time, queues, [copied(state)])
+
+
+def _take_messages(source: Path, target: Path, position: int) -> tuple[int, int]:
+    """Take the newest first, as the broker deletes the oldest first: so none is missing between two others. Raises
+    `FileNotFoundError` if even the newest one is gone."""
+    starts = sorted((start for start in map(_start, source.glob("[0-9]*.chunk")) if start < position), reverse=True)
+    if not starts:
+        return 0, 0
+    newest = Chunk.name(starts[0])
+    copied_bytes = _copy(source / newest, target / newest, position - starts[0])
+    linked = 0
+    for start in starts[1:]:
+        try:
+            os.link(source / Chunk.name(start), target / Chunk.name(start))
+        except FileNotFoundError:
+            break
+        linked += os.stat(target / Chunk.name(start)).st_size
+    return linked, copied_bytes
+
+
+def _start(path: Path) -> int:
+    return int(path.stem)
+
+
+def _take_index(source: Path, target: Path, count: int) -> None:
+    """What is missing is made anew from the messages, when it is read."""
+    make_directory(target.parent)
+    with suppress(FileNotFoundError):
+        if count == SEGMENT_ENTRIES:
+            os.link(source, target)
+        else:
+            _copy(source, target, count * ENTRY_SIZE)
+
+
+def _copy(source: Path, target: Path, length: int) -> int:
+    """Copy the first ``length`` bytes, or as many as there are; returns how many. They are safe on return."""
+    left = length
+    with open(source, "rb") as reading, open(target, "wb") as writing:
+        while left and (data := reading.read(min(_BLOCK, left))):
+            writing.write(data)
+            left -= len(data)
+        writing.flush()
+        os.fsync(writing.fileno())
+    return length - left

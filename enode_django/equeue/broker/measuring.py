@@ -1,0 +1,186 @@
+"""Figures of the broker, for those who watch it: rates, backlogs and their age, the disk, the loop, connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from enode_django.equeue.broker.calls import LATER, Call, Later
+from enode_django.equeue.broker.segments import UnreadTime
+from enode_django.equeue.broker.state import BrokerState
+from enode_django.equeue.broker.store import MessageStore
+from enode_django.equeue.histograms import SECONDS, Histogram
+from enode_django.exceptions import QueueError
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 0.25
+"""Seconds between two looks at how late the loop is."""
+AT_ONCE = 200
+"""Queues of groups that are looked at before the loop may go on with something else."""
+MOST_READS = 64
+"""Files of indexes that are read for one set of figures; what is missing comes with the next ones."""
+MOST_CLIENTS = 100
+OTHERS = "others"
+
+Figures = Mapping[str, Any]
+"""Numbers, texts, lists and dictionaries of them: fit for a frame."""
+
+
+class Connected(Protocol):
+    @property
+    def client(self) -> str: ...
+
+
+class Measuring:
+    """Lives in the event loop. What only the disk knows is read by another thread."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        state: BrokerState,
+        sessions: Collection[Connected],
+        sent_bytes: Mapping[str, int],
+        waiting: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._sessions = sessions
+        self._sent_bytes = sent_bytes
+        self._waiting = waiting
+        self._delays = Histogram(SECONDS)
+        self._looked = time.monotonic()
+        self._times: dict[tuple[str, int, int], int] = {}
+        """By topic, queue and offset: when the batch there was taken, as a file has told."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def look(self) -> None:
+        """Called `LOOK_INTERVAL` after it was called before: what it took longer, the loop was late."""
+        now = time.monotonic()
+        self._delays.add(max(now - self._looked - LOOK_INTERVAL, 0.0))
+        self._looked = now
+
+    def begin(self, call: Call) -> Later:
+        """Answer with figures of now."""
+        task = asyncio.get_running_loop().create_task(self._answer(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return LATER
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            call.answer(await self.figures())
+        except Exception:
+            logger.exception("the figures cannot be made")
+            call.fail(QueueError("the broker failed at its figures; its log says why"))
+
+    async def figures(self) -> Figures:
+        groups, unread = await self._groups()
+        loop = asyncio.get_running_loop()
+        found, free = await loop.run_in_executor(None, self._from_disk, unread[:MOST_READS])
+        if found:
+            self._times |= found
+            groups, _ = await self._groups()
+        return {
+            "measured_at": time.time(),
+            "topics": self._topics(),
+            "groups": groups,
+            "fsync_seconds": self._store.sync_seconds.as_map(),
+            "loop_delay_seconds": self._delays.as_map(),
+            "connections": self._connections(),
+            "free_bytes": free,
+            **self._stored(),
+            **self._waiting(),
+        }
+
+    def _from_disk(self, unread: Sequence[UnreadTime]) -> tuple[dict[tuple[str, int, int], int], int]:
+        """Blocks; runs in another thread."""
+        times = {each.key: each.read() for each in unread}
+        return {key: value for key, value in times.items() if value is not None}, self._store.space.free
+
+    def _topics(self) -> dict[str, dict[str, int]]:
+        """Messages are all that a topic ever took: the ends of its queues."""
+        return {
+            name: {
+                "messages": sum(self._known_bounds(name, queue)[1] for queue in range(topic.queues)),
+                "bytes": self._sent_bytes.get(name, 0),
+            }
+            for name, topic in self._state.coordinator.topics.items()
+        }
+
+    async def _groups(self) -> tuple[list[Any], list[UnreadTime]]:
+        """Return for each topic and group: its offsets added up, and per queue its number, the backlog and its age in
+        seconds; and what has to be read to know more of these."""
+        groups: list[Any] = []
+        unread: list[UnreadTime] = []
+        used: dict[tuple[str, int, int], int] = {}
+        looked = 0
+        for name, topic in list(self._state.coordinator.topics.items()):
+            for group, record in list(topic.groups.items()):
+                if record.retired or not record.claims:
+                    continue
+                committed = {q: claim.committed for q, claim in record.claims.items()}
+                rows: list[Any] = []
+                for queue in range(topic.queues):
+                    rows.append(self._row(name, queue, committed.get(queue, 0), used, unread))
+                    looked += 1
+                    if looked % AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                groups.append([name, group, sum(committed.values()), rows])
+        self._times = used
+        return groups, unread
+
+    def _row(
+        self,
+        topic: str,
+        queue: int,
+        committed: int,
+        used: dict[tuple[str, int, int], int],
+        unread: list[UnreadTime],
+    ) -> tuple[int, int, float | None]:
+        """``used`` gets what was known already, ``unread`` what has to be read. The age is None until it is known."""
+        first, end = self._known_bounds(topic, queue)
+        offset = max(first, committed)
+        if offset >= end:
+            return queue, 0, 0.0
+        key = topic, queue, offset
+        at = self._times.get(key) or self._store.queues.time_at(topic, queue, offset)
+        if isinstance(at, UnreadTime):
+            unread.append(at)
+            return queue, end - offset, None
+        if at is None:
+            return queue, end - offset, None
+        used[key] = at
+        return queue, end - offset, max(self._store.now() - at / 1000, 0.0)
+
+    def _known_bounds(self, topic: str, queue: int) -> tuple[int, int]:
+        """As `MessageStore.bounds`, but for a first offset that only a file knows, which is 0. Waits for no file."""
+        index = self._store.queues.get(topic, queue)
+        return (index.known_first, index.end) if index is not None else (0, 0)
+
+    def _stored(self) -> Figures:
+        store = self._store
+        ring_batches, ring_bytes = store.ring_held
+        return {
+            "stored_bytes": store.size,
+            "unflushed_bytes": store.unflushed_bytes,
+            "since_checkpoint_bytes": store.since_checkpoint,
+            "held_bytes": store.held_bytes,
+            "ring_batches": ring_batches,
+            "ring_bytes": ring_bytes,
+            "reads": {"ring": store.reads.ring, "memory": store.reads.memory, "file": store.reads.file},
+            "uses_reserve": store.space.uses_reserve,
+            "deleted_early": store.deletion.early,
+            "damaged_batches": len(store.damaged),
+        }
+
+    def _connections(self) -> dict[str, int]:
+        """Return how many connections there are of each client's address; of many clients those that have the most."""
+        counts = Counter(session.client for session in list(self._sessions))
+        shown = dict(counts.most_common(MOST_CLIENTS))
+        rest = counts.total() - sum(shown.values())
+        return {**shown, OTHERS: rest} if rest else shown

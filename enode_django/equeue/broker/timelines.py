@@ -1,0 +1,73 @@
+"""Copies of a broker's directory: what has to change in one, and the names of timelines after it. No I/O.
+
+A broker that starts with an older copy of its directory gives offsets to other messages than those that consumers have
+seen under them. So a copy names no timeline, which makes its first start begin a new one. From then on the name of a
+timeline says, for each queue, at which offset the copy ended: ``<timeline>@<copy>:<offset>``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+
+MOST_SKIPPED = 1 << 20
+_BEFORE_TIMELINE, _TIMELINE = 4, 2
+"""In the state of a checkpoint: fields before the name of the timeline, and those that belong to it."""
+
+
+def copied(state: bytes) -> bytes:
+    """Return the state of a checkpoint as a copy of the directory has it: without a timeline, so that its first start
+    begins one. The rest is not decoded: it may be large."""
+    unpacker = msgpack.Unpacker(max_buffer_size=len(state))
+    unpacker.feed(state)
+    count = unpacker.read_array_header()
+    first = unpacker.tell()
+    for _ in range(_BEFORE_TIMELINE):
+        unpacker.skip()
+    last = unpacker.tell()
+    for _ in range(min(_TIMELINE, count - _BEFORE_TIMELINE)):
+        unpacker.skip()
+    head = msgpack.Packer().pack_array_header(max(count, _BEFORE_TIMELINE + _TIMELINE))
+    no_timeline = msgpack.packb("") + msgpack.packb(True)
+    return bytes(head + state[first:last] + no_timeline + state[unpacker.tell() :])
+
+
+def run_after_copy(run: int) -> int:
+    """Return the number of the run that starts with a copy made in ``run``.
+
+    The broker that was copied may have gone on, and another copy may have been started: by chance, since nothing else
+    tells them apart, none of their runs has the same number. Epochs rise with it.
+    """
+    return run + 1 + secrets.randbelow(MOST_SKIPPED)
+
+
+class Copies:
+    """The newest copy that the directory comes from, and where it ended. ``name`` is empty if it comes from none."""
+
+    def __init__(self, name: str = "", ends: Mapping[str, Mapping[int, int]] | None = None) -> None:
+        self.name = name
+        self._ends = ends or {}
+
+    def plain(self) -> list[Any]:
+        return [self.name, self._ends]
+
+    def begin(self, ends: Mapping[str, Mapping[int, int]]) -> Copies:
+        """Return what is true when the directory, a copy, is started: its queues end there. Of a copy of a copy the
+        lower ends count: some consumers know neither."""
+        return Copies(uuid.uuid4().hex, {topic: self._lower(topic, queues) for topic, queues in ends.items()})
+
+    def _lower(self, topic: str, ends: Mapping[int, int]) -> dict[int, int]:
+        if not self.name:
+            return dict(ends)
+        known = self._ends.get(topic, {})
+        return {queue: min(end, known.get(queue, 0)) for queue, end in ends.items()}
+
+    def timeline(self, name: str, topic: str, queue: int) -> str:
+        """Return the name of the timeline of a queue. A queue that the copy does not have begins at 0."""
+        if not self.name:
+            return name
+        return f"{name}@{self.name}:{self._ends.get(topic, {}).get(queue, 0)}"

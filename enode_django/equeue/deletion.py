@@ -1,0 +1,66 @@
+"""Which topics and queues may be deleted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from enode_django.equeue.messages import GroupState, QueueState
+from enode_django.exceptions import QueueError, TopicDeleted
+
+
+def topic_deleted(topic: str) -> TopicDeleted:
+    return TopicDeleted(
+        f"topic {topic!r} was deleted; stop who uses it, or create it anew: create_topic, manage.py equeue create"
+    )
+
+
+def check_unused(topic: str, groups: Mapping[str, GroupState], bounds: Mapping[int, tuple[int, int]]) -> None:
+    """Raise `QueueError` while a group has living members or leases, or messages that it has not committed, and if
+    there are messages that no group counts for. ``bounds``: of each queue its oldest offset and its next one."""
+    uses = [use for group, state in groups.items() for use in _uses(group, state, bounds)]
+    left = sum(end - first for first, end in bounds.values())
+    if left and not any(state.counts for state in groups.values()):
+        uses.append(f"no group consumes its {left} messages")
+    if uses:
+        raise QueueError(
+            f"topic {topic!r} is in use: {'; '.join(uses)}; stop who consumes it when nothing is left, or delete it by "
+            "force"
+        )
+
+
+def check_deletable_queue(
+    topic: str, queue: int, state: QueueState, groups: Mapping[str, GroupState], *, force: bool
+) -> None:
+    """Raise `QueueError` for a queue that producers or consumers see; and unless ``force``, while somebody has a lease
+    of it, while it has messages that a group has not committed, and if it has messages that no group counts for."""
+    place = f"queue {queue} of topic {topic!r}"
+    if state.to_producers or state.to_consumers:
+        who = " and ".join([*["producers"] * state.to_producers, *["consumers"] * state.to_consumers])
+        raise QueueError(f"{place} is seen by {who}; hide it first: manage.py equeue hide {topic} {queue}")
+    if force:
+        return
+    uses = [use for group, known in groups.items() for use in _uses_of_queue(group, known, queue, state)]
+    if state.end > state.first and not any(known.counts for known in groups.values()):
+        uses.append(f"no group consumes its {state.end - state.first} messages")
+    if uses:
+        raise QueueError(f"{place} is in use: {'; '.join(uses)}; let it be consumed first, or delete it by force")
+
+
+def _uses_of_queue(group: str, known: GroupState, queue: int, state: QueueState) -> Iterator[str]:
+    claim = known.claims.get(queue)
+    if claim is not None and claim.owner is not None and claim.seconds > 0:
+        yield f"{claim.owner!r} has a lease for group {group!r}"
+    backlog = state.end - max(state.first, claim.committed if claim is not None else 0)
+    if known.counts and backlog > 0:
+        yield f"group {group!r} has {backlog} messages left"
+
+
+def _uses(group: str, state: GroupState, bounds: Mapping[int, tuple[int, int]]) -> Iterator[str]:
+    living = {member for member, seconds in state.members.items() if seconds > 0}
+    living |= {claim.owner for claim in state.claims.values() if claim.owner is not None and claim.seconds > 0}
+    if living:
+        yield f"group {group!r} has members ({', '.join(sorted(living))})"
+    committed = {queue: claim.committed for queue, claim in state.claims.items()}
+    backlog = sum(max(0, end - max(first, committed.get(queue, 0))) for queue, (first, end) in bounds.items())
+    if state.counts and backlog:
+        yield f"group {group!r} has {backlog} messages left"

@@ -1,0 +1,150 @@
+"""What a subscriber knows of the generations of the store, in the subscriber's database.
+
+A new generation begins when a standby takes over, or a backup is restored: then the newest events may be gone. When a
+subscriber hears of it, everything that it had handled before is compared with the store, and each aggregate that was
+compared has a mark, so that what is handled from then on is not taken for what was erased. All functions work in the
+calling thread's connection ``alias``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from enode_django.databases import execute
+from enode_django.eventing.checkpoints import _CHECKPOINT, _OF_SUBSCRIBER, _SUBSCRIPTION
+from enode_django.eventstore.positions import Position
+
+_CHECK = "enode_django_generationcheck"
+
+_KNOWN = f"""
+    SELECT shard, store_generation, healed_generation, healed_id, compared_generation, compared_position
+    FROM {_SUBSCRIPTION} WHERE subscriber = %s
+"""
+_GENERATIONS = f"SELECT shard, store_generation FROM {_SUBSCRIPTION} WHERE subscriber = %s FOR SHARE"
+_NOTICE = f"""
+    UPDATE {_SUBSCRIPTION} SET store_generation = %s, healed_id = '', compared_generation = 0, compared_position = 0
+    WHERE subscriber = %s AND shard = %s AND store_generation < %s
+"""
+_OF_GENERATION = "WHERE subscriber = %s AND shard = %s AND store_generation = %s"
+_IDS_COMPARED = f"UPDATE {_SUBSCRIPTION} SET healed_id = %s {_OF_GENERATION}"
+_ROWS_COMPARED = f"UPDATE {_SUBSCRIPTION} SET compared_generation = %s, compared_position = %s {_OF_GENERATION}"
+_HEALED = f"UPDATE {_SUBSCRIPTION} SET healed_generation = store_generation {_OF_GENERATION}"
+
+_CHECKED = f"""
+    SELECT aggregate_root_id, max(generation) FROM {_CHECK}
+    WHERE subscriber = %s AND aggregate_root_id = ANY(%s) AND generation > %s GROUP BY aggregate_root_id
+"""
+_SAVE_CHECKS = f"""
+    INSERT INTO {_CHECK}
+        (subscriber, shard, generation, aggregate_root_id, stored_version, handled_version, taken_back)
+    SELECT %s, %s, %s, checked.* FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::boolean[]) AS checked
+    ON CONFLICT DO NOTHING
+"""
+_FORGET_CHECKS = f"DELETE FROM {_CHECK} WHERE subscriber = %s AND shard = %s AND handled_version <= stored_version"
+_UNPARK = """
+    DELETE FROM enode_django_parkedevent AS parked USING unnest(%s::text[], %s::bigint[]) AS kept (id, version)
+    WHERE subscriber = %s AND aggregate_root_id = kept.id AND parked.version > kept.version
+"""
+
+_CLAIMS = f"""
+    SELECT aggregate_root_id, version FROM {_CHECKPOINT}
+    WHERE {_OF_SUBSCRIBER} AND aggregate_root_id > %s ORDER BY aggregate_root_id LIMIT %s
+"""
+
+
+class Known(NamedTuple):
+    """The newest ``generation`` of a shard that a subscriber knows. What it had handled before that is compared with
+    the shard: all of it if ``healed`` is the same, else the aggregates up to ``healed_id`` (None: all), and of what was
+    swept the versions below the position ``compared``."""
+
+    generation: int
+    healed: int
+    healed_id: str | None
+    compared: Position
+
+    @property
+    def is_healed(self) -> bool:
+        return self.generation == self.healed
+
+
+class Check(NamedTuple):
+    """``stored`` is the newest version of an aggregate from before a generation, ``handled`` how far the subscriber had
+    come when it heard of it."""
+
+    stored: int
+    handled: int
+
+    @property
+    def is_erased(self) -> bool:
+        return self.handled > self.stored
+
+
+def known(alias: str, subscriber: str) -> dict[int, Known]:
+    """Return what the subscriber knows of each shard in which it has begun, by the shard's number."""
+    rows = execute(alias, _KNOWN, (subscriber,)).fetchall()
+    return {row[0]: Known(row[1], row[2], row[3], Position(row[4], row[5])) for row in rows}
+
+
+def generations(alias: str, subscriber: str) -> dict[int, int]:
+    """Return the newest generation of each shard that the subscriber knows, which stays so until the transaction
+    ends."""
+    return dict(execute(alias, _GENERATIONS, (subscriber,)).fetchall())
+
+
+def notice(alias: str, subscriber: str, shard: int, generation: int) -> bool:
+    """Return True if the subscriber had not heard of this generation, or of a later one."""
+    return bool(execute(alias, _NOTICE, (generation, subscriber, shard, generation)).rowcount)
+
+
+def ids_compared(alias: str, subscriber: str, shard: int, generation: int, until: str | None) -> None:
+    """Note that aggregates up to this id (None: all) are compared, unless a later generation has been heard of."""
+    execute(alias, _IDS_COMPARED, (until, subscriber, shard, generation))
+
+
+def rows_compared(alias: str, subscriber: str, shard: int, generation: int, until: Position) -> None:
+    execute(alias, _ROWS_COMPARED, (until.generation, until.transaction_id, subscriber, shard, generation))
+
+
+def healed(alias: str, subscriber: str, shard: int, generation: int) -> None:
+    """Note that all is compared, unless a later generation has been heard of; marks that report nothing go."""
+    if execute(alias, _HEALED, (subscriber, shard, generation)).rowcount:
+        execute(alias, _FORGET_CHECKS, (subscriber, shard))
+
+
+def checked(alias: str, subscriber: str, ids: Iterable[str], after: int) -> dict[str, int]:
+    """Return the newest generation after ``after`` for which each aggregate was compared; others are left out."""
+    return dict(execute(alias, _CHECKED, (subscriber, list(ids), after)).fetchall())
+
+
+def save_checks(
+    alias: str, subscriber: str, shard: int, generation: int, checks: Mapping[str, Check], taken_back: bool
+) -> None:
+    """Mark aggregates as compared. What they were parked at goes if it is not stored any more."""
+    ids, stored = list(checks), [check.stored for check in checks.values()]
+    handled = [check.handled for check in checks.values()]
+    back = [taken_back and check.is_erased for check in checks.values()]
+    execute(alias, _SAVE_CHECKS, (subscriber, shard, generation, ids, stored, handled, back))
+    execute(alias, _UNPARK, (ids, stored, subscriber))
+
+
+def claims(alias: str, subscriber: str, after: str, limit: int) -> list[tuple[str, int]]:
+    """Return the next ``limit`` checkpoints above an aggregate root id, in its order."""
+    return execute(alias, _CLAIMS, (subscriber, subscriber, after, limit)).fetchall()
+
+
+def next_transaction(alias: str) -> int:
+    """Return an id that only transactions which begin to write from now on get, or later ones."""
+    ((next_id,),) = execute(alias, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint", ()).fetchall()
+    return int(next_id)
+
+
+def have_ended(alias: str, before: int) -> bool:
+    """Return True if all transactions with lower ids have ended, on the whole server."""
+    ((oldest,),) = execute(alias, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint", ()).fetchall()
+    return int(oldest) >= before
+
+
+def merged(*several: Sequence[tuple[str, int]], limit: int) -> list[tuple[str, int]]:
+    """Return the first ``limit`` of several lists that are each in the order of ids, the first ones of each list."""
+    return sorted(one for some in several for one in some)[:limit]

@@ -1,0 +1,128 @@
+"""Taking back what was handled of events that the store does not have any more.
+
+A failover to a standby that lagged, or a restore, loses the newest events; subscribers may have handled them. When a
+generation of the store has begun, each aggregate is compared with it, before its next event is handled or by the sweep:
+where more was handled than had been stored before that generation, projections are taken back and made anew from what
+is stored. What process managers and event handlers did cannot be taken back: it is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from django.db import transaction
+
+from enode_django.eventing import failovers
+from enode_django.eventing.applying import Applier
+from enode_django.eventing.failovers import Check, Known
+from enode_django.eventing.heeding import StoreMovedOn
+from enode_django.eventstore.base import Shard
+from enode_django.eventstore.positions import Position
+from enode_django.exceptions import StoreUnavailable
+
+logger = logging.getLogger("enode_django.subscribers")
+
+LOST_AT_ONCE = 1_000
+LOOK_EVERY = 1.0
+NOTICED = "%s compares all that it has handled with shard %s of the event store, where generation %d has begun"
+TAKEN_BACK = "%s had handled versions %d to %d of %s, which are not stored any more; it is made anew from what is"
+ERASED = (
+    "%s has handled versions %d to %d of %s, which are not stored any more, and cannot take that back; "
+    "see the erased events in the admin"
+)
+NOTHING_LEFT = (
+    "%s has handled %d aggregates of which shard %s of the event store has none: nothing is taken back. Is this the "
+    "database of the events? If all of them are lost for good, forget the subscriber: manage.py forgetsubscriber"
+)
+
+
+def take_up(applier: Applier, news: StoreMovedOn) -> None:
+    """Do what has to be done before a batch is begun anew. Blocks on the store and the subscriber's database."""
+    if news.shard is not None and news.generation is not None:
+        notice(applier, news.shard, news.generation)
+    elif news.shard is not None:
+        heal(applier, news.shard, news.ids)
+
+
+def notice(applier: Applier, shard: Shard, generation: int) -> None:
+    if failovers.notice(applier.alias, applier.name, shard.number, generation):
+        logger.warning(NOTICED, applier.name, shard.name, generation)
+
+
+def heal(applier: Applier, shard: Shard, ids: Sequence[str]) -> None:
+    """Compare aggregates with the newest generation that is known, unless that was done. In one transaction, in which
+    nobody handles them."""
+    with transaction.atomic(using=applier.alias):
+        handled = applier.claimed(sorted(ids))
+        known = failovers.known(applier.alias, applier.name)[shard.number]
+        if known.is_healed:
+            return
+        checks = _checks(applier, shard, known, ids, handled)
+        erased = {id: check for id, check in checks.items() if check.is_erased}
+        back = bool(erased) and applier.take_back({id: check.stored for id, check in erased.items()})
+        failovers.save_checks(applier.alias, applier.name, shard.number, known.generation, checks, back)
+    for id, (stored, reached) in erased.items():
+        level, text = (logging.WARNING, TAKEN_BACK) if back else (logging.ERROR, ERASED)
+        extra = {"subscriber": applier.name, "aggregate_root_id": id}
+        logger.log(level, text, applier.name, stored + 1, reached, id, extra=extra)
+
+
+def _checks(
+    applier: Applier, shard: Shard, known: Known, ids: Sequence[str], handled: Mapping[str, int]
+) -> dict[str, Check]:
+    """Return what is to be said of those that were not compared yet. Each is held against what was stored before the
+    first generation that began after its last comparison."""
+    compared = failovers.checked(applier.alias, applier.name, ids, known.healed)
+    since: dict[int, list[str]] = {}
+    for id in ids:
+        last = compared.get(id, known.healed)
+        if last < known.generation:
+            since.setdefault(last, []).append(id)
+    checks: dict[str, Check] = {}
+    for last, some in since.items():
+        stored = shard.heads_before(some, Position(last + 1, 0))
+        checks.update({id: Check(stored.get(id, 0), handled.get(id, 0)) for id in some})
+    return checks
+
+
+def heal_claims(applier: Applier, shard: Shard, known: Known, claims: Sequence[tuple[str, int]]) -> bool:
+    """Heal those of these aggregates that have come further than the store had. Return False, and heal none, if the
+    store has none of very many: then it is more likely to be another one."""
+    store = applier.store
+    ours = {id: version for id, version in claims if store.shards[store.place_of(id)].number == shard.number}
+    stored = shard.heads_before(ours, Position(known.healed + 1, 0))
+    parked = applier.parked(list(ours), even_parked=False)  # maybe at an event that is gone
+    ahead = [id for id, version in ours.items() if version > stored.get(id, 0) or id in parked]
+    if not stored and len(ours) >= LOST_AT_ONCE:
+        logger.error(NOTHING_LEFT, applier.name, len(ours), shard.name)
+        return False
+    if ahead:
+        heal(applier, shard, ahead)
+    return True
+
+
+class Lookout:
+    """Looks every second, while there is something to handle, for generations that have begun: messages from before are
+    only to be handled as long as none has. `look` blocks on the shards; one that is away is asked again after a
+    while."""
+
+    def __init__(self, applier: Applier, clock: Callable[[], float] = time.monotonic) -> None:
+        self._applier = applier
+        self._clock = clock
+        self._next: dict[int, float] = {}
+
+    def look(self) -> None:
+        for place, shard in enumerate(self._applier.store.shards):
+            began = self._clock()
+            if began < self._next.get(place, began):
+                continue
+            try:
+                generation = shard.position().generation
+            except StoreUnavailable as error:
+                logger.debug("%s does not know the generation of a shard: %s", self._applier.name, error)
+                self._next[place] = self._clock() + max(LOOK_EVERY, 10 * (self._clock() - began))
+                continue
+            self._next[place] = self._clock() + LOOK_EVERY
+            notice(self._applier, shard, generation)

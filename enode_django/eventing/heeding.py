@@ -1,0 +1,65 @@
+"""Whether what is at hand may be handled: not if a failover may have erased it, or what was handled before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from enode_django.eventing import failovers
+from enode_django.eventing.failovers import Known
+from enode_django.eventing.work import STORED, Work
+from enode_django.eventstore.base import EventStore, Shard
+
+
+class StoreMovedOn(Exception):
+    """Ends a batch, of which nothing was handled: first a newer ``generation`` of the shard is to be noted, or these
+    aggregates are to be compared with it. With neither, the batch is simply to be begun anew."""
+
+    def __init__(self, shard: Shard | None = None, generation: int | None = None, ids: Sequence[str] = ()) -> None:
+        super().__init__(f"a generation of the event store has begun: {generation}")
+        self.shard = shard
+        self.generation = generation
+        self.ids = ids
+
+
+class Heeded:
+    """What one applier goes by. All methods are called by its thread."""
+
+    def __init__(self) -> None:
+        self._known: Mapping[int, Known] = {}
+
+    def heed(self, alias: str, subscriber: str, store: EventStore, works: Iterable[Work]) -> None:
+        """Forget streams at hand that were written in an older generation than the newest that is known: then they are
+        read from the store. Raises `StoreMovedOn`.
+
+        To be called when the aggregates are locked: who notes a generation, and compares them afterwards, comes either
+        before this or after the batch.
+        """
+        self._known = failovers.known(alias, subscriber)
+        places: dict[int, list[Work]] = {}
+        for work in works:
+            places.setdefault(store.place_of(work.aggregate_root_id), []).append(work)
+        for place, some in places.items():
+            shard = store.shards[place]
+            known = self._known.get(shard.number)
+            if known is not None:
+                _heed(alias, subscriber, shard, known, some)
+
+    def confirm(self, alias: str, subscriber: str) -> None:
+        """Raise `StoreMovedOn` if another generation was noted since `heed`; else none is until the transaction
+        ends."""
+        if failovers.generations(alias, subscriber) != {shard: one.generation for shard, one in self._known.items()}:
+            raise StoreMovedOn
+
+
+def _heed(alias: str, subscriber: str, shard: Shard, known: Known, works: Sequence[Work]) -> None:
+    newest = max((one.generation for one in works if one.streams and one.generation != STORED), default=0)
+    if newest > known.generation:
+        raise StoreMovedOn(shard, newest)
+    if not known.is_healed:
+        ids = [work.aggregate_root_id for work in works]
+        compared = failovers.checked(alias, subscriber, ids, known.generation - 1)
+        if missing := [id for id in ids if id not in compared]:
+            raise StoreMovedOn(shard, ids=missing)
+    for work in works:
+        if work.generation < known.generation:
+            work.raise_to(known.generation)

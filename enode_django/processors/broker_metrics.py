@@ -1,0 +1,106 @@
+"""The figures of a broker in the format of Prometheus. Needs prometheus-client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+Figures = Mapping[str, Any]
+
+GAUGES = {
+    "free_bytes": ("enode_broker_free_bytes", "Free space on the broker's disk."),
+    "uses_reserve": ("enode_broker_uses_reserve", "1 while the disk is full, so that sends are refused."),
+    "stored_bytes": ("enode_broker_stored_bytes", "Messages and control records that are left."),
+    "unflushed_bytes": ("enode_broker_unflushed_bytes", "What was written and is not safe on the disk yet."),
+    "since_checkpoint_bytes": (
+        "enode_broker_since_checkpoint_bytes",
+        "What a start would have to read after a crash now.",
+    ),
+    "held_bytes": ("enode_broker_held_bytes", "Message files that may stay in the kernel's memory."),
+    "ring_batches": ("enode_broker_ring_batches", "Batches in the ring."),
+    "ring_bytes": ("enode_broker_ring_bytes", "Bytes of the batches in the ring."),
+    "damaged_batches": ("enode_broker_damaged_batches", "Batches found damaged since the start."),
+    "waiting_pulls": ("enode_broker_waiting_pulls", "Pulls that wait for messages."),
+    "waiting_inboxes": ("enode_broker_waiting_inboxes", "Processes that wait for answers."),
+    "measured_at": ("enode_broker_measured_timestamp_seconds", "When these figures were taken, since 1970."),
+}
+HISTOGRAMS = {
+    "fsync_seconds": ("enode_broker_fsync_seconds", "What it took to make written messages safe on the disk."),
+    "loop_delay_seconds": (
+        "enode_broker_loop_delay_seconds",
+        "How late the broker's loop came to something that was due, looked at four times a second.",
+    ),
+}
+
+
+class BrokerFigures(Collector):
+    """Made for one scrape, of what `Measuring.figures` has given; nothing of what is empty."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        if self._figures:
+            for name, (metric, text) in GAUGES.items():
+                yield GaugeMetricFamily(metric, text, value=float(self._figures[name]))
+            for name, (metric, text) in HISTOGRAMS.items():
+                yield HistogramMetricFamily(metric, text, **histogram(self._figures[name]))
+            yield CounterMetricFamily(
+                "enode_broker_deleted_early",
+                "Files of consumed messages deleted before their time, for want of room.",
+                value=self._figures["deleted_early"],
+            )
+            yield from self._topics()
+            yield from self._groups()
+            yield self._connections()
+
+    def _topics(self) -> Iterator[Metric]:
+        messages = CounterMetricFamily("enode_broker_messages", "Messages ever stored.", labels=["topic"])
+        stored = CounterMetricFamily("enode_broker_bytes", "Bytes stored since the start.", labels=["topic"])
+        for topic, figures in self._figures["topics"].items():
+            messages.add_metric([topic], figures["messages"])
+            stored.add_metric([topic], figures["bytes"])
+        return iter([messages, stored])
+
+    def _groups(self) -> Iterator[Metric]:
+        queue = ["topic", "group", "queue"]
+        committed = CounterMetricFamily(
+            "enode_broker_committed_messages", "Offsets committed, over all queues.", labels=["topic", "group"]
+        )
+        backlog = GaugeMetricFamily("enode_broker_backlog_messages", "Messages not committed.", labels=queue)
+        age = GaugeMetricFamily(
+            "enode_broker_backlog_age_seconds", "Age of the oldest message not committed.", labels=queue
+        )
+        for topic, group, offsets, rows in self._figures["groups"]:
+            committed.add_metric([topic, group], offsets)
+            for number, messages, seconds in rows:
+                backlog.add_metric([topic, group, str(number)], messages)
+                if seconds is not None:
+                    age.add_metric([topic, group, str(number)], seconds)
+        return iter([committed, backlog, age])
+
+    def _connections(self) -> Metric:
+        connections = GaugeMetricFamily("enode_broker_connections", "Open connections by client.", labels=["client"])
+        for client, number in self._figures["connections"].items():
+            connections.add_metric([client], number)
+        return connections
+
+
+def broker_reads(reads: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(
+        "enode_broker_reads",
+        "Batches of messages that the broker has read from its ring, from a file in memory, or from the disk.",
+        labels=["source"],
+    )
+    for source, count in reads.items():
+        family.add_metric([source], count)
+    return family
+
+
+def histogram(figures: Figures) -> dict[str, Any]:
+    """Return the arguments of a histogram's family, or of its metric."""
+    buckets = figures["buckets"].items()
+    return {"buckets": sorted(buckets, key=lambda bucket: float(bucket[0])), "sum_value": figures["sum"]}

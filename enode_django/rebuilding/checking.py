@@ -1,0 +1,239 @@
+"""Looking whether what was built is right: replayed once more it comes out the same, and it is like what is in use.
+
+Where one of the two generations is ahead, because events keep coming, the aggregate is replayed once more up to where
+the tables in use are, and compared there. What moves on too quickly even for that is compared when the swap has shut
+writers out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from enode_django.concurrency.backoff import once
+from enode_django.databases import execute
+from enode_django.exceptions import RebuildError
+from enode_django.models import Rebuild
+from enode_django.rebuilding.catching_up import MOST, CatchingUp, TooMuchLeft
+from enode_django.rebuilding.comparing import (
+    EXAMPLES,
+    Comparison,
+    Difference,
+    Generation,
+    Lag,
+    apart,
+    compare,
+    lagging,
+    one_moment,
+    reached,
+)
+from enode_django.rebuilding.meanings import is_attributed
+from enode_django.rebuilding.replaying import Todo, replayer
+from enode_django.rebuilding.retrying import retry_parked
+from enode_django.rebuilding.shadow import Shadow
+from enode_django.rebuilding.target import Target
+
+LOOK_AGAIN = 0.2
+LOOKS = 25
+"""A projection that does not say whose its rows are can only be compared at a moment when nothing is under way."""
+ROUNDS = 3
+"""More of them find aggregates only that never rest."""
+
+Bring = Callable[[Shadow, Sequence[Todo]], object]
+
+
+class UsedIsBehind(RebuildError):
+    """The tables in use lack events that are in the built ones, so that they cannot be compared as a whole."""
+
+
+def check_sample(target: Target, record: Rebuild, catching_up: CatchingUp, count: int) -> None:
+    """Some aggregates are replayed once more, alone, and must come out the same. Raises `RebuildError`."""
+    shadow = catching_up.shadow
+    with shadow.opened():
+        statement, parameters = reached(target, Generation.of(shadow))
+        wanted = f"SELECT * FROM ({statement}) AS reached WHERE version > 0 ORDER BY random() LIMIT %s"
+        versions = dict(execute(target.alias, wanted, (*parameters, count)).fetchall())
+    catching_up.report("check a sample", aggregates=len(versions))
+    with _scratch(target, record) as scratch, replayer(scratch) as replaying:
+        replaying.catch_up([Todo(id, "", version) for id, version in versions.items()])
+        retry_parked(target, catching_up.store, scratch, versions)
+        fresh, built = Generation.of(scratch), Generation.of(shadow)
+        comparison = compare(target, fresh, built, list(versions))
+        lags = lagging(target, fresh, built, list(versions))
+    if comparison.rows or lags:
+        differences: list[Difference | Lag] = [*comparison.examples, *lags[:EXAMPLES]]
+        told = [one.text("replayed again", "rebuilt") for one in differences]
+        lines = "\n  ".join(told)
+        raise RebuildError(
+            f"{target.name} does not come out the same each time it is replayed:\n  {lines}\nits handlers depend on "
+            "more than the events; call such fields volatile"
+        )
+
+
+@contextmanager
+def _scratch(target: Target, record: Rebuild) -> Iterator[Shadow]:
+    """Make a shadow for the block, and drop it. If dropping fails, too, the next rebuild drops the rest."""
+    scratch = target.make_scratch(record)
+    yield scratch
+    target.drop(scratch)
+
+
+class Check:
+    """The comparison of the tables that were built with those in use. ``comparison`` is what is known so far."""
+
+    def __init__(self, target: Target, record: Rebuild, catching_up: CatchingUp) -> None:
+        self.comparison = Comparison(0, 0, 0, ())
+        self._target = target
+        self._record = record
+        self._catching_up = catching_up
+        self._left: Sequence[str] = ()
+        self._resting: tuple[Comparison, Sequence[str]] = self.comparison, self._left
+        self._made: Shadow | None = None
+        self._attributed = [model for model in target.written if is_attributed(target, model)]
+        self._others = [model for model in target.written if model not in self._attributed]
+
+    @property
+    def _built(self) -> Generation:
+        return Generation.of(self._catching_up.shadow)
+
+    def _used(self) -> Generation:
+        return Generation("", self._target.generation())
+
+    # -- while events keep coming ---------------------------------------------------------------------------------
+
+    def run(self) -> Comparison:
+        """Compare everything that rests, then what does not. Blocks."""
+        self.look()
+        self.go_on()
+        return self.comparison
+
+    def look(self) -> Comparison:
+        """Compare everything that rests. Blocks."""
+        lags = self._compare_all()
+        behind = self._behind() if lags else []
+        gone = {lag.aggregate_root_id for lag in behind}
+        self._left = [lag.aggregate_root_id for lag in lags if lag.aggregate_root_id not in gone]
+        self.comparison = self.comparison._replace(behind=behind)
+        return self._noted()
+
+    def go_on(self) -> None:
+        """Compare of what was left what is at rest now."""
+        for _ in range(ROUNDS):
+            if self._left:
+                self._replay_left(self._catching_up.engine.catch_up)
+        self._resting = self._noted(), self._left
+
+    def _compare_all(self) -> Sequence[Lag]:
+        """Returns the aggregates in use that have not come equally far."""
+        for _ in range(LOOKS):
+            built, used = self._built, self._used()
+            with one_moment(self._target.alias):
+                self.comparison = compare(self._target, built, used)
+                lags = apart(self._target, built, used) if self.comparison.apart else []
+            if not self.comparison.undecided:
+                break
+            time.sleep(LOOK_AGAIN)
+        return lags
+
+    def _behind(self) -> list[Lag]:
+        """Aggregates that are in use with what they will not have when they are caught up with: parked ones, and such
+        as the store or this process does not know."""
+        target, built, used = self._target, self._built, self._used()
+        ahead = {lag.aggregate_root_id: lag for lag in lagging(target, built, used)}
+        if not ahead:
+            return []
+        self._catching_up.run()
+        if still := _short_of(ahead, lagging(target, built, used, list(ahead))):
+            self._catching_up.reach(
+                [Todo(lag.aggregate_root_id, "", ahead[lag.aggregate_root_id].other) for lag in still]
+            )
+            still = _short_of(ahead, lagging(target, built, used, [lag.aggregate_root_id for lag in still]))
+        return still
+
+    def _replay_left(self, bring: Bring) -> None:
+        """Replay what is left up to where the tables in use are, in tables of its own, and compare it there. What has
+        moved on meanwhile is still left."""
+        if self._made is None:
+            self._made = self._target.make_scratch(self._record)
+        fresh, used = Generation.of(self._made), self._used()
+        lags = apart(self._target, fresh, used, self._left)
+        bring(self._made, [Todo(lag.aggregate_root_id, "", lag.other) for lag in lags])
+        until = {lag.aggregate_root_id: lag.other for lag in lags}
+        retry_parked(self._target, self._catching_up.store, self._made, until)
+        self._compare_left(fresh, used)
+
+    def _compare_left(self, one: Generation, used: Generation) -> None:
+        with one_moment(self._target.alias):
+            found = compare(self._target, one, used, self._left, models=self._attributed)
+            lags = apart(self._target, one, used, self._left)
+        self._left = [lag.aggregate_root_id for lag in lags]
+        self._add(found)
+
+    def _add(self, found: Comparison) -> None:
+        known = self.comparison
+        self.comparison = known._replace(
+            compared=known.compared + found.compared,
+            rows=known.rows + found.rows,
+            examples=[*known.examples, *found.examples][:EXAMPLES],
+        )
+
+    def _noted(self) -> Comparison:
+        self.comparison = self.comparison._replace(uncompared=self._left)
+        return self.comparison
+
+    # -- when writers are shut out --------------------------------------------------------------------------------
+
+    def finish(self) -> Comparison:
+        """Compare the rest, in the transaction of the swap, in which the tables in use do not change.
+
+        It may be called again after that was rolled back, since it begins where `go_on` ended. Raises `TooMuchLeft` and
+        `UsedIsBehind`.
+        """
+        if len(self._left) > MOST:
+            raise TooMuchLeft("more is still to be compared than writers should wait for")
+        self.comparison, self._left = self._resting
+        self._finish_left()
+        if self.comparison.undecided:
+            self._finish_others()
+        return self._noted()
+
+    def _finish_left(self) -> None:
+        if self._left:
+            self._reach_used(self._left)
+            self._compare_left(self._built, self._used())
+        if self._left:
+            self._replay_left(_bring_here)
+
+    def _reach_used(self, ids: Sequence[str] | None) -> None:
+        lags = lagging(self._target, self._built, self._used(), ids)
+        if len(lags) > MOST:
+            raise TooMuchLeft("more came meanwhile than writers should wait for")
+        _bring_here(self._catching_up.shadow, [Todo(lag.aggregate_root_id, "", lag.other) for lag in lags])
+
+    def _finish_others(self) -> None:
+        """Tables whose rows nobody can attribute are compared as they are."""
+        self._reach_used(None)
+        found = compare(self._target, self._built, self._used(), models=self._others)
+        if found.undecided:
+            raise UsedIsBehind("the tables in use lack events that were handled in the built ones")
+        self._add(found)
+        self.comparison = self.comparison._replace(undecided=())
+
+    def close(self) -> None:
+        """Drop what was made for the comparison."""
+        if self._made is not None:
+            self._target.drop(self._made)
+            self._made = None
+
+
+def _bring_here(shadow: Shadow, todo: Sequence[Todo]) -> None:
+    """In this thread's transaction."""
+    if todo:
+        with replayer(shadow, once) as replaying:
+            replaying.catch_up(todo)
+
+
+def _short_of(ahead: Mapping[str, Lag], lags: Sequence[Lag]) -> list[Lag]:
+    """Return the aggregates that have not come to where the tables in use were."""
+    return [lag for lag in lags if lag.one < ahead[lag.aggregate_root_id].other]

@@ -1,0 +1,118 @@
+"""Dropping the tables of a generation without getting into anybody's way.
+
+To drop a table that has foreign keys PostgreSQL locks the tables that they point to, and whoever reads these waits. So
+what may take long comes first, in small transactions that lock nothing of others: a million checkpoints take a while to
+be deleted. Then each foreign key goes in a transaction of its own. The schema goes last: as long as it is there, the
+next rebuild knows that something is left to be done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from django.db import transaction
+
+from enode_django.concurrency.backoff import delays
+from enode_django.databases import execute
+from enode_django.eventstore import sqlstates
+from enode_django.exceptions import RebuildError, TablesInUse
+from enode_django.rebuilding.definitions import quoted
+from enode_django.rebuilding.shadow import CHECKPOINTS, Shadow
+
+Value = TypeVar("Value")
+
+LOCK_TIMEOUT = "5s"
+"""The time limit for locks on tables that foreign keys point to: writing to them waits while others like ours are
+made."""
+SHORT_LOCK_TIMEOUT = "200ms"
+"""So long others may have to wait behind us to read tables that foreign keys point to."""
+ATTEMPTS = 20
+"""With growing pauses, half a minute in all."""
+LOCK_NOT_AVAILABLE = ("55P03", "40P01")
+CHECKPOINTS_AT_ONCE = 10_000
+
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+_DELETE = f"""
+    WITH portion AS (
+        SELECT subscriber, generation, aggregate_root_id FROM {CHECKPOINTS}
+        WHERE subscriber = %s AND generation = %s AND aggregate_root_id > %s ORDER BY aggregate_root_id LIMIT %s
+    ), gone AS (
+        DELETE FROM {CHECKPOINTS} AS known USING portion
+        WHERE (known.subscriber, known.generation, known.aggregate_root_id)
+            = (portion.subscriber, portion.generation, portion.aggregate_root_id)
+    )
+    SELECT max(aggregate_root_id) FROM portion
+"""
+_FOREIGN_KEYS = """
+    SELECT conrelid::regclass::text, quote_ident(conname) FROM pg_constraint
+    WHERE contype = 'f' AND connamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)
+    ORDER BY conrelid, conname
+"""
+_SCHEMAS = "SELECT nspname::text FROM pg_namespace WHERE nspname = ANY(%s)"
+
+
+@contextmanager
+def changing(alias: str, name: str, lock_timeout: str = LOCK_TIMEOUT) -> Iterator[None]:
+    """A transaction that makes or drops tables of the subscriber of this name; of several, one at a time.
+
+    Raises `TablesInUse` if somebody is in the way for long, and `RebuildError` if the database does not let us.
+    """
+    try:
+        with transaction.atomic(using=alias):
+            execute(alias, _ONE_AT_A_TIME, (f"rebuild {name}",))
+            execute(alias, "SELECT set_config('lock_timeout', %s, true)", (lock_timeout,))
+            yield
+    except sqlstates.DATABASE_ERRORS as error:
+        if sqlstates.sqlstate(error) in LOCK_NOT_AVAILABLE:
+            raise TablesInUse(
+                f"tables that those of {name} point to, or what an earlier rebuild has made of them, are in "
+                "use by a long transaction; see pg_stat_activity, and try again"
+            ) from error
+        if sqlstates.is_unavailable(error):
+            raise
+        raise RebuildError(f"tables like those of {name} cannot be made: {sqlstates.message(error)}") from error
+
+
+def clear(shadow: Shadow) -> None:
+    """Drop a shadow with its tables and checkpoints, if there are any. Not for use in a transaction; safe to be called
+    again after it has failed. Raises `TablesInUse`."""
+    _delete_checkpoints(shadow)
+    for table, constraint in execute(shadow.alias, _FOREIGN_KEYS, (shadow.schema,)).fetchall():
+        drop = f"ALTER TABLE IF EXISTS {table} DROP CONSTRAINT IF EXISTS {constraint}"
+        _shortly(shadow, partial(execute, shadow.alias, drop, None))
+    _shortly(shadow, shadow.drop_tables)
+    _delete_checkpoints(shadow)  # of a task that was at work until its tables went
+    _shortly(shadow, partial(execute, shadow.alias, f"DROP SCHEMA IF EXISTS {quoted(shadow.schema)}", None))
+
+
+def left_over(shadows: Iterable[Shadow]) -> Sequence[Shadow]:
+    """Return those of the shadows, all in one database, of which anything is left."""
+    known = {shadow.schema: shadow for shadow in shadows}
+    if not known:
+        return []
+    alias = next(iter(known.values())).alias
+    return [known[name] for (name,) in execute(alias, _SCHEMAS, (list(known),)).fetchall()]
+
+
+def _delete_checkpoints(shadow: Shadow) -> None:
+    last: str | None = ""
+    while last is not None:
+        parameters = (shadow.subscriber, shadow.generation, last, CHECKPOINTS_AT_ONCE)
+        (last,) = execute(shadow.alias, _DELETE, parameters).fetchone() or (None,)
+
+
+def _shortly(shadow: Shadow, step: Callable[[], Value]) -> Value:
+    """Take a step in a transaction of its own that nobody has to wait for long for."""
+    for delay in islice(delays(0.1, 2.0), ATTEMPTS - 1):
+        try:
+            with changing(shadow.alias, shadow.subscriber, SHORT_LOCK_TIMEOUT):
+                return step()
+        except TablesInUse:
+            time.sleep(delay)
+    with changing(shadow.alias, shadow.subscriber, SHORT_LOCK_TIMEOUT):
+        return step()

@@ -1,0 +1,127 @@
+"""What the rows of a table mean, as SQL: their fields without surrogate keys, and in place of a foreign key to one the
+row that it points to.
+
+Surrogate keys count the order of inserts, so two generations have different ones in rows that mean the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from django.db import models
+
+from enode_django.rebuilding.definitions import quoted
+from enode_django.rebuilding.making import literal
+from enode_django.rebuilding.target import Target
+
+Place = Callable[[str], str]
+"""From the name of a table to its quoted name in one generation, with `%` doubled."""
+Field: TypeAlias = "models.Field[Any, Any]"
+
+
+class Meaning(NamedTuple):
+    """``fields`` is an expression of type jsonb, ``whose`` one for the id of the aggregate that a row belongs to (None:
+    nobody can tell); both are about rows of ``tables``, in which the table itself is called ``row``.
+
+    ``is_as_stored``: rows with the same columns mean the same in both generations.
+    """
+
+    fields: str
+    whose: str | None
+    tables: str
+    is_as_stored: bool
+
+
+def meaning(target: Target, model: type[models.Model], place: Place) -> Meaning:
+    """Return the meaning of a model's rows in one generation. Pure."""
+    writer = _Writer(target, place)
+    fields = writer.fields("row", model, ())
+    whose = writer.whose(model)
+    tables = " ".join([f"{place(model._meta.db_table)} AS row", *writer.joins])
+    return Meaning(fields, whose, tables, not [*left_out_of(target, model)])
+
+
+def left_out_of(target: Target, model: type[models.Model]) -> Iterator[Field]:
+    """Yield the fields whose columns are not compared as they are."""
+    for field in model._meta.local_concrete_fields:
+        if field.name in target.subscriber.volatile or _counts_inserts(target, field):
+            yield field
+
+
+def is_attributed(target: Target, model: type[models.Model]) -> bool:
+    """Return True if each row of the model says which aggregate it belongs to. Pure."""
+    return _Writer(target, quoted).whose(model) is not None
+
+
+class _Writer:
+    """Collects joins while it writes expressions."""
+
+    def __init__(self, target: Target, place: Place) -> None:
+        self.joins: list[str] = []
+        self._target = target
+        self._place = place
+
+    def fields(self, row: str, model: type[models.Model], way: Sequence[type[models.Model]]) -> str:
+        """``way``: the models whose rows have led here. A key to one of these is not followed, or it would never end:
+        where it points to is compared as the row of another."""
+        left_out = [*left_out_of(self._target, model)]
+        columns = ", ".join(escaped(literal(str(field.column))) for field in left_out)
+        stored = f"to_jsonb({row}) - ARRAY[{columns}]::text[]"
+        followed = [field for field in left_out if self._is_followed(field) and _pointed_at(field) not in (*way, model)]
+        if not way:  # a key to a row of the same table is followed once
+            followed += [field for field in left_out if self._is_followed(field) and _pointed_at(field) is model]
+        nested = [
+            f"{escaped(literal(field.name))}, {self._pointed_at_by(row, field, (*way, model))}" for field in followed
+        ]
+        return f"({stored}) || jsonb_build_object({', '.join(nested)})" if nested else f"({stored})"
+
+    def _is_followed(self, field: Field) -> bool:
+        return isinstance(field, models.ForeignKey) and field.name not in self._target.subscriber.volatile
+
+    def _pointed_at_by(self, row: str, field: Field, way: Sequence[type[models.Model]]) -> str:
+        alias = self._joined(row, field)
+        fields = self.fields(alias, _pointed_at(field), way)
+        column = f"{row}.{escaped(quoted(str(field.column)))}"
+        return f"CASE WHEN {column} IS NOT NULL THEN {fields} END"
+
+    def _joined(self, row: str, field: Any) -> str:
+        alias = f"row_{len(self.joins)}"
+        other = f"{alias}.{escaped(quoted(str(field.target_field.column)))}"
+        table = self._place(_pointed_at(field)._meta.db_table)
+        self.joins.append(f"LEFT JOIN {table} AS {alias} ON {other} = {row}.{escaped(quoted(str(field.column)))}")
+        return alias
+
+    def whose(self, model: type[models.Model]) -> str | None:
+        """The rows between two models belong to the first of them that says whose its rows are, and the rows that a
+        model adds to those of its parent to whom these belong."""
+        column = self._target.aggregate_field(model)
+        if column is not None:
+            return f"row.{escaped(quoted(column))}"
+        for field in model._meta.local_concrete_fields:
+            if _belongs_to(model, field) and _pointed_at(field) in self._target.written:
+                column = self._target.aggregate_field(_pointed_at(field))
+                if column is not None:
+                    return f"{self._joined('row', field)}.{escaped(quoted(column))}"
+        return None
+
+
+def _belongs_to(model: type[models.Model], field: Field) -> bool:
+    is_key = isinstance(field, models.ForeignKey) and not field.null
+    return is_key and bool(model._meta.auto_created or field in model._meta.parents.values())
+
+
+def _counts_inserts(target: Target, field: Field) -> bool:
+    if isinstance(field, models.ForeignKey):
+        return _pointed_at(field) in target.written and _counts_inserts(target, field.target_field)
+    return isinstance(field, models.AutoField | models.BigAutoField | models.SmallAutoField)
+
+
+def _pointed_at(field: Any) -> type[models.Model]:
+    model: type[models.Model] = field.remote_field.model
+    return model
+
+
+def escaped(sql: str) -> str:
+    """Return SQL for a statement that has parameters."""
+    return sql.replace("%", "%%")

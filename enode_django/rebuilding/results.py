@@ -1,0 +1,84 @@
+"""The result of a rebuild, in figures and in words."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from enode_django.exceptions import ProjectionsDiffer
+from enode_django.rebuilding.comparing import EXAMPLES, Comparison
+from enode_django.rebuilding.replaying import Replayed
+
+
+class Accepted(NamedTuple):
+    """What a swap may go on in spite of: rows that differ, or (less) rows that were not compared."""
+
+    differences: bool = False
+    uncompared: bool = False
+
+    def check(self, name: str, comparison: Comparison, *, is_last: bool) -> None:
+        """Raise `ProjectionsDiffer` unless the comparison lets the built tables of the projection come into use.
+
+        What was not compared counts if that was the last occasion to do so.
+        """
+        if self.differences:
+            return
+        if not comparison.is_equal:
+            raise ProjectionsDiffer(_differ(name, comparison))
+        if is_last and not (self.uncompared or comparison.is_whole):
+            raise ProjectionsDiffer(_not_compared(name, comparison))
+
+
+class Rebuilt(NamedTuple):
+    """``comparison`` is with the tables that were in use."""
+
+    replayed: Replayed
+    comparison: Comparison
+    is_swapped: bool
+    seconds: float
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures as JSON knows them."""
+        return {
+            "streams": self.replayed.streams,
+            "aggregates": self.replayed.aggregates,
+            "parked": list(self.replayed.parked[:100]),
+            "compared": self.comparison.compared,
+            "uncompared": len(self.comparison.uncompared),
+            "differences": self.comparison.rows,
+            "behind": len(self.comparison.behind),
+            "examples": describe(self.comparison),
+            "swapped": self.is_swapped,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def describe(comparison: Comparison) -> list[str]:
+    """Line by line."""
+    lines = [example.text("rebuilt", "in use") for example in comparison.examples]
+    lines += [f"{lag.text('rebuilt', 'in use')}: see what is parked" for lag in comparison.behind[:EXAMPLES]]
+    lines += [
+        f"{table}: not compared: events kept coming, and the projection names no aggregate_field"
+        for table in comparison.undecided
+    ]
+    lines += [f"{id}: not compared" for id in comparison.uncompared[:EXAMPLES]]
+    return lines
+
+
+def _differ(name: str, comparison: Comparison) -> str:
+    return (
+        f"the rebuilt tables of {name} are not like those in use: {comparison.rows} rows differ among "
+        f"{comparison.compared} aggregates, and {len(comparison.behind)} aggregates have not come as far\n"
+        f"{_lines(comparison)}nothing was swapped; if that is what the new code means, accept the differences"
+    )
+
+
+def _not_compared(name: str, comparison: Comparison) -> str:
+    return (
+        f"the rebuilt tables of {name} could not all be compared with those in use: {len(comparison.uncompared)} "
+        f"aggregates were not, {comparison.compared} were\n{_lines(comparison)}"
+        "nothing was swapped; try at a quieter time, or accept what was not compared"
+    )
+
+
+def _lines(comparison: Comparison) -> str:
+    return "".join(f"  {line}\n" for line in describe(comparison))

@@ -1,0 +1,172 @@
+"""Trying once more what was parked while a projection was replayed.
+
+Aggregates are replayed one after the other, not in the order in which things happened. So a value that is unique among
+all of them may be taken when its turn comes: one aggregate has renamed itself from x to y, another has taken x since,
+and was replayed first. Such aggregates are taken back, with those whose rows were in the way, and replayed together in
+the order of the store.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from django.db import transaction
+
+from enode_django.concurrency.backoff import once
+from enode_django.databases import execute
+from enode_django.eventing.work import Failure, Work
+from enode_django.eventstore import statements
+from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.eventstore.sqlstates import sqlstate
+from enode_django.rebuilding.comparing import Generation
+from enode_django.rebuilding.definitions import quoted
+from enode_django.rebuilding.meanings import is_attributed, meaning
+from enode_django.rebuilding.replaying import Replayer, Todo, replayer
+from enode_django.rebuilding.shadow import CHECKPOINTS, PARKED, Shadow
+from enode_django.rebuilding.target import Target
+
+MOST = 1_000
+"""Aggregates. If more than that were parked, it is not for the order."""
+MOST_STREAMS = 20_000
+ROUNDS = 10
+UNIQUE_VIOLATION = "23505"
+
+_PARKED = f"SELECT aggregate_root_id, version FROM {{}}.{PARKED} WHERE attempts > 0"
+_UNPARK = f"DELETE FROM {PARKED} WHERE aggregate_root_id = ANY(%s)"
+_FORGET = f"DELETE FROM {CHECKPOINTS} WHERE subscriber = %s AND generation = %s AND aggregate_root_id = ANY(%s)"
+_STREAMS = f"""
+    SELECT sequence, created_at, aggregate_root_id, aggregate_root_type, version FROM {statements.TABLE}
+    WHERE aggregate_root_id = ANY(%s) AND version IS NOT NULL ORDER BY sequence LIMIT %s
+"""
+_KEY = """
+    SELECT t.relname::text,
+           ARRAY(SELECT pg_get_indexdef(i.indexrelid, n, true) FROM generate_series(1, i.indnkeyatts) AS n)
+    FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_class AS t ON t.oid = i.indrelid
+    WHERE c.relname = %s AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)
+"""
+
+
+def retry_parked(
+    target: Target, store: EventStore, shadow: Shadow, until: Mapping[str, int] | None = None
+) -> Sequence[str]:
+    """Try again what is parked in the shadow; returns the aggregates that still are. Blocks. Raises as `Replayer`.
+
+    Aggregates in ``until`` are brought up to that version, others as far as they are stored.
+    """
+    parked = _parked(shadow)
+    if not parked or len(parked) > MOST:
+        return list(parked)
+    with replayer(shadow) as replaying, replayer(shadow, once) as inside:
+        retry = _Retry(target, store, shadow, inside, until or {})
+        replaying.persisted(lambda: retry.run(parked))
+    return list(_parked(shadow))
+
+
+def _parked(shadow: Shadow) -> dict[str, int]:
+    """Return the parked aggregates with the version that failed."""
+    return dict(execute(shadow.alias, _PARKED.format(quoted(shadow.schema)), None).fetchall())
+
+
+class _Retry:
+    """``_conflicts``: aggregates that were parked because a value was taken, and those that have it."""
+
+    def __init__(
+        self, target: Target, store: EventStore, shadow: Shadow, replaying: Replayer, until: Mapping[str, int]
+    ) -> None:
+        self._until = until
+        self._target = target
+        self._store = store
+        self._shadow = shadow
+        self._replaying = replaying
+        self._conflicts: set[str] = set()
+        replaying.runner.on_parked = self._note
+
+    def run(self, parked: Mapping[str, int]) -> None:
+        self._conflicts = set()
+        with transaction.atomic(using=self._shadow.alias):
+            self._go_on(parked)
+        if all(is_attributed(self._target, model) for model in self._target.written):
+            self._in_order()
+
+    def _go_on(self, parked: Mapping[str, int]) -> None:
+        """Let each go on where it stands, in the order of what they were parked at."""
+        todo = self._streams([*parked])
+        at = {(one.aggregate_root_id, one.until): place for place, one in enumerate(todo)}
+        heads = {one.aggregate_root_id: one for one in todo}
+        with self._shadow.opened():
+            execute(self._shadow.alias, _UNPARK, ([*heads],))
+        for id in sorted(heads, key=lambda id: at.get((id, parked[id]), 0)):
+            self._replaying.catch_up([heads[id]])
+
+    def _in_order(self) -> None:
+        involved: set[str] = set()
+        for _ in range(ROUNDS):
+            if self._conflicts <= involved:
+                return
+            involved |= self._conflicts
+            todo = self._streams(involved)
+            if len(todo) > MOST_STREAMS or {one.aggregate_root_id for one in todo} != involved:
+                return
+            self._conflicts = set()
+            with transaction.atomic(using=self._shadow.alias):
+                self._take_back([*involved])
+                for _, streams in groupby(todo, key=itemgetter(0)):
+                    self._replaying.catch_up([[*streams][-1]])
+                if not self._conflicts <= involved:
+                    transaction.set_rollback(True, using=self._shadow.alias)
+
+    def _take_back(self, ids: Sequence[str]) -> None:
+        shadow, place = self._shadow, Generation.of(self._shadow).place
+        with shadow.opened():
+            for model in reversed(self._target.written):
+                rows = meaning(self._target, model, place)
+                chosen = f"SELECT row.ctid FROM {rows.tables} WHERE {rows.whose} = ANY(%s)"
+                table = place(model._meta.db_table)
+                execute(shadow.alias, f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({chosen}))", (ids,))
+            execute(shadow.alias, _UNPARK, (ids,))
+            execute(shadow.alias, _FORGET, (shadow.subscriber, shadow.generation, ids))
+
+    def _streams(self, ids: set[str] | Sequence[str]) -> list[Todo]:
+        """All streams of these aggregates, in the order of the store; those of two shards by the time."""
+        found = [_streams_of(shard, [*ids]) for shard in self._store.shards if isinstance(shard, PostgresEventStore)]
+        merged = heapq.merge(*found, key=itemgetter(1))
+        return [
+            Todo(id, type_name, version)
+            for _, _, id, type_name, version in merged
+            if version <= self._until.get(id, version)
+        ]
+
+    # -- who has the value ----------------------------------------------------------------------------------------
+
+    def _note(self, work: Work, failure: Failure) -> None:
+        """Called in the shadow when an aggregate was parked."""
+        holders = set(self._holders(failure.error))
+        if holders:
+            self._conflicts |= {work.aggregate_root_id, *holders}
+
+    def _holders(self, error: BaseException) -> Iterator[str]:
+        cause: Any = error.__cause__ or error
+        if sqlstate(error) != UNIQUE_VIOLATION or not getattr(cause, "diag", None):
+            return
+        found = execute(self._shadow.alias, _KEY, (cause.diag.constraint_name, self._shadow.schema)).fetchone()
+        detail = cause.diag.message_detail or ""
+        if found is None:
+            return
+        columns = ", ".join(found[1])
+        _, is_told, rest = detail.partition(f"({columns})=(")
+        for model in self._target.written:
+            rows = meaning(self._target, model, Generation.of(self._shadow).place)
+            if is_told and model._meta.db_table == found[0] and rows.whose is not None:
+                key = f"concat_ws(', ', {columns})".replace("%", "%%")
+                query = f"SELECT DISTINCT {rows.whose} FROM {rows.tables} WHERE {key} = %s"
+                for (id,) in execute(self._shadow.alias, query, (rest.rpartition(")")[0],)).fetchall():
+                    yield id
+
+
+def _streams_of(shard: PostgresEventStore, ids: Sequence[str]) -> list[Any]:
+    return execute(shard.alias, _STREAMS, (list(ids), MOST_STREAMS + 1)).fetchall()

@@ -1,0 +1,105 @@
+"""Deletions of topics on Redis whose maker dies in between."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from enode_django.equeue.messages import Commit, Receipt
+from enode_django.equeue.transports import redis_topics
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.exceptions import TopicDeleted
+
+QUEUES = 3
+
+
+class Crash(BaseException):
+    pass
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"deletion-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def client(redis_url: str, prefix: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+        client.delete(*client.scan_iter(f"{prefix}:*", count=1_000))
+
+
+@pytest.fixture
+def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[RedisStreamsTransport]:
+    transport = RedisStreamsTransport(redis_url, prefix=prefix)
+    transport.create_topic("topic", QUEUES)
+    transport.send("topic", {queue: [b"a"] for queue in range(QUEUES)})
+    transport.join("group", "topic", "one", 60)
+    lease = transport.acquire("group", "topic", 0, "one", 60)
+    transport.commit("group", "topic", {0: Commit(lease.epoch, 1, [Receipt(0, b"r")], 5)})
+    transport.announce("topic", "a process")
+    yield transport
+    transport.close()
+
+
+def crashed_deletion(redis_url: str, prefix: str, crash_at: int) -> None:
+    """Delete the topic, and lose the process before its ``crash_at``-th script."""
+    dying = RedisStreamsTransport(redis_url, prefix=prefix)
+    run_all, calls = dying._connection.run_all, iter(range(crash_at))
+
+    def run_or_crash(*arguments: Any, **options: Any) -> list[Any]:
+        if next(calls, None) is None:
+            raise Crash
+        return run_all(*arguments, **options)
+
+    dying._connection.run_all = run_or_crash  # type: ignore[method-assign]
+    with pytest.raises(Crash):
+        dying.delete_topic("topic", force=True)
+    dying.close()
+
+
+@pytest.mark.parametrize("crash_at", range(5))
+def test_topic_whose_deletion_broke_off_is_whole_or_gone_when_it_is_created_again(
+    redis_url: str,
+    prefix: str,
+    client: redis.Redis,
+    transport: RedisStreamsTransport,
+    monkeypatch: pytest.MonkeyPatch,
+    crash_at: int,
+) -> None:
+    monkeypatch.setattr(redis_topics, "CHANGE_SECONDS", 0.3)
+    crashed_deletion(redis_url, prefix, crash_at)
+    decided = crash_at >= 3
+    if decided:
+        with pytest.raises(TopicDeleted):
+            transport.send("topic", {0: [b"b"]})
+        with pytest.raises(TopicDeleted):
+            transport.acquire("group", "topic", 1, "one", 60)
+    else:
+        assert transport.send("topic", {0: [b"b"]}, route=1) == {0: 1}
+    assert transport.create_topic("topic", QUEUES + 1) == (QUEUES + 1 if decided else QUEUES)
+    assert transport.topics() == ["topic"]
+    assert sorted(transport.groups("topic")) == ([] if decided else ["group"])
+    firsts = transport.send("topic", {queue: [b"c"] for queue in range(QUEUES)})
+    assert firsts == ({0: 1, 1: 1, 2: 1} if decided else {0: 2, 1: 1, 2: 1})
+    pulled = transport.pull("topic", {0: 0, 1: 0}, limit=5, wait=0)
+    assert [list(batch.bodies) for batch in pulled] == ([[b"c"]] * 2 if decided else [[b"a", b"b", b"c"], [b"a", b"c"]])
+    transport.delete_topic("topic", force=True)
+    kinds = {key: client.type(key) for key in client.scan_iter(f"{prefix}:*", count=1_000)}
+    assert set(kinds.values()) == {b"hash"}
+    assert len(kinds) == 1 + (QUEUES + 1 if decided else QUEUES)
+
+
+def test_deletion_that_broke_off_is_finished_by_the_next_one(
+    redis_url: str, prefix: str, client: redis.Redis, transport: RedisStreamsTransport
+) -> None:
+    crashed_deletion(redis_url, prefix, crash_at=3)
+    transport.delete_topic("topic")
+    assert transport.topics() == []
+    assert len(list(client.scan_iter(f"{prefix}:*", count=1_000))) == 1 + QUEUES
+    with pytest.raises(TopicDeleted):
+        transport.delete_topic("topic")

@@ -1,0 +1,223 @@
+"""A generation of the store begins: what is compared then, and what is not handled again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+import pytest
+from django.db import connection
+
+from enode_django.eventing import checkpoints, failovers
+from enode_django.eventing.registry import subscribers
+from enode_django.eventstore.base import Part, StreamRecord
+from enode_django.eventstore.positions import Position
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.exceptions import StoreUnavailable, SubscriberUnavailable
+from enode_django.models import GenerationCheck, HandledRefusal
+from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, TooMuch, handler_group
+from tests.following.harness import Harness
+from tests.following.test_sweeping import ALL, Sweep, restore
+from tests.integration.store_sessions import bare_session
+
+
+class Flickers(PostgresEventStore):
+    """Away at every second question about versions or rows; ``asked`` are the ranges that it has answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flickers = False
+        self.asked: list[Position | str] = []
+        self._times = 0
+
+    def _ask_or_fail(self, about: Position | str) -> None:
+        self._times += self.flickers
+        if self._times % 2:
+            raise StoreUnavailable("it flickers")
+        self.asked.append(about)
+
+    def settled(self, after: Position, before: Position, *, limit: int) -> Part:
+        self._ask_or_fail(after)
+        return super().settled(after, before, limit=limit)
+
+    def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
+        ids = sorted(aggregate_root_ids)
+        self._ask_or_fail(ids[0])
+        return super().heads_before(ids, position)
+
+
+def swept_again(sweep: Sweep, harness: Harness) -> None:
+    harness.clock.now += 60.0
+    sweep.run(200)
+
+
+def begin_generation(harness: Harness) -> None:
+    harness.store.begin_generation(harness.store.position().generation)
+
+
+def test_refusals_that_were_swept_are_not_handled_again(harness: Harness) -> None:
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    harness.refused("c", TooMuch("no", amount=1))
+    sweep.run()
+    assert len(harness.sent) == 1
+    HandledRefusal.objects.all().delete()  # as after a day
+    restore()
+    harness.refused("d", TooMuch("no", amount=2))
+    swept_again(sweep, harness)
+    assert [command.amount for command in harness.sent] == [1, 2]  # type: ignore[attr-defined]
+
+
+def test_versions_below_what_was_swept_are_compared_again(harness: Harness, behaviour: Behaviour) -> None:
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    harness.stored("c", Added(amount=1))
+    sweep.run()
+    checkpoints.forget("default", sweep.name, ["c"])
+    swept_again(sweep, harness)
+    assert behaviour.calls == ["c/1/0"]
+    restore()
+    swept_again(sweep, harness)
+    assert behaviour.calls == ["c/1/0", "c/1/0"]
+
+
+def test_a_comparison_goes_on_where_the_store_was_away(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enode_django.eventing.sweeping.ROWS_AT_ONCE", 3)
+    store = harness.store = Flickers()
+    for number in range(12):
+        harness.stored(f"c{number:02}", Added(amount=1))
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    sweep.run(100)
+    begin_generation(harness)
+    store.flickers = True
+    store.asked.clear()
+    for _ in range(200):
+        harness.clock.now += 1.0
+        try:
+            sweep.follower.tick(ALL)
+        except SubscriberUnavailable:
+            continue
+    assert [asked for asked in store.asked if isinstance(asked, str)] == ["c00", "c03", "c06", "c09"]
+    rows = [asked for asked in store.asked if isinstance(asked, Position)]
+    assert len(rows) >= 4
+    assert rows == sorted(set(rows))  # none twice
+    known = failovers.known("default", sweep.name)[0]
+    assert known.is_healed
+    assert not GenerationCheck.objects.exists()
+
+
+def test_a_batch_under_way_is_waited_for(harness: Harness, behaviour: Behaviour) -> None:
+    sweep = Sweep(harness, subscribers.instance(CounterRows))
+    harness.stored("c", Added(amount=1))
+    sweep.run()
+    with bare_session() as late:
+        late.execute("SELECT FROM following_counterrow WHERE aggregate_root_id = 'c' FOR UPDATE")
+        begin_generation(harness)
+        late.execute("UPDATE following_counterrow SET version = 7, total = 70")
+        swept_again(sweep, harness)
+        assert not failovers.known("default", sweep.name)[0].is_healed
+        late.commit()
+    swept_again(sweep, harness)
+    assert harness.rows() == {"c": ("", 1, 1)}
+
+
+def ahead(harness: Harness, *lost: StreamRecord) -> None:
+    """Delete the newest rows of the store, as if a standby had never got them, and begin a generation."""
+    with connection.cursor() as cursor:
+        for record in lost:
+            cursor.execute("DELETE FROM enode_django_eventstream WHERE command_id = %s", [record.command_id])
+    begin_generation(harness)
+
+
+def test_two_failovers_before_anything_is_compared(harness: Harness, behaviour: Behaviour) -> None:
+    """The versions of the first stood in the store again, written anew, before the second."""
+    sweep = Sweep(harness, subscribers.instance(CounterRows))
+    records = harness.stored("c", Added(amount=1), Added(amount=10), Added(amount=10))
+    harness.deliver(sweep.follower, records)
+    ahead(harness, *records[1:])
+    harness.stored("c", Added(amount=100), Added(amount=100), Added(amount=100), after=1)
+    begin_generation(harness)
+    swept_again(sweep, harness)
+    assert harness.rows() == {"c": ("", 301, 4)}
+
+
+def test_what_was_healed_already_is_held_against_the_second_failover_only(
+    harness: Harness, behaviour: Behaviour
+) -> None:
+    sweep = Sweep(harness, handler_group())
+    harness.deliver(sweep.follower, harness.stored("c", Added(amount=1)))
+    begin_generation(harness)
+    harness.clock.now += 2.0
+    harness.deliver(sweep.follower, harness.stored("c", Added(amount=2), after=1))
+    assert GenerationCheck.objects.count() == 1
+    begin_generation(harness)
+    swept_again(sweep, harness)
+    assert not GenerationCheck.objects.exists()
+    assert [call for call in behaviour.calls if call != "second"] == ["c/1/0", "c/2/0"]
+
+
+def test_an_event_handler_whose_batch_was_under_way_is_asked_again(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it saves would else stand for what was stored in the place of lost events."""
+    sweep = Sweep(harness, handler_group())
+    handle = behaviour.handle
+
+    def overtaken(event: Added) -> None:
+        if not behaviour.calls:
+            failovers.notice("default", sweep.name, 0, 2**40)
+        handle(event)
+
+    monkeypatch.setattr(behaviour, "handle", overtaken)
+    harness.deliver(sweep.follower, harness.stored("c", Added(amount=1)))
+    assert [call for call in behaviour.calls if call != "second"] == ["c/1/0", "c/1/0"]
+    assert GenerationCheck.objects.get().generation == 2**40
+
+
+def test_a_projection_that_cannot_be_taken_back_is_reported_and_goes_on(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Entries, "aggregate_field", "")
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    records = harness.stored("c", Added(amount=1), Added(amount=10))
+    harness.deliver(sweep.follower, records)
+    ahead(harness, records[1])
+    harness.stored("c", Added(amount=100), after=1)
+    with caplog.at_level(logging.ERROR, logger="enode_django.subscribers"):
+        swept_again(sweep, harness)
+    assert "has handled versions 2 to 2 of c, which are not stored any more" in caplog.text
+    assert harness.entries("c") == [(1, 1), (2, 10), (2, 100)]
+    assert GenerationCheck.objects.values_list("handled_version", "stored_version", "taken_back").get() == (2, 1, False)
+
+
+def test_an_aggregate_parked_at_an_event_that_is_lost_goes_on(harness: Harness, behaviour: Behaviour) -> None:
+    sweep = Sweep(harness, subscribers.instance(CounterRows))
+    first, lost = harness.stored("c", Added(amount=1), Added(amount=10))
+    harness.deliver(sweep.follower, [first])
+    behaviour.failing["c"] = 2
+    harness.deliver(sweep.follower, [lost])
+    harness.clock.now += 5.0
+    sweep.follower.retry_due()
+    assert harness.parked(sweep.name)
+    ahead(harness, lost)
+    new = harness.stored("c", Added(amount=100), after=1)
+    harness.clock.now += 2.0
+    harness.deliver(sweep.follower, new)
+    swept_again(sweep, harness)
+    assert not harness.parked(sweep.name)
+    assert harness.rows() == {"c": ("", 101, 2)}
+
+
+def test_nothing_is_taken_back_when_the_store_has_nothing_of_very_much(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody has named another database."""
+    monkeypatch.setattr("enode_django.eventing.healing.LOST_AT_ONCE", 3)
+    sweep = Sweep(harness, subscribers.instance(CounterRows))
+    records = [record for id in "abc" for record in harness.stored(id, Added(amount=1))]
+    harness.deliver(sweep.follower, records)
+    ahead(harness, *records)
+    with caplog.at_level(logging.ERROR, logger="enode_django.subscribers"):
+        swept_again(sweep, harness)
+    assert "has handled 3 aggregates of which shard default of the event store has none" in caplog.text
+    assert len(harness.rows()) == 3

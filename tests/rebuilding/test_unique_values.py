@@ -1,0 +1,89 @@
+"""Values that are unique among all aggregates: who had one first may come last in a rebuild."""
+
+from __future__ import annotations
+
+import pytest
+
+from enode_django import DomainEvent
+from enode_django.rebuilding.engine import InProcess
+from enode_django.rebuilding.rebuild import rebuild
+from tests.following.domain import Added, Closed
+from tests.following.harness import Harness
+from tests.rebuilding.domain import Effects, Posting, Postings
+from tests.rebuilding.histories import follow, nothing
+from tests.rebuilding.tables import sql
+
+
+def take(event: DomainEvent) -> None:
+    """Each aggregate has the name of its last event."""
+    if isinstance(event, Added):
+        Posting.objects.filter(account=event.aggregate_root_id).update(once=None)
+        last = Posting.objects.filter(account=event.aggregate_root_id, amount=event.amount)
+        last.update(once=f"name) = ({event.amount}")
+
+
+def names() -> dict[str, int]:
+    return dict(Posting.objects.filter(once__isnull=False).values_list("account", "amount"))
+
+
+@pytest.fixture
+def named(postings: Harness, effects: Effects) -> Harness:
+    effects.posting = take
+    return postings
+
+
+@pytest.mark.parametrize("deferrable", ["DEFERRABLE INITIALLY DEFERRED", "NOT DEFERRABLE"])
+def test_a_value_that_somebody_else_has_taken_since_parks_nobody(named: Harness, deferrable: str) -> None:
+    """The second to have it comes first in the replay, and the third before the second."""
+    sql(
+        "ALTER TABLE rebuilding_posting DROP CONSTRAINT once",
+        f"ALTER TABLE rebuilding_posting ADD CONSTRAINT once UNIQUE (once) {deferrable}",
+    )
+    try:
+        named.stored("c", Added(amount=1), Added(amount=2))
+        named.stored("b", Added(amount=1), Added(amount=3))
+        named.stored("a", Added(amount=1))
+        named.stored("d", Added(amount=9))
+        for id in "cbad":
+            named.deliver(named.follower(Postings()), named.store.load(id))
+        assert names() == {"a": 1, "b": 3, "c": 2, "d": 9}
+        rebuilt = rebuild(Postings.name, InProcess(), nothing)
+        assert rebuilt.replayed.parked == ()
+        assert (rebuilt.comparison.is_equal, rebuilt.comparison.is_whole) == (True, True)
+        assert names() == {"a": 1, "b": 3, "c": 2, "d": 9}
+        assert named.parked(Postings.name) == []
+        named.stored("a", Added(amount=4), after=1)
+        follow(Postings)
+        assert names()["a"] == 4
+    finally:
+        sql(
+            "ALTER TABLE rebuilding_posting DROP CONSTRAINT once",
+            "ALTER TABLE rebuilding_posting ADD CONSTRAINT once UNIQUE (once) DEFERRABLE INITIALLY DEFERRED",
+        )
+
+
+def test_a_value_that_two_have_at_once_parks_the_one_who_came_later(named: Harness) -> None:
+    named.stored("b", Added(amount=1))
+    named.stored("a", Added(amount=1))
+    rebuilt = rebuild(Postings.name, InProcess(), nothing, accept_differences=True)
+    assert rebuilt.replayed.parked == ("a",)
+    assert names() == {"b": 1}
+    assert [(one.aggregate_root_id, one.version) for one in named.parked(Postings.name)] == [("a", 1)]
+    assert named.parked(Postings.name)[0].aggregate_root_type == "following.Counter"
+
+
+def test_what_fails_for_another_reason_is_tried_once_more_and_stays_parked(named: Harness, effects: Effects) -> None:
+    tried: list[str] = []
+
+    def fail(event: DomainEvent) -> None:
+        if event.aggregate_root_id == "b":
+            tried.append(event.id)
+            raise ValueError("no")
+
+    effects.posting = fail
+    named.stored("a", Added(amount=1))
+    named.stored("b", Added(amount=2), Closed())
+    rebuilt = rebuild(Postings.name, InProcess(), nothing)
+    assert rebuilt.replayed.parked == ("b",)
+    assert len(tried) >= 2
+    assert [one.aggregate_root_id for one in named.parked(Postings.name)] == ["b"]
