@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+from django.conf import settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
@@ -22,7 +23,7 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
 from enode_django.eventing.calling import CallingApplier, SendCommands
-from enode_django.eventing.follower import RetryPolicy
+from enode_django.eventing.follower import CONFLICT_PATIENCE, RetryPolicy
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.notices import notices_through
 from enode_django.eventing.process_managers import crash_handler
@@ -125,7 +126,12 @@ def make_states() -> SharedStates | None:
     if current.states_location is None:
         return None
     make = _import("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
-    states: SharedStates = make(current.states_location, prefix=current.states_prefix, ttl=current.states_ttl)
+    states: SharedStates = make(
+        current.states_location,
+        secrets=[settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS],
+        prefix=current.states_prefix,
+        ttl=current.states_ttl,
+    )
     return states
 
 
@@ -173,10 +179,11 @@ def make_follower(
 ) -> SweepingFollower:
     """A subscriber's way through the events of the settings' topic."""
     current, handler = conf(), crash_handler(subscriber)
+    delays = tuple(current.UNKNOWN_TYPE_DELAYS)
     applier = make_applier(subscriber, store, lambda some: current_bus().forward(some, handler))
     return SweepingFollower(
         Runner(applier, persist, in_flight),
-        policy=RetryPolicy(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, tuple(current.UNKNOWN_TYPE_DELAYS)),
+        policy=RetryPolicy(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, delays, CONFLICT_PATIENCE),
         notify=notices_through(transport, persist),
         transport=transport,
         topic=current.EVENT_TOPIC,

@@ -17,10 +17,12 @@ from enode_django.commanding.flow import is_told
 from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing import parking
+from enode_django.eventing.applying import is_conflict_of_rows
 from enode_django.eventing.flow import tell_followed
 from enode_django.eventing.in_flight import FIRST_QUEUE, is_of_a_sweep, suspect_swept
 from enode_django.eventing.messages import PublishedStream, decode_published
 from enode_django.eventing.notices import Notice, SendNotices
+from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.running import Runner
 from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
@@ -31,6 +33,7 @@ logger = logging.getLogger("enode_django.subscribers")
 PORTION = 1_000
 """Versions of one aggregate that are handled in one transaction."""
 LONGEST_DELAY = 5.0
+CONFLICT_PATIENCE = 60.0  # since two aggregates that swap a value may be with two workers, of which one is behind
 
 
 class RetryPolicy(NamedTuple):
@@ -38,12 +41,14 @@ class RetryPolicy(NamedTuple):
     two, and twice as much between the next. With ``attempts`` 0 the error is raised instead.
 
     An event of a type that this process does not know is tried again after each of ``unknown_delays``: a rolling
-    deploy may bring a process that does.
+    deploy may bring a process that does. A row of a projection that has to be unique, and is not, is tried again for
+    ``conflict_patience`` seconds at least, and when others have moved on: one of them may let go of the value.
     """
 
     attempts: int
     delay: float
     unknown_delays: tuple[float, ...] = ()
+    conflict_patience: float = 0.0
 
     def pauses(self, error: Exception) -> Sequence[float]:
         """Seconds before each next attempt, until it is given up.
@@ -78,6 +83,7 @@ class Follower:
     ) -> None:
         self.runner = runner
         self.subscriber = runner.subscriber
+        self._is_projection = isinstance(runner.subscriber, ModelProjection | Projection)
         self._policy = policy
         self._notify = notify
         self._clock = clock
@@ -221,6 +227,8 @@ class Follower:
                     elif self._settle(work, one, finished):
                         behind.append(work)
                 self._finish(finished)
+                if any(one.failure is None and one.parked is None for one in progress.values()):
+                    self._hasten_conflicts()
                 for work in blamed:
                     self._drive([work], 1)  # in small portions, so that what comes before the failure is kept
                 some, portion = behind, 1 if some[0].suspect else min(portion * 2, PORTION)
@@ -269,18 +277,27 @@ class Follower:
             raise failure.error
         pauses = self._policy.pauses(failure.error)
         if work.failure is None or not failure.is_same(work.failure):
-            work.failure, work.failures = failure.to_be_kept(), 0
+            work.failure, work.failures, work.failing_since = failure.to_be_kept(), 0, self._clock()
         work.failures += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         told = "%s failed at %s of %s (%d of %d): %s"
         first = failure.error if work.failures == 1 else None
         values = (who, where, id, work.failures, len(pauses) + 1, failure.text)
         logger.warning(told, *values, exc_info=first, extra=_extra(who, id))
-        if work.failures > len(pauses):
+        is_conflict, now = self._is_projection and is_conflict_of_rows(failure.error), self._clock()
+        is_last = work.failures > len(pauses)
+        if is_last and not (is_conflict and now < work.failing_since + self._policy.conflict_patience):
             return True
-        work.next_try = self._clock() + pauses[work.failures - 1]
+        work.waits_for_others = is_conflict and not is_last
+        work.next_try = now + (LONGEST_DELAY if is_last else pauses[work.failures - 1])
         self._aside[id] = work
         return False
+
+    def _hasten_conflicts(self) -> None:
+        """Let aggregates that wait for others to move on be tried again at once."""
+        for work in self._aside.values():
+            if work.waits_for_others:
+                work.next_try = self._clock()
 
     def _let_wait(self, work: Work) -> bool:
         name, refusals = self.subscriber.name, list(work.refusals.values())
