@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+from django.conf import settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
@@ -29,7 +30,7 @@ from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.replaying import replay as replay_stored
 from enode_django.eventing.resending import Resender
-from enode_django.eventing.retrying import RetryPolicy
+from enode_django.eventing.retrying import CONFLICT_PATIENCE, RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.snapshotting import SnapshotApplier, SnapshotSubscriber, snapshot_subscriber
 from enode_django.eventing.subscribers import Subscriber
@@ -126,7 +127,12 @@ def make_states() -> SharedStates | None:
     if current.states_location is None:
         return None
     make = _import("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
-    states: SharedStates = make(current.states_location, prefix=current.states_prefix, ttl=current.states_ttl)
+    states: SharedStates = make(
+        current.states_location,
+        secrets=[settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS],
+        prefix=current.states_prefix,
+        ttl=current.states_ttl,
+    )
     return states
 
 
@@ -214,7 +220,10 @@ def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
 def make_policy(subscriber: Subscriber, current: Conf) -> RetryPolicy:
     """Return how the subscriber tries again what has failed; raises `ConfigurationError`."""
     attempts, delay, errors, _ = make_retries(current)
-    return RetryPolicy.of(subscriber.retry, attempts, delay, unknown_delays=current.UNKNOWN_TYPE_DELAYS, passing=errors)
+    unknown_delays = current.UNKNOWN_TYPE_DELAYS
+    policy = RetryPolicy.of(subscriber.retry, attempts, delay, unknown_delays=unknown_delays, passing=errors)
+    is_projection = isinstance(subscriber, ModelProjection | Projection)
+    return policy._replace(conflict_patience=CONFLICT_PATIENCE) if is_projection else policy
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def _is_known(request: Request, version: int) -> bool:
 
 def _load(store: EventStore, id: str, version: int) -> AggregateRoot:
     try:
-        aggregate = AggregateLoader(store, make_snapshots(store)).load(id, until=version)
+        aggregate = AggregateLoader(store, make_snapshots(store), only_reads=True).load(id, until=version)
     except StoreError:
         raise
     except EnodeError as error:

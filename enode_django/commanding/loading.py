@@ -184,13 +184,18 @@ class Portion(NamedTuple):
 
 class AggregateLoader:
     """Blocks on the store; raises its `StoreUnavailable`. A snapshot or shared state that cannot be used is as good as
-    none. Used by one thread."""
+    none, and is deleted, a snapshot with ``only_reads`` not. Used by one thread."""
 
     def __init__(
-        self, store: EventStore, snapshots: SnapshotStore | None = None, states: SharedStates | None = None
+        self,
+        store: EventStore,
+        snapshots: SnapshotStore | None = None,
+        states: SharedStates | None = None,
+        *,
+        only_reads: bool = False,
     ) -> None:
         self.store = store
-        self._snapshots = SnapshotReader(snapshots) if snapshots is not None else None
+        self._snapshots = SnapshotReader(snapshots, only_reads=only_reads) if snapshots is not None else None
         self._states = StateReader(states) if states is not None else None
         self._lookups = Lookups(first=FIRST_PORTION, most=PORTION, most_bytes=PORTION_BYTES)
 

@@ -17,13 +17,13 @@ from enode_django.eventing.deferring import DeferredInserts
 from enode_django.eventing.heeding import Heeded
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.projections import ModelProjection, Projection
-from enode_django.eventing.row_changes import RowChanges
+from enode_django.eventing.row_changes import RowChanges, changed_row
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber
-from enode_django.eventing.work import Failure, Followed, FollowedEvents, Progress, Work, bearable, contiguous
+from enode_django.eventing.work import Failure, FollowedEvents, Progress, Work, bearable, contiguous
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
-from enode_django.eventstore.sqlstates import is_unavailable, sqlstate
+from enode_django.eventstore.sqlstates import UNIQUE_VIOLATION, is_unavailable, sqlstate
 from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
 from enode_django.tracing import FollowsEvents, current_tracing
 
@@ -127,6 +127,15 @@ def is_transient(error: BaseException) -> bool:
     return is_unavailable(error) or sqlstate(error) in _NOT_MIGRATED
 
 
+_NOT_UNIQUE = (UNIQUE_VIOLATION, "23P01")
+"""The second is that of an exclusion constraint."""
+
+
+def is_conflict_of_rows(error: BaseException) -> bool:
+    """Return True if the database refuses a row because of what another row has at the moment."""
+    return sqlstate(error) in _NOT_UNIQUE
+
+
 def failure_of(record: StreamRecord, error: Exception) -> Failure:
     """Return the failure of an aggregate that a handler's error means. A transient error ends the batch: it is raised
     again, or, if it is none of ours, as `HandlerInterrupted`."""
@@ -212,7 +221,7 @@ class RowApplier(Applier):
         for record in streams:
             self.in_flight.step()
             try:
-                row = changed_row(self._model, id, row, self._followed.of(record))
+                row = changed_row(self._model, id, row, self._followed.of(record), self._table.normalise)
             except Exception as error:  # handlers are application code
                 # The row in memory may be half changed; what was handled before comes with the next try, alone.
                 return Progress(changes.positions[id], failure_of(record, error))
@@ -249,19 +258,6 @@ class RowApplier(Applier):
             changes = RowChanges(self._table, rows, positions)
             changes.note(aggregate_root_id, row, version)
             changes.write(self.alias, self.name)
-
-
-def changed_row(model: type[Any], aggregate_root_id: str, row: Any, followed: Sequence[Followed]) -> Any:
-    """The row of a `ModelProjection` after these events, changed in memory; None where there is none. Raises what the
-    handlers raise, the row may be half changed then."""
-    for event, handlers in followed:
-        if row is None:
-            row = model(aggregate_root_id=aggregate_root_id)
-        for handler in handlers:
-            handler(row, event)
-        if row.__dict__.pop("_enode_deleted", False):
-            row = None
-    return row
 
 
 class TransactionApplier(Applier):

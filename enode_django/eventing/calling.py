@@ -108,7 +108,7 @@ class CallingApplier(Applier):
 
     def _call_refusal(self, record: StreamRecord, calls: _Calls) -> None:
         key = (record.aggregate_root_id, record.command_id)
-        if key in calls.handled or self._is_older(record):
+        if key in calls.handled:
             return
         followed = followed_refusal(self.subscriber, record)
         if followed is not None:
@@ -116,14 +116,20 @@ class CallingApplier(Applier):
             calls.refusals.append(key)
             calls.handled.add(key)
 
-    def _is_older(self, refusal: StreamRecord) -> bool:
-        """Refusals have no version, so those from before the start are known by their time."""
-        began = self._subscription(self.store.place_of(refusal.aggregate_root_id))
-        return began.start_position > BEGINNING and refusal.created_at < began.started_at
-
     def _handled_refusals(self, works: Sequence[Work]) -> set[checkpoints.RefusalKey]:
+        """Return the refusals that were handled, or were stored before this subscriber began: their positions say that,
+        and no times, which come from the clocks of several machines."""
         keys = [(work.aggregate_root_id, command_id) for work in works for command_id in work.refusals]
-        return checkpoints.handled_refusals(self.alias, self.name, keys)
+        if not keys:
+            return set()
+        handled = checkpoints.handled_refusals(self.alias, self.name, keys)
+        for place, ids in by_place(self.store, {id for id, _ in keys}).items():
+            start, some = self._subscription(place).start_position, set(ids)
+            if start > BEGINNING:
+                commands = [(command_id, id) for id, command_id in keys if id in some]
+                before = self.store.shards[place].stored_before(commands, start)
+                handled.update((id, command_id) for command_id, id in before)
+        return handled
 
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the version of each aggregate's checkpoint. Without a checkpoint, streams that were stored before this

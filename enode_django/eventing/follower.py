@@ -203,6 +203,8 @@ class Follower:
                     elif self._settle(work, one, finished):
                         behind.append(work)
                 self._finish(finished)
+                if any(one.failure is None and one.parked is None for one in progress.values()):
+                    self._hasten_conflicts()
                 for work in blamed:
                     self._drive([work], 1)  # in small portions, so that what comes before the failure is kept
                 some, portion = behind, 1 if some[0].suspect else min(portion * 2, PORTION)
@@ -254,10 +256,11 @@ class Follower:
         if not self.policy.attempts:
             raise failure.error
         if work.failure is None or not failure.is_same(work.failure):
-            work.failure, work.failures = failure.to_be_kept(), 0
+            work.failure, work.failures, work.failing_since = failure.to_be_kept(), 0, self._clock()
         work.failures += 1
         self._log_failure(work, failure)
-        next_try = self.policy.next_try(failure.error, work.failures)
+        next_try = self.policy.next_try(failure.error, work.failures, self._clock() - work.failing_since)
+        work.waits_for_others = self.policy.waits_for_others(failure.error, work.failures)
         is_too_much = len(self._aside) >= MOST_ASIDE or len(work.messages) > PORTION
         return NextTry(next_try.seconds, next_try.is_parked or is_too_much)
 
@@ -267,6 +270,12 @@ class Follower:
         told = "%s failed at %s of %s (%d of %s): %s"
         first = failure.error if work.failures == 1 else None
         logger.warning(told, who, where, id, work.failures, tries, failure.text, exc_info=first, extra=_extra(who, id))
+
+    def _hasten_conflicts(self) -> None:
+        """Let aggregates that wait for others to move on be tried again at once."""
+        for work in self._aside.values():
+            if work.waits_for_others:
+                work.next_try = self._clock()
 
     def _let_wait(self, work: Work) -> bool:
         name, refusals = self.subscriber.name, list(work.refusals.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from enode_django.eventing.applying import is_transient
+from enode_django.eventing.applying import is_conflict_of_rows, is_transient
 from enode_django.eventing.retries import DAY, LONGEST_DELAY, Retries
 from enode_django.exceptions import EventKilledWorker, Retry, UnknownMessageType
 
@@ -19,6 +19,7 @@ LONGEST_ASIDE = 60.0
 """Seconds. An aggregate that is to be tried again after so long, or later, is parked until then: what is set aside in
 memory keeps its messages in the queue. It is also the longest pause after an error that passes, and the shortest one
 between two tries of what is parked because of another error."""
+CONFLICT_PATIENCE = 60.0  # since two aggregates that swap a value may be with two workers, of which one is behind
 SHORTEST_PAUSE = 0.05
 """Seconds before an error that passes is tried again."""
 
@@ -36,8 +37,9 @@ class RetryPolicy(NamedTuple):
     two, and twice as much between the next, up to ``longest``. With ``attempts`` 0 the error is raised instead.
 
     An event of a type that this process does not know is tried again after each of ``unknown_delays``: a rolling
-    deploy may bring a process that does. After an error of ``passing`` the event is tried without end. With
-    ``parks_at_once`` nothing waits in memory.
+    deploy may bring a process that does. After an error of ``passing`` the event is tried without end. A row that has
+    to be unique, and is not, is tried again for ``conflict_patience`` seconds at least: another aggregate may let go of
+    the value. With ``parks_at_once`` nothing waits in memory.
     """
 
     attempts: int
@@ -46,6 +48,7 @@ class RetryPolicy(NamedTuple):
     longest: float = LONGEST_DELAY
     passing: Errors = ()
     most_parked: float | None = DAY
+    conflict_patience: float = 0.0
     parks_at_once: bool = False
 
     @classmethod
@@ -86,8 +89,14 @@ class RetryPolicy(NamedTuple):
         """
         return isinstance(error, (Retry, *self.passing)) or is_transient(error)
 
-    def next_try(self, error: Exception, failures: int) -> NextTry:
-        """Return when an event is tried again that has failed ``failures`` times, this time with ``error``.
+    def waits_for_others(self, error: Exception, failures: int) -> bool:
+        """Return True if the event is to be tried again as soon as other aggregates have moved on."""
+        is_conflict = self.conflict_patience > 0 and is_conflict_of_rows(error)
+        return is_conflict and failures <= len(self.pauses(error))
+
+    def next_try(self, error: Exception, failures: int, failing_for: float = 0.0) -> NextTry:
+        """Return when an event is tried again that has failed ``failures`` times in ``failing_for`` seconds, this time
+        with ``error``.
 
         >>> policy = RetryPolicy(2, 1.0, passing=(ConnectionError,))
         >>> policy.next_try(ValueError(), 1), policy.next_try(ValueError(), 2)
@@ -107,6 +116,8 @@ class RetryPolicy(NamedTuple):
         pauses = self.pauses(error)
         if failures <= len(pauses):
             return NextTry(pauses[failures - 1], False)
+        if failing_for < self.conflict_patience and is_conflict_of_rows(error):
+            return NextTry(LONGEST_DELAY, False)
         return NextTry(self.parked_pause(error, 0.0), True)
 
     def parked_pause(self, error: Exception, failing_for: float) -> float | None:

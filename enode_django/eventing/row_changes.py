@@ -1,12 +1,37 @@
-"""What one batch of events changes in the rows of a `ModelProjection`."""
+"""What events do to the rows of a `ModelProjection`: in memory one by one, then in the database all at once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from enode_django.eventing import checkpoints
+from enode_django.eventing.row_normalising import HANDLED
 from enode_django.eventing.rows import RowTable
+from enode_django.eventing.work import Followed
+
+
+def changed_row(
+    model: type[Any], aggregate_root_id: str, row: Any, followed: Iterable[Followed], normalise: Callable[[Any], object]
+) -> Any:
+    """Return the row of a `ModelProjection` after these events, changed in memory; None where there is none.
+
+    ``normalise`` is called with a row before an event sees what handlers of another one have given to it since it was
+    loaded: an event must not depend on whether these were stored in between. Raises what that and the handlers raise;
+    the row may be half changed then.
+    """
+    for event, handlers in followed:
+        if row is None:
+            row = model(aggregate_root_id=aggregate_root_id)
+        elif HANDLED in row.__dict__:
+            normalise(row)
+        for handler in handlers:
+            handler(row, event)
+        if row.__dict__.pop("_enode_deleted", False):
+            row = None
+        else:
+            row.__dict__.setdefault(HANDLED, ())
+    return row
 
 
 class RowChanges:

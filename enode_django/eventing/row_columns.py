@@ -72,7 +72,8 @@ class Column:
     """The properties of a field that do not depend on its values.
 
     ``array`` is the type of the array that carries its values, None if they go into none; ``created_only``: it is set
-    when a row is made, and then kept.
+    when a row is made, and then kept. Values whose type is ``as_it_is`` need no preparing if they meet the condition
+    ``only_if``, where there is one.
     """
 
     def __init__(self, field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> None:
@@ -82,8 +83,8 @@ class Column:
         self.array = _array_of(field, connection)
         self.has_db_default = field.has_db_default()
         self.created_only = bool(getattr(field, "auto_now_add", False))
-        self._as_it_is = _AS_THEY_ARE.get(type(field))
-        self._only_if = _ONLY_IF.get(type(field))
+        self.as_it_is = _AS_THEY_ARE.get(type(field))
+        self.only_if = _ONLY_IF.get(type(field))
         self._get = attrgetter(field.attname) if type(field).pre_save is models.Field.pre_save else None
 
     def raw(self, rows: Sequence[models.Model]) -> Iterator[Any]:
@@ -95,7 +96,7 @@ class Column:
 
     def values(self, rows: Sequence[models.Model], connection: BaseDatabaseWrapper) -> list[Any]:
         """Return the values of the rows as an array takes them."""
-        prepare, as_it_is, only_if = self._prepare, self._as_it_is, self._only_if
+        prepare, as_it_is, only_if = self._prepare, self.as_it_is, self.only_if
         if only_if is None:
             return [value if type(value) is as_it_is else prepare(value, connection) for value in self.raw(rows)]
         return [
@@ -105,14 +106,14 @@ class Column:
 
     def value(self, given: Any, connection: BaseDatabaseWrapper) -> Any:
         """Return the value as an array takes it. An expression stays as it is."""
-        if type(given) is self._as_it_is and (self._only_if is None or self._only_if(given)):
+        if type(given) is self.as_it_is and (self.only_if is None or self.only_if(given)):
             return given
         return given if hasattr(given, "resolve_expression") else self._prepare(given, connection)
 
     def _prepare(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         prepared = self.field.get_db_prep_save(value, connection=connection)
         # Django's types for whole numbers of a size do not go into an array with plain ones.
-        return int(prepared) if self._as_it_is is int and prepared is not None else prepared
+        return int(prepared) if self.as_it_is is int and prepared is not None else prepared
 
 
 def quoted(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> str:

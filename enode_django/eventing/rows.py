@@ -12,11 +12,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import DatabaseDefault
 from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLInsertCompiler
-from django.db.transaction import TransactionManagementError
+from django.db.transaction import TransactionManagementError, atomic, set_rollback
 
 from enode_django.databases import healthy_connection, in_transaction
+from enode_django.eventing.column_types import OnlyDatabaseKnows
 from enode_django.eventing.row_columns import columns_of, quoted
 from enode_django.eventing.row_loading import RowLoading
+from enode_django.eventing.row_normalising import RowNormaliser
 
 Row = TypeVar("Row", bound=models.Model)
 
@@ -24,6 +26,9 @@ _by_id = attrgetter("aggregate_root_id")
 
 _VALUES_MAX = 200
 """Rows in a statement that spells its values out: a long one costs more for each row."""
+
+_HIGHEST = 2**63 - 1
+"""A version: a row that has it takes the place of any that is stored."""
 
 
 class RowTable(Generic[Row]):
@@ -39,6 +44,7 @@ class RowTable(Generic[Row]):
         self._alias = alias
         connection = connections[alias]
         self._loading = RowLoading(model, alias)
+        self._normaliser = RowNormaliser(model, connection)
         self._columns = columns_of(model, connection)
         self._fits_arrays = all(column.array for column in self._columns)
         self._created_only = any(column.created_only for column in self._columns)
@@ -89,6 +95,27 @@ class RowTable(Generic[Row]):
         connection.validate_no_broken_transaction()
         with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
             return dict(cursor.execute(self._versions, (list(ids),), prepare=False).fetchall())
+
+    def normalise(self, row: Row) -> None:
+        """Give the row, whose handlers have changed it, the values that it would have if it were stored and loaded. If
+        only the database knows them, the row is stored and loaded, and that is undone. Raises as `store` does."""
+        if self._normaliser.normalise(row):
+            return
+        version = row.version  # type: ignore[attr-defined]
+        row.version = _HIGHEST  # type: ignore[attr-defined]
+        try:
+            with atomic(using=self._alias):
+                self.store([row])
+                (loaded,) = self.load_locked([_by_id(row)]).values()
+                set_rollback(True, using=self._alias)
+        finally:
+            row.version = version  # type: ignore[attr-defined]
+        self._normaliser.take_over(row, loaded)
+
+    def normalise_in_memory(self, row: Row) -> None:
+        """Normalise the row without a database. Raises `OnlyDatabaseKnows`."""
+        if not self._normaliser.normalise(row):
+            raise OnlyDatabaseKnows(f"{self._model.__qualname__} {_by_id(row)!r} has to be stored to be normalised")
 
     def claims(self, after: str, limit: int) -> list[tuple[str, int]]:
         """Return the ids and versions of the next ``limit`` rows, those whose ids come after this one."""

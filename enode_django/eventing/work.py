@@ -50,7 +50,8 @@ class Message(NamedTuple):
 @dataclasses.dataclass(slots=True)
 class Work:
     """One aggregate's share of a batch: versions up to ``until``, some of whose streams are at hand, and refusals by
-    command id. ``failures`` counts the tries that failed at the same place, ``next_try`` is a time of the clock.
+    command id. ``failures`` counts the tries that failed at the same place since ``failing_since``, a time of
+    the clock as ``next_try`` is. One that ``waits_for_others`` is tried again sooner when others have moved on.
     ``generation`` is that of the store in which all ``streams`` were written.
     A ``suspect`` is handled alone, since a worker died while it was at the aggregate; ``deaths`` counts those that died
     at what is to be handled next."""
@@ -64,7 +65,9 @@ class Work:
     messages: list[Message] = dataclasses.field(default_factory=list)
     failure: Failure | None = None
     failures: int = 0
+    failing_since: float = 0.0
     next_try: float = 0.0
+    waits_for_others: bool = False
     suspect: bool = False
     deaths: int = 0
 

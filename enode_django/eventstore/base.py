@@ -11,7 +11,7 @@ command was refused by a ``DomainException`` and must never take effect. A drive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import partial
@@ -180,6 +180,10 @@ class Shard(EventStore, Protocol):
     def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
         """Per aggregate the highest version stored below this position, whose sequence does not matter; an id without
         any is left out."""
+
+    def stored_before(self, keys: Iterable[CommandKey], position: Position) -> Collection[CommandKey]:
+        """Return those of the commands that were stored below this position on their aggregate, as a stream or a
+        refusal."""
 
     def position(self) -> Position:
         """Return the position that the shard has reached: every row stored at a position below it is settled, and no

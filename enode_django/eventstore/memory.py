@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 
@@ -129,6 +129,11 @@ class MemoryEventStore:
                     if self._positions[record.command_key] < position.transaction:
                         heads[root_id] = max(version, heads.get(root_id, version))
         return heads
+
+    def stored_before(self, keys: Iterable[CommandKey], position: Position) -> Collection[CommandKey]:
+        with self._lock:
+            known = {key: self._positions.get(key) for key in keys}
+        return [key for key, at in known.items() if at is not None and at < position.transaction]
 
     def position(self) -> Position:
         with self._lock:

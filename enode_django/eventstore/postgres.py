@@ -6,7 +6,7 @@ import contextlib
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
@@ -148,6 +148,14 @@ class PostgresEventStore:
             below, until = sequences_before(generations.state(connection).generations, position)
             parameters = (root_ids, below, until, position.transaction_id)
             return dict(execute(connection, statements.HEADS_BEFORE, parameters))
+
+    def stored_before(self, keys: Iterable[CommandKey], position: Position) -> Collection[CommandKey]:
+        known = [key for key in keys if all(map(holds, key))]
+        commands, root_ids = [command for command, _ in known], [root_id for _, root_id in known]
+        with self._connected() as connection:
+            below, until = sequences_before(generations.state(connection).generations, position)
+            parameters = (commands, root_ids, below, until, position.transaction_id)
+            return execute(connection, statements.STORED_BEFORE, parameters)
 
     def position(self) -> Position:
         """The oldest transaction that is open anywhere on the server; each row has the id of its transaction."""

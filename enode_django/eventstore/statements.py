@@ -94,6 +94,12 @@ HEADS_BEFORE = f"""
     ) AS head
 """
 
+STORED_BEFORE = f"""
+    SELECT command_id, aggregate_root_id FROM {TABLE} JOIN unnest(%b::text[], %b::text[]) AS wanted (command, root)
+    ON command_id = wanted.command AND aggregate_root_id = wanted.root
+    WHERE {BELOW}
+"""
+
 # What a scan looks at next.
 _LOOKED_AT = f"""
     SELECT {{columns}} FROM {TABLE} WHERE ({{order}}) > (%s, %s) AND {{conditions}} ORDER BY {{order}} LIMIT %s

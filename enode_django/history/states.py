@@ -28,7 +28,8 @@ class State(NamedTuple):
 
 
 def state_at(aggregate_root_id: str, version: int | None = None, *, most: int | None = None) -> State:
-    """The state after that version, by default the newest one, from the newest snapshot that is not later.
+    """The state after that version, by default the newest one, from the newest snapshot that is not later. Nothing is
+    changed: a snapshot that is of no use stays.
 
     Raises `AggregateNotFound` for a version that is not stored, `UnknownMessageType` if the class of the aggregate or
     of an event is gone, `BrokenHistory` or `InvalidState` if the class cannot make a state of the events, and
@@ -42,7 +43,9 @@ def state_at(aggregate_root_id: str, version: int | None = None, *, most: int | 
     snapshots = make_snapshots(store)
     if most is not None:
         _check_length(aggregate_root_id, version - _start(snapshots, aggregate_root_id, version), most)
-    aggregate = AggregateLoader(store, snapshots).load(aggregate_root_id, until=version, begin=Begin.SNAPSHOT)
+    aggregate = AggregateLoader(store, snapshots, only_reads=True).load(
+        aggregate_root_id, until=version, begin=Begin.SNAPSHOT
+    )
     if aggregate is None or aggregate.version != version:
         raise AggregateNotFound(f"{aggregate_root_id!r} has no version {version!r} any more")
     return State(types.name_of(type(aggregate)), aggregate_root_id, version, _fields_of(aggregate))
@@ -62,7 +65,7 @@ def head_of(store: EventStore, aggregate_root_id: str) -> int:
 
 
 def _start(snapshots: SnapshotStore | None, id: str, version: int) -> int:
-    snapshot = SnapshotReader(snapshots).find([id]).get(id) if snapshots is not None else None
+    snapshot = SnapshotReader(snapshots, only_reads=True).find([id]).get(id) if snapshots is not None else None
     return snapshot.version if snapshot is not None and snapshot.version <= version else 0
 
 

@@ -26,6 +26,7 @@ from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retries import Retries
 from enode_django.eventing.retrying import RetryPolicy
+from enode_django.eventing.row_changes import changed_row
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import Subscriber, running_subscriber
 from enode_django.eventing.sweeping import behind
@@ -171,8 +172,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 class _Reducing:
     """Replays for a `ModelProjection`: the streams of an aggregate make one row, and rows are copied.
 
-    Whatever goes wrong, a handler that raises or asks a database, a value that this refuses, rows that are there
-    already, is left to the follower, which finds out what it is.
+    Whatever goes wrong, a handler that raises or asks a database, a value that this refuses or only it knows, rows that
+    are there already, is left to the follower, which finds out what it is.
     """
 
     def __init__(self, replayer: Replayer, subscriber: ModelProjection[Any]) -> None:
@@ -210,24 +211,18 @@ class _Reducing:
 
     def _fold(self, id: str, records: Iterator[StreamRecord]) -> _Folded:
         row, count, failed = None, 0, False
-        new, followed = self._subscriber.model, self._followed
+        new, followed, normalise = self._subscriber.model, self._followed, self._table.normalise_in_memory
         for record in records:
             count += 1
             if failed or record.version != count:
                 failed = True
                 continue
             try:
-                for event, handlers in followed.of(record):
-                    if row is None:
-                        row = new(aggregate_root_id=id)
-                    for handler in handlers:
-                        handler(row, event)
-                    if row.__dict__.pop("_enode_deleted", False):
-                        row = None
+                row = changed_row(new, id, row, followed.of(record), normalise)
             except Exception:
                 failed = True
             if row is not None:
-                row.version = count  # type: ignore[attr-defined]
+                row.version = count
         return _Folded(Todo(id, record.aggregate_root_type, record.version or 0), count, row, failed)
 
     def _copy(self, folded: Sequence[_Folded]) -> bool:

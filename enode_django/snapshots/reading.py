@@ -29,12 +29,16 @@ class KeepsSnapshots(Protocol):
 
 
 class SnapshotReader:
-    """All methods block on where the snapshots are kept. What is wrong with one is logged, once, and never raised."""
+    """All methods block on where the snapshots are kept. What is wrong with one is logged, once, and never raised.
+
+    With ``only_reads`` a snapshot that is of no use stays where it is: whoever looks at a state changes nothing.
+    """
 
     _kind = "snapshot"
 
-    def __init__(self, store: KeepsSnapshots) -> None:
+    def __init__(self, store: KeepsSnapshots, *, only_reads: bool = False) -> None:
         self.store = store
+        self._only_reads = only_reads
 
     def find_for(self, heads: Mapping[str, int]) -> Mapping[str, ReadSnapshot]:
         """Find snapshots, as `find` does, of aggregates at these versions. Aggregates that are too young to have one
@@ -72,8 +76,13 @@ class SnapshotReader:
             return {}
 
     def reject(self, stored: Snapshot, error: UnusableSnapshot) -> None:
-        """Say what is wrong, and delete the snapshot, so that another is made in its place."""
+        """Say what is wrong, and delete the snapshot, so that another is made in its place, unless this reader
+        ``only_reads``."""
         id, version = stored.aggregate_root_id, stored.version
+        if self._only_reads:
+            told = (f"unused {self._kind} of {id}", str(version))
+            _tell(told, "the %s of %r at version %d is not used: %s", self._kind, id, version, error)
+            return
         key = (f"{self._kind} of {id}", str(version))
         _tell(key, "the %s of %r at version %d is discarded: %s", self._kind, id, version, error)
         try:

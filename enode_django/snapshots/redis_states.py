@@ -15,6 +15,7 @@ from enode_django.eventstore.limits import holds
 from enode_django.exceptions import MalformedMessage, shown
 from enode_django.serialization.plain import pack, unpack
 from enode_django.snapshots.breaker import Breaker
+from enode_django.snapshots.sealing import Seal
 from enode_django.snapshots.store import Snapshot
 
 logger = logging.getLogger("enode_django.snapshots")
@@ -30,13 +31,16 @@ LARGEST = 100_000
 PORTION = 100
 PORTION_BYTES = 250_000
 
-_FORMAT = 1
+_FORMAT = 2
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class RedisStates:
     """Projects that share a Redis database need a ``prefix`` each; ``ttl`` is in whole seconds.
+
+    States are sealed with the first of the ``secrets``. One that none of them has sealed counts as damaged, so that
+    who can write to the server, but knows no secret, makes no state of an aggregate.
 
     A server that is down, slow or full is named in the log, and not asked again for `PAUSE` seconds.
     """
@@ -45,6 +49,7 @@ class RedisStates:
         self,
         location: str,
         *,
+        secrets: Sequence[str | bytes],
         prefix: str = "enode",
         ttl: int = 86_400,
         timeout: float = TIMEOUT,
@@ -52,6 +57,7 @@ class RedisStates:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = RedisConnection(location, timeout=timeout, client={})
+        self._seal = Seal(secrets)
         self._prefix = prefix
         self._ttl = ttl
         self._slow = 2 * timeout  # it may have had to connect
@@ -73,7 +79,8 @@ class RedisStates:
     def save(self, states: Sequence[Snapshot]) -> None:
         for portion in _portions(filter(self._is_small, states)):
             commands = [
-                ("SET", self.key(state.aggregate_root_id), encode_state(state), "EX", self._ttl) for state in portion
+                ("SET", key, self._seal.sealed(key, encode_state(state)), "EX", self._ttl)
+                for key, state in ((self.key(state.aggregate_root_id), state) for state in portion)
             ]
             self._ask(partial(self._connection.execute_all, commands))
 
@@ -111,7 +118,7 @@ class RedisStates:
 
     def _read(self, id: str, value: bytes) -> Snapshot | None:
         try:
-            return decode_state(id, value)
+            return decode_state(id, self._seal.opened(self.key(id), value))
         except MalformedMessage as error:
             self._tell("garbage", f"the value of the key {self.key(id)!r} is no state of ours, and is deleted: {error}")
             self.delete(id)
@@ -138,8 +145,7 @@ def encode_state(state: Snapshot) -> bytes:
 
 
 def decode_state(aggregate_root_id: str, value: bytes) -> Snapshot:
-    """Raises `MalformedMessage` for bytes that `encode_state` cannot have made. Whether they are those of this very
-    aggregate is said by the digest in the payload."""
+    """Raises `MalformedMessage` for bytes that `encode_state` cannot have made."""
     parts: Any = unpack(value)
     if not isinstance(parts, list) or [*map(type, parts)] != [int, str, int, str, int, bytes] or parts[0] != _FORMAT:
         raise MalformedMessage(f"it has another shape than ours: {shown(parts)}")

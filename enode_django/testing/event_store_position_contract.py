@@ -144,6 +144,18 @@ class EventStorePositionContract(EventStoreReadContract):
         assert store.heads_before(ids, END) == {"a": 4, "b": 1, "c": 1}
         assert store.heads_before([], position) == {}
 
+    def test_what_was_stored_before_a_position_is_known_by_its_command(self, store: Shard) -> None:
+        store.append([stream("a", 1, "k"), refusal("b", "k"), refusal("b", "other")])
+        self.when_settled(store, BEGINNING, "a")
+        position = store.position()
+        store.append([refusal("b", "later"), stream("c", 1, "k")])
+        self.when_settled(store, position, "c")
+        keys = [("k", "a"), ("k", "b"), ("later", "b"), ("k", "c"), ("unknown", "b"), ("k", "a\0"), ("k", "unknown")]
+        assert sorted(store.stored_before(keys, position)) == [("k", "a"), ("k", "b")]
+        assert sorted(store.stored_before(keys, END)) == [("k", "a"), ("k", "b"), ("k", "c"), ("later", "b")]
+        assert list(store.stored_before(keys, BEGINNING)) == []
+        assert list(store.stored_before([], position)) == []
+
     def test_a_command_decided_anew_has_a_new_position(self, store: Shard) -> None:
         store.append([refusal("a", "k"), stream("b", 1)])
         self.when_settled(store, BEGINNING, "b")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
-from django.db import models
+from django.db import connections, models
 
 from enode_django.domain.messages import DomainEvent
-from enode_django.eventing.applying import changed_row
 from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.row_changes import changed_row
+from enode_django.eventing.row_normalising import RowNormaliser
 from enode_django.eventing.work import FollowedEvents
 from enode_django.eventstore.base import StreamRecord
 from enode_django.testing.histories import streams
@@ -22,13 +24,15 @@ class RowScenario(Generic[Row]):
     """``given(Summaries, "a", AccountOpened(…)).when(Deposited(…)).then(balance=Decimal(5))``
 
     ``row`` is what the handlers have made of the events, in memory, with the values that they gave it; None if there
-    is no row. The ``then`` methods raise `AssertionError`.
+    is no row. Each event finds the values that the database would give back, where that can be told without it. The
+    ``then`` methods raise `AssertionError`.
     """
 
     def __init__(self, projection: type[ModelProjection[Row]], id: str, history: Sequence[DomainEvent]) -> None:
         self._projection = subscribers.instance(projection)
         self._model = projection.model
         self._id = id
+        self._normalise = _normaliser(self._model, self._projection.database)
         self._version = 0
         self.row: Row | None = None
         self._handle(streams(id, history))
@@ -57,7 +61,15 @@ class RowScenario(Generic[Row]):
     def _handle(self, records: Iterable[StreamRecord]) -> None:
         followed = FollowedEvents(self._projection)
         for record in records:
-            self.row = changed_row(self._model, self._id, self.row, followed.of(record))
+            self.row = changed_row(self._model, self._id, self.row, followed.of(record), self._normalise)
             self._version = record.version or 0
             if self.row is not None:
                 self.row.version = self._version  # type: ignore[union-attr]
+
+
+def _normaliser(model: type[models.Model], alias: str) -> Callable[[Any], object]:
+    """Without a PostgreSQL in the settings rows stay as they are."""
+    connection = connections[alias]
+    return (
+        partial(RowNormaliser(model, connection).normalise, partly=True) if connection.vendor == "postgresql" else bool
+    )

@@ -74,14 +74,14 @@ def test_commands_go_on_while_a_rebuild_loses_an_executor_and_postgres_and_while
     assert (stack.oid(TABLES[MOVEMENTS]) != before, stack.generation(MOVEMENTS)) == (True, 1)
 
     with stack.load(seed + 1, **CALM):
-        assert_swapped(stack.rebuild(MOVEMENTS, "--undo", "--master", "none"))
+        assert_swapped(stack.rebuild(MOVEMENTS, "--undo", "--master", "none"), r"(, \d+ were not compared)?")
     check(stack)
     assert (stack.oid(TABLES[MOVEMENTS]), stack.generation(MOVEMENTS)) == (before, 0)
 
 
-def assert_swapped(rebuild: Rebuild) -> None:
+def assert_swapped(rebuild: Rebuild, uncompared: str = "") -> None:
     assert rebuild.wait_end(SECONDS) == 0
-    assert rebuild.count(r" 0 rows differ among [1-9]\d* aggregates; swapped") == 1
+    assert rebuild.count(rf" 0 rows differ among [1-9]\d* aggregates{uncompared}; swapped") == 1
 
 
 def check(stack: RebuildStack) -> None:

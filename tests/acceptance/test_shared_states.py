@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 import redis
+from django.conf import settings
 
+from enode_django.exceptions import MalformedMessage
+from enode_django.snapshots.sealing import Seal
 from sample_project.embedded import Redis
 from tests.acceptance.load import Load
 from tests.acceptance.processors import Processors
@@ -98,7 +101,8 @@ def test_stale_foreign_and_garbled_states_may_be_planted_and_workers_killed(
 
 
 def plant(client: redis.Redis, key: bytes, seen: dict[bytes, list[bytes]], random_: random.Random) -> None:
-    """What was there before, what is another's, other bytes, or nothing."""
+    """What was there before, what is another's, other bytes, or nothing; and what is another's as somebody would plant
+    it who knows the project's secret."""
     value = client.get(key)
     if not value:
         return  # it is gone by now, or empty already
@@ -109,12 +113,22 @@ def plant(client: redis.Redis, key: bytes, seen: dict[bytes, list[bytes]], rando
         [
             random_.choice(own),
             random_.choice(random_.choice(list(seen.values()))),
+            sealed_again(*random_.choice([(from_, one) for from_, values in seen.items() for one in values]), key),
             value[:place] + bytes([value[place] ^ 1 << random_.randrange(8)]) + value[place + 1 :],
             random_.randbytes(random_.randrange(200)),
             value[:place],
         ]
     )
     client.set(key, chosen)
+
+
+def sealed_again(from_: bytes, value: bytes, key: bytes) -> bytes:
+    """The value as it is if it was planted itself."""
+    seal = Seal([settings.SECRET_KEY])
+    try:
+        return seal.sealed(key.decode(), seal.opened(from_.decode(), value))
+    except MalformedMessage:
+        return value
 
 
 def test_their_redis_may_be_away_freeze_be_full_and_forget_everything(stack: Stack, states: States, seed: int) -> None:

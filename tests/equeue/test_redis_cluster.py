@@ -198,7 +198,7 @@ def test_cluster_that_does_not_serve_all_slots_is_retriable(cluster: RedisCluste
 
 
 def test_shared_states_lie_on_all_servers(cluster: RedisCluster) -> None:
-    states = RedisStates(cluster.url, timeout=5.0)
+    states = RedisStates(cluster.url, secrets=["a secret"], timeout=5.0)
     saved = [
         Snapshot(f"id-{number}", "bank.BankAccount", number, "fingerprint", b"%d" % number, datetime.now(UTC))
         for number in range(1, 20)

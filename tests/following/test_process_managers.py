@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from enode_django import Command, ProcessManager, handles
 from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventing.registry import subscribers
+from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import DefinitionError
+from enode_django.serialization.codec import encode_refusal
 from tests.following.domain import (
     Added,
     Behaviour,
@@ -166,3 +170,40 @@ def test_event_handlers_start_now_unless_they_say_otherwise(harness: Harness, be
     follower.runner.applier.subscribe(harness.store)
     harness.deliver(follower, old + harness.stored("c", Added(amount=2), after=1))
     assert behaviour.calls == ["c/2/0", "second"]
+
+
+@pytest.mark.parametrize("hours", [-5, 0, 5])
+def test_one_that_begins_now_hears_of_each_later_refusal_and_of_no_earlier_whatever_the_clocks_say(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """A refusal has the time of a worker's machine, and the beginning that of the subscriber's database."""
+    monkeypatch.setattr(subscribers.instance(Kindness), "start", "now")
+
+    def refused(amount: int) -> StreamRecord:
+        refusal = StreamRecord(
+            "c",
+            None,
+            f"k{amount}",
+            "following.Counter",
+            "following.Ask",
+            datetime.now(UTC) + timedelta(hours=hours),
+            encode_refusal(TooMuch("no", amount=amount)),
+            b"",
+        )
+        harness.store.append([refusal])
+        return refusal
+
+    earlier = refused(1)
+    follower = harness.follower(subscribers.instance(Kindness))
+    settled(harness)
+    follower.runner.applier.subscribe(harness.store)
+    harness.deliver(follower, [earlier, refused(2)])
+    assert [command.amount for command in harness.sent] == [2]  # type: ignore[attr-defined]
+
+
+def settled(harness: Harness) -> None:
+    """Wait until no other session keeps what is stored from counting as earlier."""
+    deadline = time.monotonic() + 30
+    while not harness.store.stored_before([("k1", "c")], harness.store.position()):
+        assert time.monotonic() < deadline, "what was stored does not settle"
+        time.sleep(0.01)

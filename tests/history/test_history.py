@@ -23,6 +23,7 @@ from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
 from enode_django.snapshots.state import snapshot_of
+from enode_django.snapshots.store import Snapshot
 from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
 from sample_project.bank.process_managers import TransferProcess
@@ -97,6 +98,30 @@ def test_a_history_longer_than_wanted_is_not_replayed_unless_a_snapshot_shortens
     assert state_at(account, 1, most=2).fields["balance"] == 0
     with override_settings(ENODE={"SNAPSHOTS": {"ENABLED": False}}), pytest.raises(HistoryTooLong):
         state_at(account, 4, most=2)
+
+
+def planted_snapshot(account: str, *, command_id: str, payload: bytes = b"") -> Snapshot:
+    """Of version 2, made by that command; with the payload, if any, in the place of its own."""
+    store = make_store()
+    loaded, snapshots = AggregateLoader(store).load(account, until=2), make_snapshots(store)
+    assert loaded is not None
+    assert snapshots is not None
+    made = snapshot_of(loaded, command_id)
+    made = made._replace(payload=payload or made.payload)
+    snapshots.save([made])
+    return made
+
+
+@pytest.mark.parametrize(("command_id", "payload"), [("another", b""), ("any", b"broken")])
+def test_looking_at_a_state_leaves_a_snapshot_that_is_of_no_use(account: str, command_id: str, payload: bytes) -> None:
+    broken = planted_snapshot(account, command_id=command_id, payload=payload)
+    snapshots = make_snapshots(make_store())
+    assert snapshots is not None
+    assert state_at(account).fields["balance"] == 6
+    assert state_at(account, 3, most=4).fields["balance"] == 3
+    assert snapshots.load([account]) == {account: broken}
+    AggregateLoader(make_store(), snapshots).load(account)
+    assert snapshots.load([account]) == {}, "who works with it replaces it"
 
 
 def test_the_difference_between_two_versions_names_fields(account: str) -> None:

@@ -7,6 +7,7 @@ import logging
 import re
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
 import redis
@@ -14,12 +15,15 @@ import redis
 from enode_django.exceptions import ConfigurationError
 from enode_django.snapshots import redis_states
 from enode_django.snapshots.breaker import Breaker
-from enode_django.snapshots.redis_states import LARGEST, RedisStates
+from enode_django.snapshots.redis_states import LARGEST, encode_state
+from enode_django.snapshots.redis_states import RedisStates as RealRedisStates
+from enode_django.snapshots.sealing import Seal
 from enode_django.snapshots.states import MemoryStates, SharedStates
 from enode_django.testing.shared_states_contract import SharedStatesContract, state
 from sample_project.embedded_servers import Redis
 
 NO_MATTER_HOW_SLOW = 10.0
+RedisStates = partial(RealRedisStates, secrets=["a secret"])
 
 
 class Clock:
@@ -65,7 +69,7 @@ def client(server: Redis) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def states(server: Redis, client: redis.Redis, clock: Clock) -> Iterator[RedisStates]:
+def states(server: Redis, client: redis.Redis, clock: Clock) -> Iterator[RealRedisStates]:
     """With a clock that stands, so that the server is never slow, and left alone until the test says so."""
     with contextlib.closing(RedisStates(server.url, ttl=60, timeout=NO_MATTER_HOW_SLOW, clock=clock)) as states:
         yield states
@@ -74,13 +78,13 @@ def states(server: Redis, client: redis.Redis, clock: Clock) -> Iterator[RedisSt
 # -- what is in redis -------------------------------------------------------------------------------------------------
 
 
-def test_every_entry_bears_the_prefix_and_expires(states: RedisStates, client: redis.Redis) -> None:
+def test_every_entry_bears_the_prefix_and_expires(states: RealRedisStates, client: redis.Redis) -> None:
     states.save([state("a"), state("b")])
     assert sorted(client.keys()) == [b"enode:state:a", b"enode:state:b"]
     assert all(0 < client.ttl(key) <= 60 for key in client.scan_iter())
 
 
-def test_projects_with_prefixes_of_their_own_do_not_see_each_other(states: RedisStates, server: Redis) -> None:
+def test_projects_with_prefixes_of_their_own_do_not_see_each_other(states: RealRedisStates, server: Redis) -> None:
     states.save([state()])
     with contextlib.closing(RedisStates(server.url, prefix="other", timeout=NO_MATTER_HOW_SLOW)) as other:
         assert other.load(["a"]) == {}
@@ -95,17 +99,18 @@ def test_projects_with_prefixes_of_their_own_do_not_see_each_other(states: Redis
         b"\xc1",
         b"garbage",
         b"\x80\x04}.",
-        b"\x96\x02\xa1t\x01\xa1f\x01\xc4\x00",  # our shape, of another format
-        b"\x96\x01\xa1t\xc3\xa1f\x01\xc4\x00",  # a version that is no number
-        b"\x96\x01\xa1t\x01\xa1f\xcf\xff\xff\xff\xff\xff\xff\xff\xff\xc4\x00",  # a time beyond all times
+        b"\x96\x01\xa1t\x01\xa1f\x01\xc4\x00",  # our shape, of another format
+        b"\x96\x02\xa1t\xc3\xa1f\x01\xc4\x00",  # a version that is no number
+        b"\x96\x02\xa1t\x01\xa1f\xcf\xff\xff\xff\xff\xff\xff\xff\xff\xc4\x00",  # a time beyond all times
     ],
 )
+@pytest.mark.parametrize("is_sealed", [True, False])
 def test_garbage_is_told_once_deleted_and_replaced(
-    states: RedisStates, client: redis.Redis, caplog: pytest.LogCaptureFixture, garbage: bytes
+    states: RealRedisStates, client: redis.Redis, caplog: pytest.LogCaptureFixture, garbage: bytes, is_sealed: bool
 ) -> None:
     states.save([state("a"), state("b"), state("c")])
-    for id in "ab":
-        client.set(states.key(id), garbage)
+    for key in map(states.key, "ab"):
+        client.set(key, Seal(["a secret"]).sealed(key, garbage) if is_sealed else garbage)
     assert states.load("abc") == {"c": state("c")}
     assert client.exists(states.key("a"), states.key("b")) == 0
     assert len(caplog.records) == 1
@@ -114,14 +119,70 @@ def test_garbage_is_told_once_deleted_and_replaced(
     assert not states.breaker.is_open
 
 
-def test_a_value_of_another_kind_is_as_good_as_none(states: RedisStates, client: redis.Redis) -> None:
+# -- who may write states ---------------------------------------------------------------------------------------------
+
+
+def sealed_with(server: Redis, *secrets: str) -> RealRedisStates:
+    return RedisStates(server.url, secrets=secrets, timeout=NO_MATTER_HOW_SLOW)
+
+
+def test_a_state_that_no_secret_of_the_project_has_sealed_is_none(
+    states: RealRedisStates, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its shape and its digest may be right: everybody can compute these."""
+    forged = encode_state(state())
+    for value in (forged, bytes(32) + forged, Seal(["another secret"]).sealed(states.key("a"), forged)):
+        client.set(states.key("a"), value)
+        assert states.load(["a"]) == {}
+        assert not client.exists(states.key("a"))
+    assert "no seal of this project" in told(caplog)[0]
+
+
+def test_a_state_is_none_of_another_aggregate(states: RealRedisStates, client: redis.Redis) -> None:
+    states.save([state("a")])
+    client.copy(states.key("a"), states.key("b"))
+    assert states.load("ab") == {"a": state("a")}
+
+
+def test_no_bit_of_a_sealed_state_can_be_changed(states: RealRedisStates, client: redis.Redis) -> None:
+    states.save([state()])
+    value: bytes = client.get(states.key("a"))  # type: ignore[assignment]
+    for place in range(len(value)):
+        client.set(states.key("a"), value[:place] + bytes([value[place] ^ 1]) + value[place + 1 :])
+        assert states.load(["a"]) == {}
+    client.set(states.key("a"), value)
+    assert states.load(["a"]) == {"a": state()}
+
+
+def test_states_outlive_a_secret_as_long_as_it_is_a_fallback(server: Redis, client: redis.Redis) -> None:
+    with (
+        contextlib.closing(sealed_with(server, "old")) as old,
+        contextlib.closing(sealed_with(server, "new", "old")) as rotated,
+        contextlib.closing(sealed_with(server, "new")) as new,
+    ):
+        old.save([state("a"), state("b")])
+        assert rotated.load("ab") == {"a": state("a"), "b": state("b")}
+        rotated.save([state("a")])
+        assert new.load("ab") == {"a": state("a")}
+
+
+@pytest.mark.parametrize("secrets", [[], [""], ["one", ""]])
+def test_without_a_secret_nothing_can_be_sealed(secrets: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="set SECRET_KEY"):
+        RedisStates("redis://localhost:1/0", secrets=secrets)
+
+
+# -- what does not fit ------------------------------------------------------------------------------------------------
+
+
+def test_a_value_of_another_kind_is_as_good_as_none(states: RealRedisStates, client: redis.Redis) -> None:
     client.rpush(states.key("a"), "a list")
     assert states.load(["a"]) == {}
     states.save([state()])
     assert states.load(["a"]) == {"a": state()}
 
 
-def test_what_is_too_large_is_left_out(states: RedisStates, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_too_large_is_left_out(states: RealRedisStates, caplog: pytest.LogCaptureFixture) -> None:
     large = [state(id, payload=b"x" * (LARGEST + 1)) for id in "ab"]
     states.save([*large, state("c", payload=b"x" * LARGEST)])
     assert set(states.load("abc")) == {"c"}
@@ -141,7 +202,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def assert_left_alone(states: RedisStates, client: redis.Redis) -> None:
+def assert_left_alone(states: RealRedisStates, client: redis.Redis) -> None:
     """It answers again, and is not asked."""
     before = client.info("commandstats")
     states.save([state("x")])
@@ -153,7 +214,7 @@ def assert_left_alone(states: RedisStates, client: redis.Redis) -> None:
 
 
 def test_one_that_is_down_is_left_alone_for_a_while_and_then_used_again(
-    states: RedisStates, server: Redis, client: redis.Redis, clock: Clock, caplog: pytest.LogCaptureFixture
+    states: RealRedisStates, server: Redis, client: redis.Redis, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     states.save([state()])
     server.stop()
@@ -170,7 +231,7 @@ def test_one_that_is_down_is_left_alone_for_a_while_and_then_used_again(
 
 
 def test_one_that_was_restarted_between_two_calls_goes_unnoticed(
-    states: RedisStates, server: Redis, client: redis.Redis
+    states: RealRedisStates, server: Redis, client: redis.Redis
 ) -> None:
     states.save([state()])
     server.restart()
@@ -180,7 +241,7 @@ def test_one_that_was_restarted_between_two_calls_goes_unnoticed(
 
 
 def test_one_that_is_full_is_left_alone_for_a_while_and_then_used_again(
-    states: RedisStates, client: redis.Redis, clock: Clock, caplog: pytest.LogCaptureFixture
+    states: RealRedisStates, client: redis.Redis, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     states.save([state()])
     client.config_set("maxmemory", 1)
@@ -210,7 +271,7 @@ def test_one_that_does_not_answer_is_waited_for_no_longer_than_the_timeout(
 
 
 def test_one_that_answers_late_is_left_alone_too(
-    states: RedisStates, client: redis.Redis, clock: Clock, caplog: pytest.LogCaptureFixture
+    states: RealRedisStates, client: redis.Redis, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its answer is taken: what it says is held against the store in any case."""
     states.save([state()])
@@ -226,7 +287,7 @@ def test_one_that_answers_late_is_left_alone_too(
     assert states.breaker.is_open
 
 
-def test_a_write_may_be_long_under_way(states: RedisStates, clock: Clock) -> None:
+def test_a_write_may_be_long_under_way(states: RealRedisStates, clock: Clock) -> None:
     """No command waits for it, and on a busy machine it is our own thread that is late."""
     execute_all = states._connection.execute_all
 

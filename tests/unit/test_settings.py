@@ -17,6 +17,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import ConfigurationError
 from enode_django.runtime import current_bus, make_states, make_store, make_transport, use_bus
 from enode_django.snapshots.redis_states import RedisStates
+from enode_django.snapshots.sealing import Seal
 from enode_django.store_checks import check_store
 from enode_django.testing import inline
 
@@ -54,6 +55,14 @@ def test_states_are_shared_only_where_a_server_is_named() -> None:
         states = make_states()
     assert isinstance(states, RedisStates)
     assert states.key("a") == "mine:state:a"
+
+
+def test_shared_states_are_sealed_with_the_secrets_of_the_project() -> None:
+    cache = {"LOCATION": "redis://localhost:1/3"}
+    with override_settings(ENODE={"AGGREGATE_CACHE": cache}, SECRET_KEY="new", SECRET_KEY_FALLBACKS=["old"]):
+        states = make_states()
+    assert isinstance(states, RedisStates)
+    assert [states._seal.opened("a", Seal([secret]).sealed("a", b"x")) for secret in ("new", "old")] == [b"x", b"x"]
 
 
 class Tolerant(MemoryTransport):

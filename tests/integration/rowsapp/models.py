@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
 from typing import Any
 
-from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.fields import ArrayField, IntegerRangeField
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models.functions import Now, Upper
 
@@ -48,6 +51,11 @@ class Lowered(models.CharField):
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
         return None if value is None else f"<{value}>"
+
+
+class ExactDecoder(json.JSONDecoder):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(parse_float=Decimal, **options)
 
 
 class Kinds(ReadModel):
@@ -121,4 +129,74 @@ class Bare(ReadModel):
         app_label = "rowsapp"
 
 
-MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare)
+class Remembering(ReadModel):
+    """A loaded row remembers what it was loaded with."""
+
+    count = models.IntegerField(default=0)
+
+    @classmethod
+    def from_db(cls, db: str | None, field_names: Any, values: Any) -> Remembering:
+        row = super().from_db(db, field_names, values)
+        row.loaded = dict(zip(field_names, values, strict=True))["count"]  # type: ignore[attr-defined]
+        return row
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class Every(ReadModel):
+    """A field of every class that ``django.db.models`` has for rows like these."""
+
+    big = models.BigIntegerField(null=True)
+    raw = models.BinaryField(null=True)
+    flag = models.BooleanField(null=True)
+    name = models.CharField(max_length=10, null=True)
+    day = models.DateField(null=True)
+    moment = models.DateTimeField(null=True)
+    amount = models.DecimalField(max_digits=6, decimal_places=2, null=True)
+    span = models.DurationField(null=True)
+    email = models.EmailField(max_length=10, null=True)
+    file = models.FileField(null=True)
+    path = models.FilePathField(null=True)
+    ratio = models.FloatField(null=True)
+    region = models.ForeignKey(Region, models.DO_NOTHING, null=True, db_constraint=False)
+    address = models.GenericIPAddressField(null=True)
+    image = models.ImageField(null=True)
+    number = models.IntegerField(null=True)
+    data = models.JSONField(null=True)
+    place = models.OneToOneField(Place, models.DO_NOTHING, null=True, db_constraint=False)
+    natural_big = models.PositiveBigIntegerField(null=True)
+    natural = models.PositiveIntegerField(null=True)
+    natural_small = models.PositiveSmallIntegerField(null=True)
+    slug = models.SlugField(max_length=10, null=True)
+    small = models.SmallIntegerField(null=True)
+    text = models.TextField(null=True)
+    time = models.TimeField(null=True)
+    link = models.URLField(max_length=10, null=True)
+    uuid = models.UUIDField(null=True)
+    needed = models.IntegerField(default=0)
+    lowered = Lowered(max_length=10, null=True)
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+class Odd(ReadModel):
+    """What PostgreSQL alone has, and what the database itself fills in."""
+
+    tags = ArrayField(models.CharField(max_length=3), null=True)
+    amounts = ArrayField(models.DecimalField(max_digits=6, decimal_places=2), null=True)
+    table = ArrayField(ArrayField(models.IntegerField()), null=True)
+    numbers = IntegerRangeField(null=True)
+    decoded = models.JSONField(null=True, encoder=DjangoJSONEncoder, decoder=ExactDecoder)
+    since = models.DateTimeField(db_default=Now())
+    count = models.IntegerField(db_default=7)
+    doubled = models.GeneratedField(
+        expression=models.F("count") * 2, output_field=models.IntegerField(), db_persist=True
+    )
+
+    class Meta:
+        app_label = "rowsapp"
+
+
+MODELS = (Region, Place, Plain, WithArray, Dated, Defaulted, Bare, Remembering, Every, Odd)
