@@ -162,7 +162,8 @@ def test_handlers_of_a_group_that_begin_at_different_places_are_found() -> None:
     declare_handler("checked.two", start="beginning")
     ((id, text),) = found()
     assert id == "enode_django.E017"
-    assert "'checked.one' (start='now', replays=False), 'checked.two' (start='beginning', replays=False)" in text
+    one = "'checked.one' (start='now', replays=False, retry=None)"
+    assert f"{one}, 'checked.two' (start='beginning', replays=False, retry=None)" in text
 
 
 def test_a_subscriber_that_can_have_no_name_is_found_beside_the_others() -> None:

@@ -1,0 +1,38 @@
+"""The tables of the app. Drivers of the event store speak SQL to them; these classes are for reading and migrating."""
+
+from __future__ import annotations
+
+from enode_django.models.following import (
+    Checkpoint,
+    GenerationCheck,
+    HandledRefusal,
+    ParkedEvent,
+    ProjectionGeneration,
+    ReadModel,
+    Rebuild,
+    Subscription,
+)
+from enode_django.models.operating import Job, JobState, ProcessorReport, Subscriber, Topic
+from enode_django.models.store import DeadLetter, EventStream, ReceivedCommand, Shard, Snapshot, StoreGeneration
+
+__all__ = [
+    "Checkpoint",
+    "DeadLetter",
+    "EventStream",
+    "GenerationCheck",
+    "HandledRefusal",
+    "Job",
+    "JobState",
+    "ParkedEvent",
+    "ProcessorReport",
+    "ProjectionGeneration",
+    "ReadModel",
+    "Rebuild",
+    "ReceivedCommand",
+    "Shard",
+    "Snapshot",
+    "StoreGeneration",
+    "Subscriber",
+    "Subscription",
+    "Topic",
+]

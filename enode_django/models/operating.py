@@ -1,0 +1,103 @@
+"""Tables of jobs and processors, and models without a table for pages of the admin."""
+
+from __future__ import annotations
+
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import models
+from django.db.models.functions import Now
+
+
+class JobState(models.TextChoices):
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Job(models.Model):
+    """One run of a batch job. While it is running, its row is the lease of who works on it: ``owner``, until
+    ``lease_until`` by the clock of the database.
+
+    Rows are written by `enode_django.jobs`. They may be deleted when they have ended.
+    """
+
+    kind = models.CharField("kind", max_length=50)
+    name = models.CharField("name", max_length=500, help_text="What it works on: one at a time of each kind.")
+    state = models.CharField("state", max_length=20, choices=JobState.choices, default=JobState.RUNNING)
+    progress = models.JSONField("progress", default=dict, encoder=DjangoJSONEncoder)
+    figures = models.JSONField("figures", default=dict, encoder=DjangoJSONEncoder)
+    error = models.TextField("error", default="", blank=True, help_text="With its traceback.")
+    owner = models.UUIDField("owner", help_text="Of this run alone: a row that has another one was taken over.")
+    lease_until = models.DateTimeField("lease until")
+    cancel_requested_at = models.DateTimeField("cancel requested at", null=True, blank=True)
+    task_id = models.CharField("task id", max_length=255, default="", blank=True, help_text="Celery's, if one runs it.")
+    started_at = models.DateTimeField("started at")
+    finished_at = models.DateTimeField("finished at", null=True, blank=True)
+
+    class Meta:
+        verbose_name = "job"
+        verbose_name_plural = "jobs"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["kind", "name"], name="enode_job_running", condition=models.Q(state=JobState.RUNNING)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"job {self.pk}: {self.kind} {self.name} ({self.state})"
+
+
+class ProcessorReport(models.Model):
+    """The figures of one ``runprocessors`` and its workers at one moment, counted since they were started.
+
+    Written every few seconds by their supervisor, and deleted after a while by any. ``figures`` are explained in
+    ``docs/reference/metrics.md``. They only grow, but for those of the moment: what happened in between is the
+    difference of two rows of one ``supervisor``, whose name is another one after each start.
+    """
+
+    supervisor = models.CharField("supervisor", max_length=255, db_collation="C")
+    host = models.CharField("host", max_length=255)
+    pid = models.IntegerField("process id")
+    started_at = models.DateTimeField("started at")
+    reported_at = models.DateTimeField("reported at", db_default=Now(), help_text="By the clock of the database.")
+    ended = models.BooleanField("ended", db_default=False, help_text="The last report: it was stopped.")
+    figures = models.JSONField("figures")
+
+    class Meta:
+        verbose_name = "processor report"
+        verbose_name_plural = "dashboard"  # which their page in the admin is
+        default_permissions = ("view",)
+        indexes = [models.Index(fields=["reported_at"], name="enode_processor_reported_at")]
+
+    def __str__(self) -> str:
+        return f"{self.supervisor} at {self.reported_at}"
+
+
+class Topic(models.Model):
+    """A topic of the queue. It has no table: the class gives its pages in the admin a place and permissions."""
+
+    name = models.CharField("name", max_length=255, primary_key=True)
+
+    class Meta:
+        verbose_name = "topic"
+        verbose_name_plural = "topics and queues"
+        default_permissions = ("view", "change")
+        managed = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Subscriber(models.Model):
+    """A projection, process manager or event handler group. It has no table, as `Topic`."""
+
+    name = models.CharField("name", max_length=255, primary_key=True)
+
+    class Meta:
+        verbose_name = "subscriber"
+        verbose_name_plural = "subscribers"
+        default_permissions = ("view",)
+        managed = False
+
+    def __str__(self) -> str:
+        return self.name
