@@ -35,7 +35,7 @@ ENODE: Mapping[str, Any] = {
     "GRACE": 8.0,
     "COMMIT_INTERVAL": 0.3,
     "HANDLER_TIME_LIMIT": 20.0,
-    "SWEEP_INTERVAL": 5.0,
+    "SWEEP_INTERVAL": 3.0,
     "MAX_ABNORMAL_ENDS": 1_000,  # kills at random are no command's fault
     "REPORTS": {"INTERVAL": None},
     "JOBS": {"LEASE": 3.0},

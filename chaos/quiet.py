@@ -7,18 +7,24 @@ from collections.abc import Iterator, Mapping
 import psycopg
 
 from chaos.names import COMMANDS, EVENTS, GROUP, SUBSCRIBERS
+from chaos.services import QUERY_SECONDS
 from chaos.world import World
 from enode_django.exceptions import QueueError
+
+_POSITION = "SELECT number, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM enode_django_shard"
 
 
 class Quiet:
     """A command is committed when its events are published, and an event when the commands that follow from it are
     sent. So if all that was there at the beginning of a look is committed, and nothing has come by its end, nothing is
-    on its way."""
+    on its way. Then process managers look through what they have handled, and may send commands again; they have done
+    so when they have passed the positions at which nothing was on its way."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._transport = world.services.transport
+        self._ends_then: dict[str, Mapping[int, int]] = {}
+        self._positions: list[tuple[int, int]] = []
         self.unrest: list[str] = ["nobody has looked yet"]
 
     def reached(self) -> bool:
@@ -28,6 +34,7 @@ class Quiet:
             self.unrest = [*self._behind(before), *self._running_jobs()]
             if before != self._ends():
                 self.unrest.append("messages still come in")
+            self.unrest = self.unrest or list(self._looking_for_lost_commands(before))
         except (QueueError, psycopg.Error) as error:
             self.unrest = [f"{type(error).__name__}: {error}"]
         return not self.unrest
@@ -44,6 +51,24 @@ class Quiet:
             left = {queue: end - committed.get(queue, 0) for queue, end in ends[topic].items()}
             if any(count > 0 for count in left.values()):
                 yield f"{group} has messages of {topic} left, by queue: {left}"
+
+    def _looking_for_lost_commands(self, ends: dict[str, Mapping[int, int]]) -> Iterator[str]:
+        if ends != self._ends_then:
+            self._ends_then, self._positions = ends, [self._position_of(url) for url in self._world.services.shards]
+        for number, position in self._positions:
+            behind = f"shard = {number} AND resent_position < {position}"
+            for (name,) in self._world.services.query(
+                f"SELECT subscriber FROM enode_django_subscription WHERE {behind}"
+            ):
+                yield f"{name} looks for lost commands below position {position} of shard {number}"
+
+    @staticmethod
+    def _position_of(url: str) -> tuple[int, int]:
+        """Return the number of the shard, and a position behind all that it has."""
+        with psycopg.connect(url, autocommit=True, connect_timeout=QUERY_SECONDS) as connection:
+            row = connection.execute(_POSITION).fetchone()
+        assert row is not None, "each shard has recorded its number by now"
+        return row[0], row[1]
 
     def _running_jobs(self) -> Iterator[str]:
         for (kind,) in self._world.services.query(
