@@ -205,6 +205,7 @@ def _new_resender(applier: Applier, transport: Transport, current: Conf) -> Call
         topic=current.COMMAND_TOPIC,
         group=current.CONSUMER_GROUP,
         interval=current.SWEEP_INTERVAL,
+        dead_letters=make_dead_letters(applier.store),
     )
 
 

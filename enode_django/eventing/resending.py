@@ -2,8 +2,9 @@
 
 What a queue has acknowledged may be gone: a Redis that fails over loses the last second. So what was handled is gone
 over once more: when the commands' queue is worked off, every command that followed from it must have an effect in the
-event store, a stream or a refusal. One that has none is sent again. Its id is the same, so that it takes effect once,
-whatever became of the first one. It may also have changed nothing, or have failed: then it does so again.
+event store, a stream or a refusal, or be a dead letter. One that is neither is sent again. Its id is the same, so that
+it takes effect once, whatever became of the first one. It may also have changed nothing, or have failed because its
+aggregate does not exist: then it does so again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from enode_django.eventing.applying import is_transient
 from enode_django.eventing.calling import CallingApplier
 from enode_django.eventing.worked_off import is_worked_off
 from enode_django.eventstore.base import FeedEntry, Shard, StreamRecord
+from enode_django.eventstore.dead_letters import DeadLetters, key_of
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import QueueError
 
@@ -51,8 +53,9 @@ class _Goal(NamedTuple):
 
 
 class Resender:
-    """Looks for the effects of the commands of one process manager that follow from what one shard has. `tick` is
-    called by the follower's thread, in the worker that owns the first queue."""
+    """Looks for the effects of the commands of one process manager that follow from what one shard has.
+    ``dead_letters`` are those of all shards. `tick` is called by the follower's thread, in the worker that owns the
+    first queue."""
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Resender:
         topic: str,
         group: str,
         interval: float,
+        dead_letters: Sequence[DeadLetters] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._applier = applier
@@ -71,6 +75,7 @@ class Resender:
         self._topic = topic
         self._group = group
         self._interval = interval
+        self._dead_letters = dead_letters
         self._clock = clock
         self._goal: _Goal | None = None
         self._after: Position | None = None
@@ -118,11 +123,21 @@ class Resender:
     def _send_lost(self, entries: Sequence[FeedEntry]) -> None:
         sent = [one for record in self._handled(entries) for one in self._commands_of(record)]
         found = self._applier.store.find([_key(command) for command, _ in sent])
-        lost = [(command, metadata) for command, metadata in sent if _key(command) not in found]
+        lost = self._without_letter([one for one in sent if _key(one[0]) not in found])
         if lost:
             name = self._applier.name
             logger.info("%s sends %d commands again that have had no effect", name, len(lost))
             self._applier.send(lost)
+
+    def _without_letter(self, sent: Sequence[Sent]) -> Sequence[Sent]:
+        """Leave those out that have failed for good: whoever looks after the dead letters sends them again."""
+        keys: dict[int, list[str]] = {}
+        for command, _ in sent:
+            place = self._applier.store.place_of(command.aggregate_root_id)
+            keys.setdefault(place, []).append(_letter_key(command))
+        letters = enumerate(self._dead_letters)
+        dead = {key for place, one in letters if place in keys for key in one.known(keys[place])}
+        return [one for one in sent if _letter_key(one[0]) not in dead]
 
     def _handled(self, entries: Sequence[FeedEntry]) -> Iterator[StreamRecord]:
         """Yield what the process manager has handled, and did not skip."""
@@ -170,3 +185,7 @@ class Resender:
 
 def _key(command: Command) -> tuple[str, str]:
     return command.id, command.aggregate_root_id
+
+
+def _letter_key(command: Command) -> str:
+    return key_of(command.id, command.aggregate_root_id, b"")

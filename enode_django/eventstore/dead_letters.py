@@ -43,6 +43,9 @@ class DeadLetters(Protocol):
         Those with the keys ``answered``, if they are there, count as answered from now on. Raises `StoreUnavailable`;
         it may be called again then."""
 
+    def known(self, keys: Sequence[str]) -> set[str]:
+        """Return those of the keys that a letter has. Raises `StoreUnavailable`."""
+
     def count(self) -> int:
         """Return how many letters there are. Raises `StoreUnavailable`."""
 
@@ -64,6 +67,7 @@ _KEEP = f"""
         last_failed_at = statement_timestamp()
 """
 _ANSWER = f"UPDATE {TABLE} SET is_answered = true WHERE key = ANY(%s::text[])"
+_KNOWN = f"SELECT key FROM {TABLE} WHERE key = ANY(%s::text[])"
 _COUNT = f"SELECT count(*) FROM {TABLE}"
 _PRUNE = f"""
     DELETE FROM {TABLE} WHERE id IN (SELECT id FROM {TABLE} WHERE last_failed_at < %s ORDER BY last_failed_at LIMIT %s)
@@ -83,6 +87,10 @@ class PostgresDeadLetters:
                 run(connection, _KEEP, tuple(map(list, zip(*rows, strict=True))))
             if answered:
                 run(connection, _ANSWER, (list(answered),))
+
+    def known(self, keys: Sequence[str]) -> set[str]:
+        with connected(self.alias) as connection:
+            return {key for (key,) in execute(connection, _KNOWN, (list(keys),))}
 
     def count(self) -> int:
         with connected(self.alias) as connection:
@@ -105,6 +113,9 @@ class MemoryDeadLetters:
         self.kept.update((letter.key, letter) for letter in letters)
         for key in self.kept.keys() & set(answered):
             self.kept[key] = self.kept[key]._replace(is_answered=True)
+
+    def known(self, keys: Sequence[str]) -> set[str]:
+        return self.kept.keys() & set(keys)
 
     def count(self) -> int:
         return len(self.kept)

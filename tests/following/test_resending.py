@@ -15,6 +15,7 @@ from enode_django.eventing.resending import Resender
 from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.unparking import skip_parked
 from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters, key_of
 from enode_django.serialization.codec import encode_stream
 from tests.following.domain import Behaviour, Kindness, Opened, Thanked, TooMuch
 from tests.following.harness import Harness
@@ -29,6 +30,7 @@ class Resending(Sweep):
         self.transport.create_topic("commands", 1)
         self.commands = self.transport.acquire("processors", "commands", 0, "me", 1e6)
         self.follower.policy = RetryPolicy(1, 1.0)
+        self.letters = PostgresDeadLetters()
         self.resender = self.new_resender()
         self.resender.tick()  # begins here
 
@@ -42,6 +44,7 @@ class Resending(Sweep):
             topic="commands",
             group="processors",
             interval=30.0,
+            dead_letters=[self.letters],
             clock=self.harness.clock,
         )
 
@@ -95,6 +98,16 @@ def test_nothing_is_sent_again_that_has_had_an_effect(harness: Harness) -> None:
     assert len(sent) == 3
     let_happen(harness, sent)
     assert resending.resent() == []
+
+
+def test_what_is_a_dead_letter_is_sent_again_by_nobody_else(harness: Harness) -> None:
+    resending = Resending(harness)
+    harness.stored("c", Opened(owner="ann"))
+    first, second = resending.handled()
+    key = key_of(first.id, first.aggregate_root_id, b"")
+    letter = DeadLetter(key, first.id, first.aggregate_root_id, "x", "commands", 0, 7, "ValueError", "no", b"", False)
+    resending.letters.keep([letter])
+    assert resending.resent() == [second]
 
 
 def test_what_follows_from_a_refusal_is_sent_again_too(harness: Harness) -> None:
