@@ -30,7 +30,7 @@ from enode_django.concurrency.stopping import stoppable
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
 from enode_django.equeue.clocks import boot_time
-from enode_django.eventing.applying import is_transient
+from enode_django.eventing.failing import is_transient
 from enode_django.exceptions import JobCancelled, JobLost, JobStopped, JobTimeout
 from enode_django.job_leases import Lease, request_cancel
 from enode_django.models import JobState

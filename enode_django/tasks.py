@@ -20,7 +20,7 @@ from celery.utils.time import get_exponential_backoff_interval
 
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
-from enode_django.eventing.applying import is_transient
+from enode_django.eventing.failing import is_transient
 from enode_django.exceptions import JobCancelled, JobRunning
 from enode_django.job_kinds import EVERYTHING, KINDS
 from enode_django.jobs import RunningJob, running_job

@@ -5,15 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from datetime import UTC, datetime
 from typing import Any
 
-import psycopg
 from django.db import connections, transaction
 
 from enode_django.databases import execute, let_hooks_fail_alone
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.deferring import DeferredInserts
+from enode_django.eventing.failing import HandlerInterrupted, failure_of, is_transient
 from enode_django.eventing.heeding import Heeded
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.projections import ModelProjection, Projection
@@ -23,8 +22,6 @@ from enode_django.eventing.subscribers import NOW, Subscriber
 from enode_django.eventing.work import Failure, FollowedEvents, Progress, Work, bearable, contiguous
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
-from enode_django.eventstore.sqlstates import UNIQUE_VIOLATION, is_unavailable, sqlstate
-from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
 from enode_django.tracing import FollowsEvents, current_tracing
 
 
@@ -113,49 +110,6 @@ class Applier(ABC):
 
 
 _HIGHEST = 2**63 - 1
-_NOT_MIGRATED = ("42P01", "42703")
-"""A table or a column is missing: code that runs ahead of its migrations must not park every aggregate there is."""
-
-
-def is_transient(error: BaseException) -> bool:
-    """Return True if the call should simply be tried again: the database or the queue is away, or two transactions are
-    in each other's way. A `Retry` is no such error: what raised it is tried again when it says."""
-    if isinstance(error, EnodeError):
-        return error.retriable and not isinstance(error, UnknownMessageType | Retry)
-    if isinstance(error.__cause__ or error, psycopg.InterfaceError):
-        return False  # a closed cursor, say: what is lost is an OperationalError
-    return is_unavailable(error) or sqlstate(error) in _NOT_MIGRATED
-
-
-_NOT_UNIQUE = (UNIQUE_VIOLATION, "23P01")
-"""The second is that of an exclusion constraint."""
-
-
-def is_conflict_of_rows(error: BaseException) -> bool:
-    """Return True if the database refuses a row because of what another row has at the moment."""
-    return sqlstate(error) in _NOT_UNIQUE
-
-
-def failure_of(record: StreamRecord, error: Exception) -> Failure:
-    """Return the failure of an aggregate that a handler's error means. A transient error ends the batch: it is raised
-    again, or, if it is none of ours, as `HandlerInterrupted`."""
-    failure = Failure(record.version, record.command_id, error, datetime.now(UTC))
-    if isinstance(error, EnodeError) and is_transient(error):
-        raise error
-    if is_transient(error):
-        raise HandlerInterrupted(record.aggregate_root_id, failure) from error
-    return failure
-
-
-class HandlerInterrupted(Exception):
-    """A handler has met an error of a database after which its transaction may be broken, and the connection lost. It
-    rolls the batch back. ``failure`` is what the error means for the aggregate, unless the subscriber's own database is
-    away."""
-
-    def __init__(self, aggregate_root_id: str, failure: Failure) -> None:
-        super().__init__(f"interrupted at {failure.place} of {aggregate_root_id}: {failure.text}")
-        self.aggregate_root_id = aggregate_root_id
-        self.failure = failure
 
 
 def reached(work: Work, version: int, streams: Sequence[StreamRecord], portion: int) -> Progress:

@@ -10,7 +10,8 @@ from django.db import transaction
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers
-from enode_django.eventing.applying import Applier, failure_of, reached
+from enode_django.eventing.applying import Applier, reached
+from enode_django.eventing.failing import failure_of
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.work import Followed, FollowedEvents, Progress, Work, bearable, followed_refusal

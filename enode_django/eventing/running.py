@@ -12,8 +12,9 @@ from django.db import transaction
 from enode_django.concurrency.backoff import Persist
 from enode_django.databases import execute, heal_connections
 from enode_django.eventing import checkpoints, parking
-from enode_django.eventing.applying import Applier, HandlerInterrupted, is_transient, reached
+from enode_django.eventing.applying import Applier, reached
 from enode_django.eventing.code import code_fingerprint
+from enode_django.eventing.failing import HandlerInterrupted, is_transient
 from enode_django.eventing.healing import take_up
 from enode_django.eventing.heeding import StoreMovedOn
 from enode_django.eventing.in_flight import InFlight

@@ -10,7 +10,7 @@ from enode_django.commanding.loading import AggregateLoader
 from enode_django.concurrency.stopping import checked
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import aliases_of
-from enode_django.eventing.applying import is_transient
+from enode_django.eventing.failing import is_transient
 from enode_django.eventing.snapshot_making import SnapshotMaker
 from enode_django.eventing.sweeping import parts_of
 from enode_django.eventstore.base import EventStore

@@ -8,7 +8,7 @@ from functools import partial
 
 from enode_django.commanding.loading import AggregateLoader, History
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.eventing.applying import is_transient
+from enode_django.eventing.failing import is_transient
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import InvalidState, UnknownMessageType, UnusableSnapshot
 from enode_django.serialization.registry import types

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.eventing.applying import Applier, is_transient
+from enode_django.eventing.applying import Applier
+from enode_django.eventing.failing import is_transient
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.snapshot_making import SnapshotMaker
 from enode_django.eventing.subscribers import Subscriber

@@ -28,7 +28,7 @@ from enode_django.databases import end_sessions, heal_connections
 from enode_django.equeue.consumer import Acquired, PulledMessages, QueueConsumer
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.base import Transport
-from enode_django.eventing.applying import is_transient
+from enode_django.eventing.failing import is_transient
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.messages import decode_published
 from enode_django.eventing.subscribers import Subscriber

@@ -19,7 +19,7 @@ from django.db import connections
 from enode_django.concurrency.backoff import Persist, within
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints
-from enode_django.eventing.applying import is_transient
+from enode_django.eventing.failing import is_transient
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import parked_among
 from enode_django.eventing.projections import ModelProjection
