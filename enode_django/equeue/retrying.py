@@ -93,7 +93,7 @@ def dead_letter_topic(group: str) -> str:
 def error_text(error: BaseException) -> str:
     try:
         text = f"{type(error).__qualname__}: {error}"
-    except Exception:
+    except Exception:  # the text of an exception is application code
         text = type(error).__qualname__
     return text[:ERROR_MAX].encode(errors="replace").decode()
 

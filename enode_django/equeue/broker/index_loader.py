@@ -65,7 +65,7 @@ class IndexLoader:
             self._queues.take(load)
         except QueueError as error:
             logger.error("the index %s could not be made anew: %s", file.path, error)
-        except Exception:
+        except Exception:  # nobody waits for this task, so nobody else would tell
             logger.exception("the index %s could not be made anew", file.path)
         finally:
             self._queues.end_making(load)

@@ -214,7 +214,7 @@ class Broker:
             await asyncio.sleep(seconds)
             try:
                 await action()
-            except Exception:
+            except Exception:  # the other chores, and the next turn of this one, must not end with it
                 logger.exception("a chore of the broker failed; it is tried again")
 
     async def _turn(self) -> None:

@@ -166,7 +166,7 @@ class Session(asyncio.BufferedProtocol):
             self._handlers.handle(call, name, values)
         except EnodeError as error:
             call.fail(error)
-        except Exception:
+        except Exception:  # a client must get an answer, also to what is a defect here
             logger.exception("request %s failed", name)
             call.fail(QueueError(f"the broker failed at {name}; its log says why"))
 
