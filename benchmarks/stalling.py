@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -140,6 +141,7 @@ def _measured(directory: Path, samples: Path, queues: int) -> tuple[dict[str, La
             if not location:
                 raise BenchmarkError("the broker has not come up")
             checkpoints = _disturb(directory, location, queues)
+            broker.send_signal(signal.SIGUSR1)
         finally:
             broker.terminate()
     return json.loads(samples.read_text()), checkpoints
@@ -176,7 +178,10 @@ def _disturb(directory: Path, location: str, queues: int) -> int:
 
 
 def _stamp(directory: Path) -> int:
-    return (directory / "checkpoint").stat().st_ino
+    """Return what differs from one checkpoint to the next."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # between two renamings the newest has another name
+            return (directory / "checkpoint").stat().st_ino
 
 
 def _client(location: str, work: Callable[[BrokerTransport], object], failures: list[BaseException]) -> None:

@@ -1,6 +1,7 @@
 """A broker that measures how late its event loop is: ``python -m benchmarks.stalling_broker DIRECTORY SAMPLES``.
 
-It prints its location when it takes connections. After SIGTERM the file SAMPLES has, as JSON and in milliseconds, how
+It prints its location when it takes connections. SIGUSR1 ends the measurement: nobody waits for the checkpoint that a
+broker writes at its end. After SIGTERM the file SAMPLES has, as JSON and in milliseconds, how
 late each tick of the loop came (``late``), what processor time the loop's thread took since the tick before
 (``worked``), and for how long it could have run and got no core (``robbed``; 0 where the kernel does not tell).
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -31,7 +33,9 @@ class Ticker:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, location: str) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._tick())
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._tick())
+        loop.add_signal_handler(signal.SIGUSR1, self._task.cancel)
         print(location, flush=True)
 
     async def _tick(self) -> None:
