@@ -121,13 +121,15 @@ def _refusal(type_name: Any, schema_version: Any, message: Any, fields: Any) -> 
 
 @_strict
 def read_published(body: bytes) -> PublishedBody:
-    """A message of the events topic."""
-    form, kind, id, version, command_id, command_type, created_at, payload, metadata, _reply_to = _unpack(body)
+    """A message of the events topic. After a failover of the store it ends with the store's generation."""
+    form, kind, id, version, command_id, command_type, created_at, payload, metadata, _reply_to, *rest = _unpack(body)
     texts, contents = (kind, id, command_id, command_type), (payload, metadata)
     if form != 1 or not all(isinstance(text, str) for text in texts):
         raise Undecodable(f"unknown format {form!r} of a published stream")
     if not all(isinstance(content, bytes) for content in contents) or not isinstance(version, int | None):
         raise Undecodable(f"version {version!r} of {id!r} is no published stream")
+    if rest and not (len(rest) == 1 and isinstance(rest[0], int) and rest[0] > 0):
+        raise Undecodable(f"{rest!r} is no generation of a store")
     return PublishedBody(kind, id, version, command_id, command_type, microseconds(created_at), payload, metadata)
 
 

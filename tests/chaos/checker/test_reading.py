@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.records import encode_records
+from enode_django.eventing.messages import encode_published
+from enode_django.eventstore.base import StreamRecord
+from enode_django.serialization.plain import pack
 
 PRODUCER = bytes(range(16))
 
@@ -155,6 +159,20 @@ def test_wrong_bytes_raise_one_error(read: object, body: bytes) -> None:
     assert callable(read)
     with pytest.raises(Undecodable):
         read(body)
+
+
+def test_a_stream_that_was_published_after_a_failover_names_its_generation() -> None:
+    record = StreamRecord("a", 3, "c", "bank.BankAccount", "bank.Deposit", datetime.now(UTC), b"events", b"metadata")
+    first, second = (read_published(encode_published(record, "", generation)) for generation in (0, 2))
+    assert first == second
+    assert (first.aggregate_root_id, first.version) == ("a", 3)
+
+
+@pytest.mark.parametrize("rest", [[0], [1, 1], ["1"]])
+def test_what_ends_otherwise_is_no_stream(rest: list[object]) -> None:
+    fields = [1, "bank.BankAccount", "a", 3, "c", "bank.Deposit", datetime.now(UTC), b"", b"", "", *rest]
+    with pytest.raises(Undecodable, match="is no generation"):
+        read_published(pack(fields))
 
 
 # -- the command --------------------------------------------------------------------------------------------------
