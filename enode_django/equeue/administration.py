@@ -187,7 +187,8 @@ def retention(transport: Transport, topic: str) -> float | None:
 
 
 def set_retention(transport: Transport, topic: str, seconds: float | None) -> None:
-    """As `RetainsByTopic.set_retention`. Raises `QueueError` for a transport that keeps all topics equally long."""
+    """Set how long a topic keeps consumed messages, see `RetainsByTopic.set_retention`. Raises `QueueError` for a
+    transport that keeps all topics equally long."""
     if not isinstance(transport, RetainsByTopic):
         raise QueueError(
             f"{type(transport).__name__} keeps all topics equally long; it would have to be RetainsByTopic"
@@ -394,7 +395,8 @@ def delete_topic(transport: Transport, topic: str, *, force: bool = False) -> li
 
 
 def delete_queue(transport: Transport, topic: str, queue: int, *, force: bool = False) -> None:
-    """As `DeletesQueues.delete_queue`. Raises `QueueError` for a transport that deletes no queues."""
+    """Delete a hidden queue, see `DeletesQueues.delete_queue`. Raises `QueueError` for a transport that deletes no
+    queues."""
     if not isinstance(transport, DeletesQueues):
         raise QueueError(f"{type(transport).__name__} deletes no queues; it would have to be a DeletesQueues")
     transport.delete_queue(topic, queue, force=force)

@@ -316,7 +316,7 @@ class QueueConsumer:
             self._committed(windows, commits, {queue: queue not in refused for queue in commits})
 
     def commit_some(self) -> None:
-        """As `commit`; queues whose server cannot be used, while others can, are left to the next call."""
+        """Commit what can be committed. Queues whose server is away wait for the next call, unless all are away."""
         with suppress(PartlyUnavailable):
             self.commit()
 

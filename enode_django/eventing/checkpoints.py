@@ -15,51 +15,51 @@ from django.db import transaction
 from enode_django.databases import execute
 from enode_django.eventstore.positions import Position
 
-_CHECKPOINT = "enode_django_checkpoint"
-_SUBSCRIPTION = "enode_django_subscription"
+CHECKPOINT = "enode_django_checkpoint"
+SUBSCRIPTION = "enode_django_subscription"
 _REFUSAL = "enode_django_handledrefusal"
 
 # A projection that is rebuilt gets another generation of tables, and with it other checkpoints.
 _GENERATION = "coalesce((SELECT generation FROM enode_django_projectiongeneration WHERE subscriber = %s), 0)"
-_OF_SUBSCRIBER = f"subscriber = %s AND generation = {_GENERATION}"
+OF_SUBSCRIBER = f"subscriber = %s AND generation = {_GENERATION}"
 
 # Arrays are binary, since as text they take twice as long to write.
 _READ = f"""
-    SELECT aggregate_root_id, version FROM {_CHECKPOINT}
-    WHERE {_OF_SUBSCRIBER} AND aggregate_root_id = ANY(%b::text[])
+    SELECT aggregate_root_id, version FROM {CHECKPOINT}
+    WHERE {OF_SUBSCRIBER} AND aggregate_root_id = ANY(%b::text[])
 """
 _LOCK = f"{_READ} ORDER BY aggregate_root_id FOR UPDATE"
 _MAKE = f"""
-    INSERT INTO {_CHECKPOINT} (subscriber, generation, aggregate_root_id, version)
+    INSERT INTO {CHECKPOINT} (subscriber, generation, aggregate_root_id, version)
     SELECT %s, {_GENERATION}, missing.id, 0 FROM unnest(%b::text[]) AS missing (id) ORDER BY missing.id
     ON CONFLICT DO NOTHING
 """
 _SAVE = f"""
-    INSERT INTO {_CHECKPOINT} AS known (subscriber, generation, aggregate_root_id, version)
+    INSERT INTO {CHECKPOINT} AS known (subscriber, generation, aggregate_root_id, version)
     SELECT %s, {_GENERATION}, reached.id, reached.version
     FROM unnest(%b::text[], %b::bigint[]) AS reached (id, version) ORDER BY reached.id
     ON CONFLICT (subscriber, generation, aggregate_root_id) DO UPDATE SET version = EXCLUDED.version
     WHERE known.version < EXCLUDED.version
 """
 _SET_BACK = f"""
-    UPDATE {_CHECKPOINT} AS known SET version = kept.version
+    UPDATE {CHECKPOINT} AS known SET version = kept.version
     FROM unnest(%b::text[], %b::bigint[]) AS kept (id, version)
-    WHERE {_OF_SUBSCRIBER} AND aggregate_root_id = kept.id AND known.version > kept.version
+    WHERE {OF_SUBSCRIBER} AND aggregate_root_id = kept.id AND known.version > kept.version
 """
-_FORGET = f"DELETE FROM {_CHECKPOINT} WHERE {_OF_SUBSCRIBER} AND aggregate_root_id = ANY(%b::text[])"
+_FORGET = f"DELETE FROM {CHECKPOINT} WHERE {OF_SUBSCRIBER} AND aggregate_root_id = ANY(%b::text[])"
 
 _SUBSCRIBE = f"""
-    INSERT INTO {_SUBSCRIPTION}
+    INSERT INTO {SUBSCRIPTION}
         (subscriber, shard, started_at, start_generation, start_position, swept_generation, swept_position,
          store_generation, healed_generation)
     VALUES (%s, %s, statement_timestamp(), %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
 """
 _SUBSCRIBED = f"""
     SELECT started_at, start_generation, start_position, swept_generation, swept_position
-    FROM {_SUBSCRIPTION} WHERE subscriber = %s AND shard = %s
+    FROM {SUBSCRIPTION} WHERE subscriber = %s AND shard = %s
 """
 _SWEPT = f"""
-    UPDATE {_SUBSCRIPTION} SET swept_generation = %s, swept_position = %s
+    UPDATE {SUBSCRIPTION} SET swept_generation = %s, swept_position = %s
     WHERE subscriber = %s AND shard = %s AND (swept_generation, swept_position) < (%s, %s)
 """
 
@@ -74,7 +74,7 @@ _REFUSALS_SAVE = f"""
 """
 _REFUSALS_PRUNE = f"DELETE FROM {_REFUSAL} WHERE subscriber = %s AND handled_at < statement_timestamp() - %s::interval"
 
-_TABLES = (_CHECKPOINT, _SUBSCRIPTION, _REFUSAL, "enode_django_parkedevent", "enode_django_generationcheck")
+_TABLES = (CHECKPOINT, SUBSCRIPTION, _REFUSAL, "enode_django_parkedevent", "enode_django_generationcheck")
 
 RefusalKey = tuple[str, str]
 """(aggregate root id, command id)"""
@@ -165,7 +165,7 @@ def prune_refusals(alias: str, subscriber: str, age: str) -> None:
 
 def subscribed(alias: str) -> list[str]:
     """The names of all subscribers that ever began in this database."""
-    return [name for (name,) in _fetch(alias, f"SELECT DISTINCT subscriber FROM {_SUBSCRIPTION}", ())]
+    return [name for (name,) in _fetch(alias, f"SELECT DISTINCT subscriber FROM {SUBSCRIPTION}", ())]
 
 
 def forget_subscriber(alias: str, subscriber: str) -> int:

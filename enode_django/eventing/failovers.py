@@ -12,24 +12,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from enode_django.databases import execute
-from enode_django.eventing.checkpoints import _CHECKPOINT, _OF_SUBSCRIBER, _SUBSCRIPTION
+from enode_django.eventing.checkpoints import CHECKPOINT, OF_SUBSCRIBER, SUBSCRIPTION
 from enode_django.eventstore.positions import Position
 
 _CHECK = "enode_django_generationcheck"
 
 _KNOWN = f"""
     SELECT shard, store_generation, healed_generation, healed_id, compared_generation, compared_position
-    FROM {_SUBSCRIPTION} WHERE subscriber = %s
+    FROM {SUBSCRIPTION} WHERE subscriber = %s
 """
-_GENERATIONS = f"SELECT shard, store_generation FROM {_SUBSCRIPTION} WHERE subscriber = %s FOR SHARE"
+_GENERATIONS = f"SELECT shard, store_generation FROM {SUBSCRIPTION} WHERE subscriber = %s FOR SHARE"
 _NOTICE = f"""
-    UPDATE {_SUBSCRIPTION} SET store_generation = %s, healed_id = '', compared_generation = 0, compared_position = 0
+    UPDATE {SUBSCRIPTION} SET store_generation = %s, healed_id = '', compared_generation = 0, compared_position = 0
     WHERE subscriber = %s AND shard = %s AND store_generation < %s
 """
 _OF_GENERATION = "WHERE subscriber = %s AND shard = %s AND store_generation = %s"
-_IDS_COMPARED = f"UPDATE {_SUBSCRIPTION} SET healed_id = %s {_OF_GENERATION}"
-_ROWS_COMPARED = f"UPDATE {_SUBSCRIPTION} SET compared_generation = %s, compared_position = %s {_OF_GENERATION}"
-_HEALED = f"UPDATE {_SUBSCRIPTION} SET healed_generation = store_generation {_OF_GENERATION}"
+_IDS_COMPARED = f"UPDATE {SUBSCRIPTION} SET healed_id = %s {_OF_GENERATION}"
+_ROWS_COMPARED = f"UPDATE {SUBSCRIPTION} SET compared_generation = %s, compared_position = %s {_OF_GENERATION}"
+_HEALED = f"UPDATE {SUBSCRIPTION} SET healed_generation = store_generation {_OF_GENERATION}"
 
 _CHECKED = f"""
     SELECT aggregate_root_id, max(generation) FROM {_CHECK}
@@ -48,8 +48,8 @@ _UNPARK = """
 """
 
 _CLAIMS = f"""
-    SELECT aggregate_root_id, version FROM {_CHECKPOINT}
-    WHERE {_OF_SUBSCRIBER} AND aggregate_root_id > %s ORDER BY aggregate_root_id LIMIT %s
+    SELECT aggregate_root_id, version FROM {CHECKPOINT}
+    WHERE {OF_SUBSCRIBER} AND aggregate_root_id > %s ORDER BY aggregate_root_id LIMIT %s
 """
 
 

@@ -33,12 +33,12 @@ ROWS_AT_ONCE = 500
 LOOK_AGAIN = 0.5
 """Seconds between looks at whether the commands' queue is worked off."""
 
-_READ = """
-    SELECT resent_generation, resent_position FROM enode_django_subscription
+_READ = f"""
+    SELECT resent_generation, resent_position FROM {checkpoints.SUBSCRIPTION}
     WHERE subscriber = %s AND shard = %s AND resent_position IS NOT NULL
 """
-_SAVE = """
-    UPDATE enode_django_subscription SET resent_generation = %s, resent_position = %s
+_SAVE = f"""
+    UPDATE {checkpoints.SUBSCRIPTION} SET resent_generation = %s, resent_position = %s
     WHERE subscriber = %s AND shard = %s
 """
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventing.checkpoints import SUBSCRIPTION
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, Settled, StreamRecord
 from enode_django.eventstore.positions import Position
@@ -24,19 +25,18 @@ from enode_django.serialization.registry import types
 _LOADED_AT_ONCE = 100
 """Aggregates."""
 
-_SUBSCRIPTION = "enode_django_subscription"
-_NOTED = f"SELECT passed_over::text FROM {_SUBSCRIPTION} WHERE subscriber = %s AND shard = %s"
+_NOTED = f"SELECT passed_over::text FROM {SUBSCRIPTION} WHERE subscriber = %s AND shard = %s"
 # What was noted before stays: it has the lower position.
 _NOTE = f"""
-    UPDATE {_SUBSCRIPTION} SET passed_over = (
+    UPDATE {SUBSCRIPTION} SET passed_over = (
         SELECT jsonb_object_agg(name, jsonb_build_array(swept_generation, swept_position))
         FROM unnest(%b::text[]) AS name
     ) || passed_over
     WHERE subscriber = %s AND shard = %s
 """
-_FORGET = f"UPDATE {_SUBSCRIPTION} SET passed_over = passed_over - %b::text[] WHERE subscriber = %s AND shard = %s"
+_FORGET = f"UPDATE {SUBSCRIPTION} SET passed_over = passed_over - %b::text[] WHERE subscriber = %s AND shard = %s"
 _SET_BACK = f"""
-    UPDATE {_SUBSCRIPTION} SET swept_generation = %s, swept_position = %s
+    UPDATE {SUBSCRIPTION} SET swept_generation = %s, swept_position = %s
     WHERE subscriber = %s AND shard = %s AND (swept_generation, swept_position) > (%s, %s)
 """
 

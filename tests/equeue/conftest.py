@@ -31,6 +31,21 @@ def transport(broker: RunningBroker) -> Iterator[BrokerTransport]:
 
 
 @pytest.fixture
+def prefix() -> str:
+    """That of a test's own keys in Redis."""
+    return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def client(redis_url: str, prefix: str) -> Iterator[redis.Redis]:
+    """For what the transport does not show; the keys with the prefix go afterwards."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+        for key in client.scan_iter(f"{prefix}:*", count=1_000):
+            client.delete(key)
+
+
+@pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[RunningBroker]:
     """One that the test may kill."""
     with RunningBroker(tmp_path / "data") as broker:
@@ -57,13 +72,9 @@ def broker_queue(own_broker: RunningBroker) -> Iterator[BrokerTransport]:
 
 
 @pytest.fixture
-def redis_queue(redis_url: str) -> Iterator[RedisStreamsTransport]:
-    prefix = f"test-{uuid.uuid4().hex}"
+def redis_queue(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[RedisStreamsTransport]:
     with closing(RedisStreamsTransport(redis_url, prefix=prefix)) as transport:
         yield transport
-    with redis.Redis.from_url(redis_url) as client:
-        for key in client.scan_iter(f"{prefix}:*", count=1_000):
-            client.delete(key)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,18 +18,6 @@ QUEUES = 3
 
 class Crash(BaseException):
     pass
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"deletion-{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def client(redis_url: str, prefix: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-        client.delete(*client.scan_iter(f"{prefix}:*", count=1_000))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -18,18 +17,6 @@ from enode_django.exceptions import ForeignEntries, QueueError
 
 def shown(batches: Sequence[PulledBatch]) -> dict[int, list[tuple[int, bytes]]]:
     return {batch.queue: list(zip(batch.offsets, batch.bodies, strict=True)) for batch in batches}
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"foreign-{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def client(redis_url: str, prefix: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-        client.delete(*client.scan_iter(f"{prefix}:*", count=1_000))
 
 
 @pytest.fixture

@@ -39,18 +39,6 @@ class CrashingTransport(RedisStreamsTransport):
 
 
 @pytest.fixture
-def prefix() -> str:
-    return f"routes-{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def client(redis_url: str, prefix: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-        client.delete(*client.scan_iter(f"{prefix}:*", count=1_000))
-
-
-@pytest.fixture
 def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[RedisStreamsTransport]:
     transport = RedisStreamsTransport(redis_url, prefix=prefix)
     transport.create_topic("topic", QUEUES)

@@ -44,7 +44,7 @@ class BackingUp:
             made = await asyncio.get_running_loop().run_in_executor(None, take)
         except EnodeError as error:
             call.fail(error)
-        except Exception:
+        except Exception:  # a client must get an answer, also to what is a defect here
             logger.exception("the backup %s failed", name)
             call.fail(QueueError("the broker failed at the backup; its log says why"))
         else:

@@ -57,8 +57,8 @@ class Segment:
 
 
 class Effort(Enum):
-    """What may be done for words that are not in memory: nothing, read the index file, or read the messages if
-    that is damaged."""
+    """How far a caller goes for entries that are not in memory: not at all, to the index file, or, if that is damaged,
+    to the messages."""
 
     MEMORY = 0
     FILE = 1

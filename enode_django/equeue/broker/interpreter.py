@@ -1,4 +1,4 @@
-"""How Python's interpreter is set in a broker's process, so that its event loop stands still for a short time only."""
+"""Set Python's interpreter for a broker's process: its event loop must never stand still for long."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class LogReader:
         return self.chunks[0].start if self.chunks else self.end
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes of one file: fewer at its end, none where there is no file. What the disk cannot read
-        is not as it was written. Blocks on the disk."""
+        """Return up to ``length`` bytes of one file: fewer at its end, none where there is no file. Bytes that the disk
+        cannot read come back as other bytes, which checksums find. Blocks on the disk."""
         chunk = self.chunk_at(position)
         return chunk.read_anyway(position, length) if chunk is not None else b""
 

@@ -74,7 +74,7 @@ class Measuring:
     async def _answer(self, call: Call) -> None:
         try:
             call.answer(await self.figures())
-        except Exception:
+        except Exception:  # a client must get an answer, also to what is a defect here
             logger.exception("the figures cannot be made")
             call.fail(QueueError("the broker failed at its figures; its log says why"))
 
@@ -158,7 +158,8 @@ class Measuring:
         return queue, end - offset, max(self._store.now() - at / 1000, 0.0)
 
     def _known_bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        """As `MessageStore.bounds`, but for a first offset that only a file knows, which is 0. Waits for no file."""
+        """Return the first offset and the end of a queue without waiting for a file. A first offset that only a file
+        knows counts as 0."""
         index = self._store.queues.get(topic, queue)
         return (index.known_first, index.end) if index is not None else (0, 0)
 

@@ -113,7 +113,8 @@ class Queues:
             self._new(topic, queue, left[0] if left else end)
 
     def save(self) -> tuple[list[SegmentWrite], list[SavedQueue]]:
-        """What a checkpoint has to write to files, and what it has to hold once that is written. Changes nothing."""
+        """Return what a checkpoint writes to index files, and what it says of each queue afterwards. Changes
+        nothing."""
         writes: list[SegmentWrite] = []
         saved: list[SavedQueue] = []
         for (topic, queue), index in self._queues.items():
@@ -127,7 +128,7 @@ class Queues:
         return writes, saved
 
     def views(self, start: int, end: int) -> list[QueueView]:
-        """What a thread needs to look for what lies between two positions of the log."""
+        """Return views by which a thread finds the entries between two positions of the log."""
         views = []
         for (topic, queue), index in self._queues.items():
             segments = index.between(start, end)

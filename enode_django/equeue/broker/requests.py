@@ -52,7 +52,7 @@ def seconds(value: Any) -> float:
 
 
 def number_of_seconds(value: Any) -> float:
-    """Of any size: what is right for it is said by whoever takes it."""
+    """Return a number of seconds. Whoever takes it says which numbers are allowed."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{shown(value)} is no number of seconds")
     return value

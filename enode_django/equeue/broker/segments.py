@@ -25,8 +25,8 @@ _NOTHING = array("Q")
 
 
 class SegmentFile(NamedTuple):
-    """What has to be known to read the words of a segment without the index that it belongs to. ``after`` is the
-    position of the last entry before it; ``saved`` and ``check`` are as the segment has them."""
+    """Enough of a segment to read its entries from disk, in any thread. ``after`` is the position of the last entry
+    before it; ``saved`` and ``check`` are those of the segment."""
 
     path: Path
     topic: str
@@ -127,7 +127,7 @@ class QueueView:
         return [words for words in self._words if isinstance(words, SegmentLoad)]
 
     def part(self, start: int, end: int) -> QueuePart | None:
-        """What lies between two positions of the log; None if nothing does. Blocks on the disk."""
+        """Return the entries between two positions of the log; None if there are none. Blocks on the disk."""
         place = bisect_left(self._lasts, end)
         number = self._number(place, end)
         following = self._entry(place, number)
