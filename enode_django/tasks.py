@@ -7,7 +7,6 @@ that is cancelled is REVOKED. Both are final. One whose worker ends in a hurry g
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from enode_django.conf import conf
 from enode_django.eventing.failing import is_transient
 from enode_django.exceptions import JobCancelled, JobRunning
 from enode_django.job_kinds import EVERYTHING, KINDS
+from enode_django.job_termination import ProcessTerminated, Termination
 from enode_django.jobs import RunningJob, running_job
 
 logger = logging.getLogger("enode_django.jobs")
@@ -33,10 +33,6 @@ KILL_AFTER = 60.0
 TELL_EVERY = 1.0
 FIRST_RETRY, LAST_RETRY = 10, 600
 """Seconds; each pause is a random part of twice the one before."""
-
-
-class ProcessTerminated(JobCancelled):
-    """The process of the pool was told to end: since its task was revoked, or since its worker ends."""
 
 
 class JobTask(Task):  # type: ignore[type-arg]
@@ -98,7 +94,12 @@ def can_be_sent() -> bool:
 def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[str, Any]:
     """Run a kind of job as this task; returns its figures. What may pass is tried again later."""
     try:
-        with running_job(kind, name, task_id=task.request.id or "") as job, _stopped_by_sigterm(job), _told(task, job):
+        with (
+            Termination(in_pool=current_process().name != "MainProcess") as termination,
+            running_job(kind, name, task_id=task.request.id or "") as job,
+            _told(task, job),
+        ):
+            termination.stops(job)
             KINDS[kind](job, **arguments)
         return dict(job.figures)
     except ProcessTerminated as error:
@@ -123,25 +124,6 @@ def _set_aside(task: JobTask, error: JobRunning | JobCancelled) -> None:
         task.update_state(state=states.IGNORED, meta=other)
     else:
         task.backend.mark_as_revoked(task.request.id or "", str(error), request=task.request)
-
-
-@contextmanager
-def _stopped_by_sigterm(job: RunningJob) -> Iterator[None]:
-    """Stop the job by SIGTERM in a process of a pool, which gets that signal when its task is to be terminated. A
-    second one has the effect that it would have without us: an exception in the middle of the work."""
-    if current_process().name == "MainProcess" or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        signal.signal(signal.SIGTERM, before)
-        job.stop(ProcessTerminated(f"job {job.id} was cancelled: its process was told to end"))
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

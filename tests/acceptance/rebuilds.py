@@ -124,7 +124,7 @@ class RebuildStack(CeleryStack):
     def held(self, subscriber: str) -> list[int]:
         """The processes in which a handler waits, or has waited since `hold`."""
         with contextlib.suppress(FileNotFoundError):
-            return [int(line) for line in (self.directory / f"held-{subscriber}").read_text().splitlines()]
+            return [int(line.split()[0]) for line in (self.directory / f"held-{subscriber}").read_text().splitlines()]
         return []
 
     def wait_held(self, subscriber: str, by: Group) -> int:

@@ -21,7 +21,7 @@ from tests.acceptance.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
-LONG = "tests.long_job"
+LONG, TOLD_TO_END = "tests.long_job", "tests.told_to_end"
 
 
 @pytest.fixture
@@ -100,3 +100,22 @@ def test_while_one_works_another_ends_and_a_worker_may_be_killed_or_quit(stack: 
     )
     tasks = stack.query("SELECT task_id FROM enode_django_job ORDER BY id")
     assert [id for (id,) in tasks[2:]] == [fourth.id] * 2
+
+
+def test_a_job_whose_process_is_told_to_end_at_any_moment_leaves_no_row_that_runs(stack: CeleryStack) -> None:
+    """Celery sends SIGTERM up to twice, milliseconds apart or while the job begins or ends."""
+    stack.start_worker(JOBS={"LEASE": 600.0})
+    ended = "SELECT state FROM enode_django_job WHERE name = %s AND state <> 'running' ORDER BY id"
+
+    def states_of(kind: str, *wrapper: str) -> list[str]:
+        stack.celery.send_task(TOLD_TO_END, [kind, *wrapper])
+        wait_until(lambda: stack.query(ended, kind), f"the job {kind} has ended")
+        return [state for (state,) in stack.query(ended, kind)]
+
+    assert states_of("brief", "begun")[0] == "cancelled"
+    wait_until(lambda: len(stack.query(ended, "brief")) == 2, "the task came again")
+    assert states_of("heard")[0] == "cancelled"
+    wait_until(lambda: len(stack.query(ended, "heard")) == 2, "the task came again")
+    assert states_of("long", "begun")[0] == "cancelled"
+    assert states_of("heard_twice")[0] == "cancelled"
+    assert states_of("deaf")[0] == "failed"

@@ -172,8 +172,15 @@ def send_reservations_and_stop(stack: Stack, commands: Processors, events: Proce
     """The process manager has told accounts to reserve, none has done so yet, and nobody follows any more."""
     hold, held = stack.directory / "holding-bank.transfers", stack.directory / "held-bank.transfers"
     hold.touch()
-    stack.client.send([transfer_from(new_id()) for _ in range(5)])
-    wait_until(held.exists, "the process manager is in the middle of it")
+    transfers = [transfer_from(new_id()) for _ in range(5)]
+    stack.client.send(transfers)
+
+    def is_held() -> bool:
+        """What is older may be held, too, since its commands are sent again."""
+        lines = held.read_text() if held.exists() else ""
+        return any(transfer.aggregate_root_id in lines for transfer in transfers)
+
+    wait_until(is_held, "the process manager is in the middle of it")
     (worker,) = commands.living_workers().values()
     os.kill(worker, signal.SIGSTOP)
     hold.unlink()

@@ -1,6 +1,6 @@
 """Files in ``ACCEPTANCE_DIRECTORY``: with ``failing``, handlers raise for aggregates whose ids end in `UNLUCKY`; with
-``holding-<subscriber>``, that subscriber's handlers wait until it is gone, and add the id of their process to
-``held-<subscriber>``, a line each time.
+``holding-<subscriber>``, that subscriber's handlers wait until it is gone, and add a line to
+``held-<subscriber>``: the id of their process, and that of the aggregate.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _hindered(handler: Handler, name: str) -> Handler:
         result = handler(*arguments)
         if holding.exists():
             with held.open("a") as lines:
-                lines.write(f"{os.getpid()}\n")
+                lines.write(f"{os.getpid()} {message.aggregate_root_id}\n")
         while holding.exists():
             time.sleep(0.01)
         return result

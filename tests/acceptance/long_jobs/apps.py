@@ -8,7 +8,7 @@ class LongJobsConfig(AppConfig):
     label = "long_jobs"
 
     def ready(self) -> None:
-        from enode_django.job_kinds import KINDS
-        from tests.acceptance.long_jobs.work import compute
+        from enode_django import job_kinds
+        from tests.acceptance.long_jobs.work import KINDS
 
-        KINDS["long"] = compute
+        job_kinds.KINDS.update(KINDS)
