@@ -13,8 +13,6 @@ from django.conf import settings
 from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
-from enode_django import health
-
 BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
 Configure = Callable[..., Mapping[str, Any]]
 
@@ -73,7 +71,7 @@ def wait_until_landed() -> None:
 @pytest.fixture(autouse=True)
 def patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no busy machine make a living database one that does not answer."""
-    monkeypatch.setattr(health, "TIMEOUT", 60.0)
+    monkeypatch.setattr("enode_django.health.TIMEOUT", 60.0)
 
 
 @pytest.fixture
