@@ -18,7 +18,7 @@ from enode_django.testing.event_store_read_contract import (
     stream,
 )
 
-SECONDS = 20.0
+SECONDS = 60.0
 ENOUGH = 1_000
 
 

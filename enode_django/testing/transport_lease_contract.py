@@ -16,7 +16,7 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import QueueHeld
 
 QUEUES = 4
-DEADLINE = 20.0
+DEADLINE = 60.0
 """Seconds after which something that should happen at once counts as not happening."""
 
 T = TypeVar("T")

@@ -26,6 +26,7 @@ SPARK = {
         "spark.driver.extraJavaOptions": driver_options(),
         "spark.executor.extraJavaOptions": QUICK_TO_START,
         "spark.scheduler.minRegisteredResourcesRatio": "1",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
     },
 }
 CLUSTER = "local-cluster[1,1,1024]"

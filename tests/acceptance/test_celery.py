@@ -60,7 +60,7 @@ def test_beat_has_snapshots_made_again_and_again(stack: CeleryStack) -> None:
     figures = (
         "SELECT sum((figures -> 'made' ->> 'bank.BankAccount')::int) FROM enode_django_job WHERE state = 'succeeded'"
     )
-    assert stack.query(figures) == [(2,)]
+    wait_until(lambda: stack.query(figures) == [(2,)], "the job that made the second snapshot has succeeded")
 
 
 def test_while_one_works_another_ends_and_a_worker_may_be_killed_or_quit(stack: CeleryStack) -> None:

@@ -13,7 +13,7 @@ from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import EVENTS, QUEUES, Stack
-from tests.acceptance.waiting import wait_until
+from tests.acceptance.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -56,7 +56,7 @@ def test_event_workers_drain_end_with_their_supervisor_and_are_succeeded(stack: 
     second.wait_gone()
 
     open_accounts(stack)
-    third = stack.start(2, role="event")
+    third = stack.start(2, role="event", HANDLER_TIME_LIMIT=PATIENCE)  # one will stand still, and is not to be killed
     stack.wait_followed()
     let_one_stand_still(stack, third)
     assert list(third.living_event_workers()) == list(third.event_workers()), "nobody died"

@@ -21,7 +21,7 @@ from enode_django.serialization.codec import encode_stream
 from sample_project.bank.domain import Deposit, Deposited, OpenAccount
 from tests.acceptance.stack import SLOW_REDIS_STREAMS, Stack
 from tests.acceptance.test_services_lost import END_WORKERS_SESSIONS
-from tests.acceptance.waiting import wait_until
+from tests.acceptance.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
@@ -33,9 +33,10 @@ AMOUNT = Decimal(5)
 
 def test_mailboxes_beside_one_another_keep_every_promise_through_conflicts_and_faults(stack: Stack, seed: int) -> None:
     """Accounts of all mailboxes are changed behind the caches' backs, again and again; a worker is killed and sessions
-    are ended meanwhile, while steps of the write path take their time."""
+    are ended meanwhile, while steps of the write path take their time. No lease runs out, however slow the machine is:
+    who gets a queue finds in the store what would be a conflict."""
     report = stack.directory / "report.json"
-    processors = stack.start_ready(2, "--report", str(report), transport=SLOW_REDIS_STREAMS, **SEVERAL)
+    processors = stack.start_ready(2, "--report", str(report), transport=SLOW_REDIS_STREAMS, LEASE=PATIENCE, **SEVERAL)
     accounts = [new_id() for _ in range(ACCOUNTS)]
     for account in accounts:
         stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))

@@ -17,7 +17,7 @@ from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote
 from tests.acceptance.processors import Processors, is_running
 from tests.acceptance.redelivering import Redelivery
 from tests.acceptance.stack import EVENTS, HINDERED, QUEUES, SLOW_REDIS_STREAMS, Stack
-from tests.acceptance.waiting import last_for, wait_until
+from tests.acceptance.waiting import PATIENCE, last_for, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
@@ -91,7 +91,7 @@ def test_two_workers_may_follow_one_queue_at_once(reading: Stack, seed: int) -> 
 
 def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> None:
     stack.start_ready(role="command")
-    events = stack.start(role="event")
+    events = stack.start(role="event", HANDLER_TIME_LIMIT=PATIENCE)  # it will stand still, and is not to be killed
     note = new_id()
     stack.client.send([CreateNote(aggregate_root_id=note, title="note")])
     stack.wait_followed()

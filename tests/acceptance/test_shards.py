@@ -12,6 +12,7 @@ from enode_django import CommandStatus
 from enode_django.eventstore.buckets import bucket_of
 from sample_project.bank.domain import Deposit, OpenAccount
 from sample_project.embedded import Postgres
+from tests.acceptance.processors import Processors
 from tests.acceptance.shards import AWAY, HERE, ShardedStack, ids_of
 from tests.acceptance.stack import QUEUES
 from tests.acceptance.waiting import PATIENCE, last_for, wait_until
@@ -82,7 +83,8 @@ def test_queues_are_taken_over_while_a_shard_refuses_connections(sharded: Sharde
         sharded.away.stop()
         os.kill(next(iter(processors.following_event_workers().values())), signal.SIGKILL)
         for queue in (0, 3):  # of the shard that is there, and of the one that is away
-            victim = processors.owners()[queue]
+            wait_until(lambda queue=queue: owner_of(processors, queue), f"queue {queue} has a living owner")  # type: ignore[misc]
+            victim = owner_of(processors, queue)
             os.kill(processors.workers()[victim], signal.SIGKILL)
             processors.wait_for(f"worker {victim} died: killed by SIGKILL; starting another")
             wait_until(lambda queue=queue, gone=victim: processors.owners()[queue] != gone, "somebody has its queues")  # type: ignore[misc]
@@ -93,6 +95,12 @@ def test_queues_are_taken_over_while_a_shard_refuses_connections(sharded: Sharde
         come_back(sharded.away)
         away.wait_for_rounds(20)
     check(sharded)
+
+
+def owner_of(processors: Processors, queue: int) -> str:
+    """The worker that has the queue; empty while that is a dead one."""
+    owner = processors.owners()[queue]
+    return owner if owner in processors.living_workers() else ""
 
 
 def version_shown(stack: ShardedStack, account: str) -> int:

@@ -35,7 +35,7 @@ def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it_or_is_fail
         answer = stack.client.execute(interest)
         assert answer is not None
         assert (answer.status, answer.version) == (CommandStatus.SUCCESS, 2)
-        assert stack.dead_letters() == []
+        assert newer_dead_letters(stack) == []
 
         new.signal(signal.SIGTERM)
         assert new.wait_end() == 0
@@ -47,7 +47,12 @@ def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it_or_is_fail
     assert after is not None
     assert (after.status, after.version) == (CommandStatus.SUCCESS, 4)
     stack.check()
-    assert [error for _, error in stack.dead_letters()] == ["UnknownMessageType"]
+    assert newer_dead_letters(stack) == [("newer.PayInterest", "UnknownMessageType")]
+
+
+def newer_dead_letters(stack: Stack) -> list[tuple[str, str]]:
+    """Those of the newer deploy's commands. A copy of a command of the load that nobody waits for may be one, too."""
+    return [letter for letter in stack.dead_letters() if letter[0].startswith("newer.")]
 
 
 def test_without_what_it_needs_it_says_so_and_does_not_start(stack: Stack) -> None:

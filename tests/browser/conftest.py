@@ -7,9 +7,12 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.services import services_required
+
+PATIENCE = 120_000
+"""Milliseconds for whatever takes one second on an idle machine."""
 
 
 @pytest.fixture(scope="package")
@@ -23,7 +26,8 @@ def browser() -> Iterator[Browser]:
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         # Root, as in a container, may not make Chromium's sandbox.
-        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=os.getuid() != 0)
+        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=os.getuid() != 0, timeout=PATIENCE)
+        expect.set_options(timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -32,6 +36,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     """A page of its own, without cookies. A script's error or a failed request of its own fails the test."""
     context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))

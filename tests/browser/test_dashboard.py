@@ -56,7 +56,7 @@ def test_charts_follow_the_reports_in_light_and_dark_and_on_a_phone(
     for at in range(5, 95, 5):
         write(now, at, 20 * at)
     commands = page.locator("[data-chart=commands]")
-    expect(commands.locator(".enode-value")).to_have_text("20", timeout=20_000)
+    expect(commands.locator(".enode-value")).to_have_text("20")
     line = commands.locator("svg.enode-plot path.enode-line-1").last
     before = line.get_attribute("d")
     expect(page.locator("[data-chart=lag] .enode-legend")).to_contain_text(HOSTILE)
@@ -64,7 +64,7 @@ def test_charts_follow_the_reports_in_light_and_dark_and_on_a_phone(
 
     write(now, 95, 20 * 90 + 5 * 500)
     write(now, 100, 20 * 90 + 10 * 500)
-    expect(commands.locator(".enode-value")).not_to_have_text("20", timeout=20_000)
+    expect(commands.locator(".enode-value")).not_to_have_text("20")
     expect(line).not_to_have_attribute("d", before or "")
 
     plot = commands.locator("svg.enode-plot")

@@ -25,7 +25,7 @@ from chaos.processes import PROJECT, Child, guarded_directory
 from chaos.proxy import Proxy
 from chaos.waiting import wait_until
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class _Echo(socketserver.BaseRequestHandler):

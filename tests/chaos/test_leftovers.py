@@ -17,7 +17,7 @@ from chaos.processes import PROJECT
 from chaos.waiting import wait_until
 from sample_project.embedded_guard import processes_working_in
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 UNDER_WAY = "clients are under way"
 
@@ -45,7 +45,7 @@ def test_a_run_that_is_broken_off_leaves_no_process_behind(place: Path, number: 
             start_new_session=True,
         )
     try:
-        wait_until(lambda: UNDER_WAY in output.read_text() or run.poll() is not None, output.read_text, 120)
+        wait_until(lambda: UNDER_WAY in output.read_text() or run.poll() is not None, output.read_text, 240)
         assert run.poll() is None, output.read_text()
         assert len(processes_working_in(place)) > 10
         run.send_signal(number)

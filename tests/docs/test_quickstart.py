@@ -24,7 +24,7 @@ from tests.docs.blocks import Block, Command, blocks, commands
 from tests.meta.tree import ROOT
 
 PAGE = ROOT / "docs" / "quickstart.md"
-SECONDS = 60
+SECONDS = 120
 
 
 class Reader:

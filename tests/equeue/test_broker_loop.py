@@ -27,7 +27,7 @@ from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import EnodeError, StorageFailed
 from tests.equeue.storing import chunks, messages, opened, send
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 BODY = b"x" * 900
 DAY = 86_400.0
 

@@ -145,7 +145,7 @@ def test_queues_that_come_when_too_many_messages_are_unfinished_are_pulled_from(
         handled.append(message)
 
     memory.send("orders", {queue: texts(*range(500)) for queue in (0, 1)})
-    limits = Limits(max_held=40, pull_limit=30, commit_interval=0.05, lease=1.0)
+    limits = Limits(max_held=40, pull_limit=30, commit_interval=0.05, lease=4.0)
     with consuming(memory, handle, limits=limits) as consumer:
         share = consumer._shares["orders"]
         eventually(lambda: share._queues.unfinished >= 30)

@@ -247,7 +247,7 @@ def test_from_a_queue_that_wakes_nobody_pulls_are_short() -> None:
 
 # -- consumers --------------------------------------------------------------------------------------------------------
 
-PATIENT = Limits(pull_wait=NEVER, commit_interval=0.05, lease=2.0)
+PATIENT = Limits(pull_wait=NEVER, commit_interval=0.05, lease=4.0)
 
 
 def test_a_consumer_pulls_for_fifteen_seconds_by_default() -> None:

@@ -18,7 +18,7 @@ from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
 from enode_django.runtime import make_store, make_transport
 
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 def wait_for(condition: Callable[[], Any]) -> Any:

@@ -15,7 +15,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import StreamRecord
 
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 _aliases: dict[str, dict[str, Any]] = {}

@@ -25,7 +25,7 @@ from tests.jobs.processes import Holder
 pytestmark = pytest.mark.django_db(transaction=True)
 
 KIND, NAME = "tests", "of/everything"
-SHORT = 1.2
+SHORT = 3.0
 
 
 @pytest.fixture(autouse=True)
@@ -275,7 +275,7 @@ def test_of_two_processes_one_gets_it_and_the_other_when_that_has_ended() -> Non
 
 
 def test_after_a_kill_the_work_is_free_when_the_lease_has_run_out() -> None:
-    with Holder(NAME, lease=2.0) as holder:
+    with Holder(NAME, lease=5.0) as holder:
         assert holder.first == HELD
         holder.kill()
         with pytest.raises(JobRunning):
@@ -316,7 +316,7 @@ def renewed(row: Job) -> bool:
 
 
 def test_a_job_outlives_its_sessions() -> None:
-    with running_job(KIND, NAME, lease=2.0) as job:
+    with running_job(KIND, NAME, lease=5.0) as job:
         for _ in range(2):
             before = only_job()
             end_other_sessions()

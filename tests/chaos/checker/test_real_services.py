@@ -19,8 +19,10 @@ from chaos.checker.reading.run import read_facts
 from chaos.checker.rules.checkpoints import checkpoints
 from chaos.checker.rules.processes import process_managers
 from chaos.checker.rules.read_models import read_models
+from chaos.names import ONLOOKER
 from enode_django import Command, execute_command
 from enode_django.conf import BROKER, REDIS_STREAMS, conf
+from enode_django.equeue.transports.base import Transport
 from enode_django.ids import new_id
 from enode_django.processors.event_pipeline import EventPipeline
 from enode_django.processors.statistics import Statistics
@@ -75,9 +77,9 @@ class Client:
 def running(queue: dict[str, Any]) -> Iterator[None]:
     close_bus()
     with processors(QUEUE=queue):
-        events = EventPipeline(
-            conf(), make_transport(), make_store(), owner=f"test-{new_id()}", statistics=Statistics()
-        )
+        transport = make_transport()
+        keep_events(transport)
+        events = EventPipeline(conf(), transport, make_store(), owner=f"test-{new_id()}", statistics=Statistics())
         events.start()
         try:
             yield
@@ -85,6 +87,13 @@ def running(queue: dict[str, Any]) -> Iterator[None]:
             events.drain(SECONDS)
             events.close(SECONDS)
     close_bus()
+
+
+def keep_events(transport: Transport) -> None:
+    """Let a group that commits nothing keep all messages of the events topic, however long the run lasts."""
+    topic = conf().EVENT_TOPIC
+    for queue in range(transport.create_topic(topic, conf().QUEUES_PER_TOPIC)):
+        transport.acquire(ONLOOKER, topic, queue, ONLOOKER, 1)
 
 
 def work(client: Client) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from enode_django.concurrency.room import Room
 
-SOON = 20.0
+SOON = 60.0
 
 
 @pytest.fixture

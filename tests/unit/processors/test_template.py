@@ -23,7 +23,7 @@ from enode_django.processors.template import ForkedChild, TemplateChildren, make
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 
-SOON = 20.0
+SOON = 60.0
 
 
 class NoOthers:
