@@ -56,7 +56,7 @@ def unpacked_task(data: bytes) -> Task:
     True
     """
     shadow, scan, todo = unpack(data)
-    return Task(Shadow(*shadow), _scan(*scan) if scan else None, [Todo(*one) for one in todo])
+    return Task(Shadow(*shadow), _scan(*scan) if scan else None, tuple(Todo(*one) for one in todo))
 
 
 def _scan(alias: str, low: str, high: str | None, horizon: str, types: list[str]) -> Scan:
