@@ -1,4 +1,4 @@
-"""Lets the processes of a run have some of the sample's subscribers only, and other snapshots."""
+"""Lets the processes of a run have some of the sample's subscribers only, one more, and other snapshots."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ class BenchmarksConfig(AppConfig):
 
     def ready(self) -> None:
         from enode_django.eventing.registry import subscribers
+
+        if os.environ.get("BENCHMARK_DETAILS"):
+            from benchmarks import details  # noqa: F401  declares a projection
 
         names = os.environ.get("BENCHMARK_SUBSCRIBERS", "").split()
         if names:

@@ -1,7 +1,8 @@
 """A process that fills a store with accounts, and lets Spark rebuild their projection and make their snapshots.
 
-``python -m benchmarks.rebuilding_process ACCOUNTS`` answers each line of its input (``fill STREAMS`` each, ``rebuild``,
-``snapshots``, ``plain``, ``sorted``) with a line of JSON.
+``python -m benchmarks.rebuilding_process ACCOUNTS`` answers each line of its input with a line of JSON:
+``fill STREAMS`` each; ``rebuild spark`` and ``rebuild processes``, with ``details`` behind it that of the table with
+indexes; ``snapshots``; ``plain``, ``sorted`` and ``plain_details``.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ def main(accounts: int) -> None:
     import django
 
     django.setup()
+    from benchmarks.details import make_tables
     from benchmarks.loads import account_ids
     from enode_django.spark.session import spark_session
     from sample_project.bank.domain import BankAccount
 
+    make_tables()
     roots = [BankAccount.open(id, f"owner {n}") for n, id in enumerate(account_ids(accounts))]
     started = time.perf_counter()
     with spark_session() as spark:
@@ -35,10 +38,11 @@ def main(accounts: int) -> None:
         print(json.dumps({"start": time.perf_counter() - started}), flush=True)
         answers: dict[str, Callable[..., dict[str, Any]]] = {
             "fill": lambda streams: fill(roots, int(streams)),
-            "rebuild": lambda: measured(lambda: rebuild(spark)),
+            "rebuild": lambda engine, *which: measured(lambda: rebuild(spark, engine, *which)),
             "snapshots": lambda: measured_anew(lambda: snapshots(spark)),
             "plain": lambda: plain(""),
             "sorted": lambda: plain("ORDER BY aggregate_root_id, version"),
+            "plain_details": plain_details,
         }
         for line in sys.stdin:
             name, *arguments = line.split()
@@ -77,21 +81,34 @@ def fill(roots: list[Any], streams: int) -> dict[str, Any]:
     }
 
 
-def rebuild(spark: Any) -> dict[str, Any]:
+def rebuild(spark: Any, engine: str, which: str = "") -> dict[str, Any]:
+    """With ``processes`` their start is part of it; the session of Spark is there already."""
+    from benchmarks.details import AccountDetails, Details
+    from enode_django.rebuilding.engines import engine_for
     from enode_django.rebuilding.rebuild import rebuild as rebuild_projection
-    from enode_django.spark.rebuild_job import SparkEngine
     from sample_project.bank.models import AccountSummary
 
+    name, model = (Details.name, AccountDetails) if which else ("bank.AccountSummaries", AccountSummary)
     stages: dict[str, float] = {}
 
     def report(stage: str, /, **figures: object) -> None:
         stages.setdefault(stage, time.perf_counter())
 
     began = time.perf_counter()
-    rebuilt = rebuild_projection("bank.AccountSummaries", SparkEngine(lambda: spark), report, accept_differences=True)
-    found = sum(AccountSummary.objects.values_list("balance", flat=True))
-    until_caught_up = stages.get("catch up", stages.get("check a sample", began)) - began
-    return {"streams": rebuilt.replayed.streams, "balance": str(found), "replay": until_caught_up}
+    with engine_for(engine=engine) as chosen:
+        rebuilt = rebuild_projection(name, chosen, report, accept_differences=True)
+    found = sum(model._default_manager.values_list("balance", flat=True))
+    told = [*sorted(stages.values()), time.perf_counter()]
+    seconds = {stage: told[told.index(at) + 1] - at for stage, at in stages.items()}
+    indexes = sum(seconds.get(stage, 0.0) for stage in ("make indexes", "make foreign keys"))
+    after = [at for stage, at in stages.items() if stage not in ("replay",)]
+    return {
+        "streams": rebuilt.replayed.streams,
+        "balance": str(found),
+        "replay": min(after, default=began) - began,
+        "indexes": indexes,
+        "stages": seconds,
+    }
 
 
 def snapshots(spark: Any) -> dict[str, Any]:
@@ -111,13 +128,11 @@ def plain(order: str) -> dict[str, Any]:
 
     _execute("CREATE TABLE IF NOT EXISTS plain (LIKE bank_accountsummary INCLUDING ALL)")
     _execute("TRUNCATE plain")
-    columns = "aggregate_root_id, version, command_id, aggregate_root_type, command_type, created_at, events, metadata"
-    where = "FROM enode_django_eventstream WHERE version IS NOT NULL"
     with connection.cursor() as cursor:
         with cursor.copy("COPY bank_accountsummary TO STDOUT (FORMAT BINARY)") as copy:
             result = list(copy)
         began = time.perf_counter()
-        with cursor.copy(f"COPY (SELECT {columns} {where} {order}) TO STDOUT (FORMAT BINARY)") as copy:
+        with cursor.copy(f"COPY (SELECT {COLUMNS} FROM {STREAMS} {order}) TO STDOUT (FORMAT BINARY)") as copy:
             for _ in copy:
                 pass
         read = time.perf_counter() - began
@@ -125,6 +140,38 @@ def plain(order: str) -> dict[str, Any]:
             for some in result:
                 copy.write(some)
     return {"seconds": time.perf_counter() - began, "read": read}
+
+
+def plain_details() -> dict[str, Any]:
+    """The same for the table with indexes, which are made when the rows are there."""
+    from django.db import connection
+
+    _execute("DROP TABLE IF EXISTS plain_details")
+    with connection.cursor() as cursor:
+        with cursor.copy("COPY benchmarks_accountdetails TO STDOUT (FORMAT BINARY)") as copy:
+            result = list(copy)
+        began = time.perf_counter()
+        with cursor.copy(f"COPY (SELECT {COLUMNS} FROM {STREAMS}) TO STDOUT (FORMAT BINARY)") as copy:
+            for _ in copy:
+                pass
+        cursor.execute("CREATE TABLE plain_details (LIKE benchmarks_accountdetails)")
+        with cursor.copy("COPY plain_details FROM STDIN (FORMAT BINARY)") as copy:
+            for some in result:
+                copy.write(some)
+        for what in INDEXES:
+            cursor.execute(f"ALTER TABLE plain_details ADD {what}" if "KEY" in what else f"CREATE INDEX ON {what}")
+    return {"seconds": time.perf_counter() - began}
+
+
+COLUMNS = "aggregate_root_id, version, command_id, aggregate_root_type, command_type, created_at, events, metadata"
+STREAMS = "enode_django_eventstream WHERE version IS NOT NULL"
+INDEXES = (
+    "PRIMARY KEY (aggregate_root_id)",
+    "plain_details (owner)",
+    "plain_details (branch_id, balance DESC)",
+    "plain_details (paid_at)",
+    "FOREIGN KEY (branch_id) REFERENCES benchmarks_branch (id) DEFERRABLE INITIALLY DEFERRED",
+)
 
 
 def measured(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The sample's settings, with the ``ENODE`` values of one run laid over them.
 
-``BENCHMARK_SUBSCRIBERS`` names the subscribers there shall be; without it there are all. ``BENCHMARK_SNAPSHOT_EVERY``
+``BENCHMARK_SUBSCRIBERS`` names the subscribers there shall be; without it there are all. ``BENCHMARK_DETAILS``
+lets there be one more (any text). ``BENCHMARK_SNAPSHOT_EVERY``
 is how many versions lie between two snapshots of an account.
 """
 

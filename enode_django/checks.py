@@ -51,6 +51,7 @@ def _settings() -> Iterator[CheckMessage]:
     yield from _topics()
     yield from _states()
     yield from _spark()
+    yield from _rebuilds()
     yield from _broker()
 
 
@@ -212,6 +213,25 @@ def _spark() -> Iterator[CheckMessage]:
         yield _wrong_spark("REPLICAS", replicas, "be a dictionary of aliases of DATABASES, by the alias of the shard")
     if most is not None and (not isinstance(most, int) or most < 1):
         yield _wrong_spark("DATABASE_TASKS", most, "be a whole number above 0, or None")
+
+
+def _rebuilds() -> Iterator[CheckMessage]:
+    current = settings.conf()
+    if current.rebuild_engine not in settings.ENGINES:
+        known = ", ".join(map(repr, settings.ENGINES))
+        yield _wrong_rebuilds("ENGINE", current.rebuild_engine, f"be one of {known}")
+    if not _is_count(current.rebuild_spark_from):
+        yield _wrong_rebuilds("SPARK_FROM", current.rebuild_spark_from, "be a whole number above 0")
+    if current.rebuild_processes is not None and not _is_count(current.rebuild_processes):
+        yield _wrong_rebuilds("PROCESSES", current.rebuild_processes, "be a whole number above 0, or None")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _wrong_rebuilds(key: str, value: object, wanted: str) -> Error:
+    return Error(f"ENODE['REBUILDS'][{key!r}] is {value!r}; it must {wanted}.", id="enode_django.E067")
 
 
 def _wrong_spark(key: str, value: object, wanted: str) -> Error:

@@ -43,6 +43,12 @@ BROKER_DEFAULTS: Mapping[str, Any] = {
     "TLS_CLIENT_CA": None,
 }
 
+BY_SIZE, IN_PROCESSES, ON_SPARK = "auto", "processes", "spark"
+ENGINES = (BY_SIZE, IN_PROCESSES, ON_SPARK)
+"""Of a rebuild."""
+SPARK_FROM = 5_000_000
+"""Streams. On one machine processes were faster at every size that was measured; see the reference of benchmarks."""
+
 API_DEFAULTS: Mapping[str, Any] = {
     "COMMANDS": {},
     "MAX_BODY": 1024 * 1024,
@@ -118,6 +124,9 @@ class Conf:
     """``MASTER`` (``"local[*]"``), ``CONFIG`` (properties of Spark), ``PY_FILES`` (what else executors need),
     ``REPLICAS`` (alias of a shard: alias to read it from), ``DATABASE_TASKS`` (tasks of a job that use the database at
     once)."""
+    REBUILDS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """``ENGINE`` (``"auto"``, ``"processes"`` or ``"spark"``), ``PROCESSES`` (None: one per core that may be used),
+    ``SPARK_FROM`` (streams)."""
     REPORTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``INTERVAL`` (5; None: none are written), ``RETENTION`` (3,600)."""
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
@@ -239,6 +248,23 @@ class Conf:
         return most
 
     @property
+    def rebuild_engine(self) -> str:
+        engine: str = self.REBUILDS.get("ENGINE", BY_SIZE)
+        return engine
+
+    @property
+    def rebuild_processes(self) -> int | None:
+        """Processes of one rebuild; None: one for each core that may be used."""
+        processes: int | None = self.REBUILDS.get("PROCESSES")
+        return processes
+
+    @property
+    def rebuild_spark_from(self) -> int:
+        """The streams of a store from which on a rebuild on one machine uses Spark, if nothing else is said."""
+        streams: int = self.REBUILDS.get("SPARK_FROM", SPARK_FROM)
+        return streams
+
+    @property
     def job_lease(self) -> float:
         seconds: float = self.JOBS.get("LEASE", 60.0)
         return seconds
@@ -282,6 +308,7 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES", "REPLICAS", "DATABASE_TASKS"}),
     "BROKER": frozenset(BROKER_DEFAULTS),
     "API": frozenset(API_DEFAULTS),
+    "REBUILDS": frozenset({"ENGINE", "PROCESSES", "SPARK_FROM"}),
     "JOBS": frozenset({"LEASE", "TIME_LIMIT", "ATTEMPTS"}),
     "REPORTS": frozenset({"INTERVAL", "RETENTION"}),
 }

@@ -69,7 +69,7 @@ def _rebuild(
     from enode_django.rebuilding.rebuild import has_kept, rebuild, swap_kept, undo
 
     accepted = {"accept_differences": accept_differences, "accept_uncompared": accept_uncompared}
-    with engine_for(conf().spark_master) as engine:  # it reports every second while Spark works, and so hears of a stop
+    with engine_for(archive=archive) as engine:  # it reports every second while others work, and so hears of a stop
         if take_back:
             rebuilt = undo(name, engine, job.report)
         elif has_kept(name):  # an earlier run could not swap it

@@ -19,12 +19,15 @@ class ModelProjection(Subscriber, Generic[Row]):
 
     ``model`` is derived from `enode_django.models.ReadModel`. An aggregate that has no row yet gets a new one, whose
     ``version`` is 0, with the first event that is handled. ``volatile`` names fields that may differ after a rebuild.
+    ``indexes_after_load``: a rebuild makes secondary indexes and foreign keys when all rows are there; say False if
+    handlers look rows up by such an index.
     """
 
     abstract: ClassVar[bool] = True
     _arguments: ClassVar[tuple[str, ...]] = ("row", "event")
     model: ClassVar[type[models.Model]]
     volatile: ClassVar[Sequence[str]] = ()
+    indexes_after_load: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -56,7 +59,8 @@ class Projection(Subscriber):
     handlers create one by one may be sent together, before the next statement of any kind.
 
     For a rebuild: ``aggregate_field`` names the field that says whose row it is, so that rows can be compared while
-    commands go on; ``volatile`` names fields that may differ.
+    commands go on; ``volatile`` names fields that may differ. ``indexes_after_load``: secondary indexes and foreign
+    keys are made when all rows are there; say True if handlers look rows up by primary keys and unique values only.
     """
 
     abstract: ClassVar[bool] = True
@@ -64,6 +68,7 @@ class Projection(Subscriber):
     defers_inserts: ClassVar[bool] = True
     aggregate_field: ClassVar[str] = ""
     volatile: ClassVar[Sequence[str]] = ()
+    indexes_after_load: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -65,6 +65,14 @@ def size(alias: str) -> int:
         return int(size)
 
 
+def about(alias: str) -> int:
+    """Return the number of rows, refusals included, that the shard has at most; it is not counted, so transactions that
+    were rolled back count, too. Raises `StoreUnavailable`."""
+    with connected(alias) as connection:
+        ((last,),) = execute(connection, statements.LAST_SEQUENCE, ())
+        return int(last)
+
+
 def divided(sample: Sequence[Key], parts: int) -> list[Key]:
     """Return the keys at which the second and each later part begins. No part is empty.
 

@@ -140,6 +140,8 @@ PAGES = f"""
     FROM (SELECT pg_relation_size('{TABLE}') AS size) AS relation
 """
 
+LAST_SEQUENCE = f"SELECT coalesce(max(sequence), 0) FROM {TABLE}"
+
 SAMPLE_IDS = f"SELECT aggregate_root_id FROM {TABLE} TABLESAMPLE SYSTEM (%s) WHERE version IS NOT NULL"
 
 SAMPLE_REFUSALS = f"SELECT CASE WHEN version IS NULL THEN created_at END FROM {TABLE} TABLESAMPLE SYSTEM (%s)"

@@ -84,10 +84,10 @@ def clear(shadow: Shadow) -> None:
     _delete_checkpoints(shadow)
     for table, constraint in execute(shadow.alias, _FOREIGN_KEYS, (shadow.schema,)).fetchall():
         drop = f"ALTER TABLE IF EXISTS {table} DROP CONSTRAINT IF EXISTS {constraint}"
-        _shortly(shadow, partial(execute, shadow.alias, drop, None))
-    _shortly(shadow, shadow.drop_tables)
+        shortly(shadow, partial(execute, shadow.alias, drop, None))
+    shortly(shadow, shadow.drop_tables)
     _delete_checkpoints(shadow)  # of a task that was at work until its tables went
-    _shortly(shadow, partial(execute, shadow.alias, f"DROP SCHEMA IF EXISTS {quoted(shadow.schema)}", None))
+    shortly(shadow, partial(execute, shadow.alias, f"DROP SCHEMA IF EXISTS {quoted(shadow.schema)}", None))
 
 
 def left_over(shadows: Iterable[Shadow]) -> Sequence[Shadow]:
@@ -106,8 +106,9 @@ def _delete_checkpoints(shadow: Shadow) -> None:
         (last,) = execute(shadow.alias, _DELETE, parameters).fetchone() or (None,)
 
 
-def _shortly(shadow: Shadow, step: Callable[[], Value]) -> Value:
-    """Take a step in a transaction of its own that nobody has to wait for long for."""
+def shortly(shadow: Shadow, step: Callable[[], Value]) -> Value:
+    """Take a step in a transaction of its own, behind whose locks nobody has to wait for long. Not for use in a
+    transaction. Raises as `changing`, `TablesInUse` after `ATTEMPTS`."""
     for delay in islice(delays(0.1, 2.0), ATTEMPTS - 1):
         try:
             with changing(shadow.alias, shadow.subscriber, SHORT_LOCK_TIMEOUT):

@@ -33,8 +33,13 @@ _REVOKE = """
 def make_tables(alias: str, schema: str, tables: Mapping[str, Table]) -> None:
     """Make the tables in the schema, which exists. For use in a transaction. The new tables have the owners and grants
     of the given ones."""
+    run(alias, statements(schema, tables.values()))
+
+
+def run(alias: str, made_of: Iterable[str]) -> None:
+    """Execute statements that name the schemas of everything. For use in a transaction."""
     with search_path(alias, ""):
-        for statement in statements(schema, tables.values()):
+        for statement in made_of:
             execute(alias, statement, None)
 
 
@@ -98,11 +103,19 @@ def _sequence(schema: str, table: Table, sequence: OwnSequence) -> Iterator[str]
 def _foreign_keys(schema: str, table: Table, known: Mapping[int, Table]) -> Iterator[str]:
     for constraint in table.constraints:
         if constraint.kind == "f":
-            definition = constraint.definition
-            if constraint.references in known:  # it points to the one that is made, too
-                into = quoted(schema, known[constraint.references].name)
-                definition = definition.replace(f" REFERENCES {constraint.referenced}(", f" REFERENCES {into}(", 1)
-            yield from _constraint(quoted(schema, table.name), constraint, definition)
+            yield from foreign_key(schema, table, constraint, known)
+
+
+def foreign_key(
+    schema: str, table: Table, constraint: Constraint, known: Mapping[int, Table], suffix: str = ""
+) -> Iterator[str]:
+    """Yield the statements that add a foreign key, with ``suffix`` behind its definition. ``known``, by oid, are the
+    tables like which others are in the schema. Pure."""
+    definition = constraint.definition
+    if constraint.references in known:  # it points to the one that is made, too
+        into = quoted(schema, known[constraint.references].name)
+        definition = definition.replace(f" REFERENCES {constraint.referenced}(", f" REFERENCES {into}(", 1)
+    yield from _constraint(quoted(schema, table.name), constraint, f"{definition}{suffix}")
 
 
 def _constraint(table: str, constraint: Constraint, definition: str) -> Iterator[str]:
@@ -116,8 +129,8 @@ def _constraints(schema: str, table: Table) -> Iterator[str]:
     for constraint in table.constraints:
         if constraint.kind not in "fn":
             yield from _constraint(name, constraint, constraint.definition)
-    for index in table.indexes:
-        yield from _index(schema, name, index)
+    for one in table.indexes:
+        yield from index(schema, table, one)
     for statistics in table.statistics:
         yield f"CREATE STATISTICS {quoted(schema, statistics.name)} {statistics.what} FROM {name}"
         if statistics.target >= 0:
@@ -126,17 +139,18 @@ def _constraints(schema: str, table: Table) -> Iterator[str]:
         yield f"ALTER TABLE {name} REPLICA IDENTITY {_REPLICA_IDENTITIES[table.replica_identity]}"
 
 
-def _index(schema: str, table: str, index: Index) -> Iterator[str]:
-    name = quoted(schema, index.name)
+def index(schema: str, table: Table, index: Index) -> Iterator[str]:
+    """Yield the statements that make an index, or give one that a constraint has brought along what it lacks. Pure."""
+    name, on = quoted(schema, index.name), quoted(schema, table.name)
     if index.using:
         unique = "UNIQUE " if index.is_unique else ""
-        yield f"CREATE {unique}INDEX {quoted(index.name)} ON {table} {index.using}"
+        yield f"CREATE {unique}INDEX {quoted(index.name)} ON {on} {index.using}"
     elif index.options:
         yield f"ALTER INDEX {name} SET ({', '.join(index.options)})"
     if index.tablespace:
         yield f"ALTER INDEX {name} SET TABLESPACE {quoted(index.tablespace)}"
     if index.is_clustered:
-        yield f"ALTER TABLE {table} CLUSTER ON {quoted(index.name)}"
+        yield f"ALTER TABLE {on} CLUSTER ON {quoted(index.name)}"
     yield from _comment("INDEX", name, index.comment)
 
 

@@ -21,6 +21,7 @@ from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import CatchingUp, Positions, now
 from enode_django.rebuilding.checking import Check, check_sample
 from enode_django.rebuilding.comparing import Comparison, check_volatile
+from enode_django.rebuilding.completing import complete
 from enode_django.rebuilding.engine import Engine, Plan
 from enode_django.rebuilding.putting_in_use import put_in_use
 from enode_django.rebuilding.results import Accepted, Rebuilt
@@ -68,6 +69,7 @@ def rebuild(
         horizon = now(store)
         replayed = engine.replay(Plan(shadow, target.types(), horizon, archive), report)
         catching_up = CatchingUp(store, engine, shadow, horizon, report)
+        complete(target, catching_up)
         catching_up.run()
         target.analyze(shadow)
         still = retry_parked(target, store, shadow)

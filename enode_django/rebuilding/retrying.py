@@ -114,22 +114,11 @@ class _Retry:
                 return
             self._conflicts = set()
             with transaction.atomic(using=self._shadow.alias):
-                self._take_back([*involved])
+                take_back(self._target, self._shadow, [*involved])
                 for _, streams in groupby(todo, key=itemgetter(0)):
                     self._replaying.catch_up([[*streams][-1]])
                 if not self._conflicts <= involved:
                     transaction.set_rollback(True, using=self._shadow.alias)
-
-    def _take_back(self, ids: Sequence[str]) -> None:
-        shadow, place = self._shadow, Generation.of(self._shadow).place
-        with shadow.opened():
-            for model in reversed(self._target.written):
-                rows = meaning(self._target, model, place)
-                chosen = f"SELECT row.ctid FROM {rows.tables} WHERE {rows.whose} = ANY(%s)"
-                table = place(model._meta.db_table)
-                execute(shadow.alias, f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({chosen}))", (ids,))
-            execute(shadow.alias, _UNPARK, (ids,))
-            execute(shadow.alias, _FORGET, (shadow.subscriber, shadow.generation, ids))
 
     def _streams(self, ids: set[str] | Sequence[str]) -> list[Todo]:
         """All streams of these aggregates, in the order of the store; those of two shards by the time."""
@@ -166,6 +155,20 @@ class _Retry:
                 query = f"SELECT DISTINCT {rows.whose} FROM {rows.tables} WHERE {key} = %s"
                 for (id,) in execute(self._shadow.alias, query, (rest.rpartition(")")[0],)).fetchall():
                     yield id
+
+
+def take_back(target: Target, shadow: Shadow, ids: Sequence[str]) -> None:
+    """Delete everything that the shadow has of these aggregates, as if they had never been replayed. Every model of the
+    projection must say whose its rows are."""
+    place = Generation.of(shadow).place
+    with shadow.opened():
+        for model in reversed(target.written):
+            rows = meaning(target, model, place)
+            chosen = f"SELECT row.ctid FROM {rows.tables} WHERE {rows.whose} = ANY(%s)"
+            table = place(model._meta.db_table)
+            execute(shadow.alias, f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({chosen}))", (ids,))
+        execute(shadow.alias, _UNPARK, (ids,))
+        execute(shadow.alias, _FORGET, (shadow.subscriber, shadow.generation, ids))
 
 
 def _streams_of(shard: PostgresEventStore, ids: Sequence[str]) -> list[Any]:

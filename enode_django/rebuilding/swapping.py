@@ -76,21 +76,9 @@ class Swap(NamedTuple):
         execute(self.target.alias, f"LOCK TABLE {tables} IN {mode} MODE", None)
 
     def _check(self) -> None:
-        """They may have been altered meanwhile."""
-        alias, names = self.target.alias, self.target.tables
         if self.target.generation() != self.outgoing.generation:
             raise RebuildError(f"{self.target.name} has other tables in use than at the beginning: begin anew")
-        used = describe(alias, names)
-        with self.incoming.opened():
-            incoming = describe(alias, names)
-        for name in names:
-            if name not in used or name not in incoming:
-                raise RebuildError(f"{name} is gone: rebuild {self.target.name} anew")
-            if different := used[name].differences(incoming[name]):
-                raise RebuildError(
-                    f"{name} is not as it was when its other generation was made ({', '.join(different)}), it was "
-                    "migrated or altered meanwhile: rebuild it anew"
-                )
+        check_alike(self.target, self.incoming)
 
     def _exchange(self) -> None:
         alias, target = self.target.alias, self.target
@@ -118,6 +106,22 @@ class Swap(NamedTuple):
         remove = f"DELETE FROM {PARKED} WHERE subscriber = %s AND aggregate_root_type = ANY(%s)"
         execute(alias, remove, (target.name, types))
         execute(alias, take.format(PARKED, incoming), (target.name,))
+
+
+def check_alike(target: Target, shadow: Shadow) -> None:
+    """Raise `RebuildError` if the tables of the shadow are not like those in use, which may have been altered
+    meanwhile. For use in a transaction."""
+    used = describe(target.alias, target.tables)
+    with shadow.opened():
+        made = describe(target.alias, target.tables)
+    for name in target.tables:
+        if name not in used or name not in made:
+            raise RebuildError(f"{name} is gone: rebuild {target.name} anew")
+        if different := used[name].differences(made[name]):
+            raise RebuildError(
+                f"{name} is not as it was when its other generation was made ({', '.join(different)}), it was "
+                "migrated or altered meanwhile: rebuild it anew"
+            )
 
 
 def move(alias: str, table: Table, origin: str, destination: str) -> None:

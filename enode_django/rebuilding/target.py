@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from enode_django.models import ProjectionGeneration, Rebuild
 from enode_django.rebuilding.clearing import changing, clear, left_over
 from enode_django.rebuilding.definitions import Table, describe, quoted
 from enode_django.rebuilding.fingerprint import fingerprint_of, is_other_code
+from enode_django.rebuilding.late import unchanged, without_late
 from enode_django.rebuilding.making import make_tables
 from enode_django.rebuilding.obstacles import obstacles
 from enode_django.rebuilding.shadow import Shadow, declared_models, table_names
@@ -110,7 +111,7 @@ class Target(NamedTuple):
         replaces = self.generation()
         newest = self.rebuilds().aggregate(newest=Max("generation"))["newest"] or 0
         shadow = self.shadow(max(newest, replaces) + 1)
-        tables = self._made(shadow)
+        tables = self._made(shadow, without_late if self.subscriber.indexes_after_load else unchanged)
         rebuild = self.rebuilds().create(
             subscriber=self.name,
             generation=shadow.generation,
@@ -171,7 +172,7 @@ class Target(NamedTuple):
             clear(left)
         with self._changing():
             self.locked(rebuild, State.BUILDING)
-            self._made(scratch)
+            self._made(scratch, unchanged)
         return scratch
 
     def replaced(self, rebuild: Rebuild) -> Shadow:
@@ -191,14 +192,16 @@ class Target(NamedTuple):
     def drop(self, shadow: Shadow) -> None:
         clear(shadow)
 
-    def _made(self, shadow: Shadow) -> dict[str, Table]:
+    def _made(self, shadow: Shadow, as_made: Callable[[Table], Table]) -> dict[str, Table]:
+        """Make tables like those in use, as ``as_made`` has them. Returns those in use."""
         tables = describe(self.alias, self.tables)
+        wanted = {name: as_made(table) for name, table in tables.items()}
         shadow.make_schema()
         shadow.make_views()
-        make_tables(self.alias, shadow.schema, tables)
+        make_tables(self.alias, shadow.schema, wanted)
         with shadow.opened():
             made = describe(self.alias, self.tables)
-        for name, table in tables.items():
+        for name, table in wanted.items():
             if different := table.differences(made[name]):
                 raise RebuildError(f"no table can be made that is like {name}: it would have other {different}")
         return tables

@@ -8,25 +8,11 @@ from contextlib import contextmanager
 
 import django
 from django.apps import apps
-from django.conf import settings
 from django.db import connections
 
 from enode_django.exceptions import ConfigurationError
 from enode_django.processors.garbage import collect_seldom
-
-SETTINGS_VARIABLE = "DJANGO_SETTINGS_MODULE"
-
-
-def settings_module() -> str:
-    """By which name this process has loaded its settings, as others shall. Raises `ConfigurationError` if it has not
-    loaded them by a name."""
-    module = os.environ.get(SETTINGS_VARIABLE) or getattr(settings, "SETTINGS_MODULE", None)
-    if not module:
-        raise ConfigurationError(
-            f"Spark's processes load the settings by the name in {SETTINGS_VARIABLE}, which is not set; settings given "
-            "to settings.configure cannot reach them"
-        )
-    return str(module)
+from enode_django.processors.settings_module import SETTINGS_VARIABLE
 
 
 def set_up() -> None:

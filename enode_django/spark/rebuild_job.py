@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.dividing import bounds, size
 from enode_django.eventstore.scanning import Scan, scan_records
 from enode_django.rebuilding.engine import Plan
+from enode_django.rebuilding.ranges import scans
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.reporting import Report, silent
@@ -27,9 +25,8 @@ from enode_django.runtime import make_store
 from enode_django.spark.archive import archived_events
 from enode_django.spark.batches import records_of
 from enode_django.spark.executors import task
-from enode_django.spark.horizons import postgres_shards
 from enode_django.spark.progress import with_progress
-from enode_django.spark.reading import limited, limited_count, read_alias
+from enode_django.spark.reading import limited, limited_count
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -37,10 +34,6 @@ if TYPE_CHECKING:
 
 ALONE = 2_000
 """So many aggregates are brought up to date in this process: to tell others costs more."""
-TASKS_PER_CORE = 4
-"""So that the last one is not waited for long."""
-TASK_BYTES = 128 * 1024 * 1024
-"""The most bytes of the table for one task: some seconds' work, beside which it counts for little to begin a task."""
 DONE: pa.Schema = pa.schema(
     [
         pa.field("streams", pa.int64()),
@@ -66,9 +59,9 @@ class SparkEngine:
         spark = self._session()
         streams = spark.sparkContext.accumulator(0)
         if plan.archive is None:
-            scans = _scans(plan, spark.sparkContext.defaultParallelism)
-            frame = limited(spark.range(0, len(scans), 1, len(scans)))
-            replayed = frame.mapInArrow(partial(_replay_scans, plan.shadow, streams, scans), _DDL)
+            parts = scans(plan, spark.sparkContext.defaultParallelism)
+            frame = limited(spark.range(0, len(parts), 1, len(parts)))
+            replayed = frame.mapInArrow(partial(_replay_scans, plan.shadow, streams, parts), _DDL)
         else:
             archived = archived_events(spark, plan.archive, make_store(), plan.horizon, types=plan.types)
             replayed = archived.mapInArrow(partial(_replay_streams, plan.shadow, streams), _DDL)
@@ -86,24 +79,15 @@ class SparkEngine:
         return _sum(with_progress(self._session(), "catch up", caught_up.collect, silent))
 
 
-def _scans(plan: Plan, cores: int) -> list[Scan]:
-    scans = []
-    for shard in postgres_shards(make_store()):
-        inner = bounds(shard.name, max(TASKS_PER_CORE * cores, ceil(size(shard.name) / TASK_BYTES)))
-        for low, high in pairwise(["", *inner, None]):
-            scans.append(Scan(read_alias(shard.name), low or "", high, plan.horizon[shard.number], types=plan.types))
-    return scans
-
-
 def _replay_scans(
-    shadow: Shadow, streams: Accumulator[int], scans: Sequence[Scan], batches: Iterator[pa.RecordBatch]
+    shadow: Shadow, streams: Accumulator[int], parts: Sequence[Scan], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The first column has the places of the scans."""
     with task():
         for batch in batches:
             places: list[Any] = batch.column(0).to_pylist()
             for place in places:
-                yield _replay(shadow, streams, scan_records(scans[place]))
+                yield _replay(shadow, streams, scan_records(parts[place]))
 
 
 def _replay_streams(

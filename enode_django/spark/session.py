@@ -26,8 +26,8 @@ from enode_django.concurrency import stopping
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
 from enode_django.exceptions import SparkUnavailable
+from enode_django.processors.settings_module import SETTINGS_VARIABLE, settings_module
 from enode_django.spark import packages
-from enode_django.spark.executors import SETTINGS_VARIABLE, settings_module
 from enode_django.spark.java import check_java
 from enode_django.spark.progress import LOOK_EVERY, make_active
 from enode_django.spark.sources import register

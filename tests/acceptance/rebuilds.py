@@ -31,6 +31,7 @@ SPARK = {
 }
 CLUSTER = "local-cluster[1,1,1024]"
 JOBS = {"LEASE": 5.0}
+REBUILDS = {"ENGINE": "spark"}
 SECONDS = 240.0
 """That a rebuild may last on a machine that has other things to do."""
 
@@ -93,7 +94,8 @@ class RebuildStack(CeleryStack):
     """Everything but the processors has handlers that can be held."""
 
     def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
-        environment = super()._environment(apps, transport, {"SPARK": SPARK, "JOBS": JOBS, **enode})
+        enode = {"SPARK": SPARK, "JOBS": JOBS, "REBUILDS": REBUILDS, **enode}
+        environment = super()._environment(apps, transport, enode)
         return {**environment, "TMPDIR": str(self.directory)}
 
     @property

@@ -28,6 +28,7 @@ NESTED = {
     *("MAX_BYTES", "PREFIX", "TTL", "WRITE_INTERVAL", "TIME_LIMIT", "ATTEMPTS", "INTERVAL", "RETENTION"),
 }
 SPARK = {"MASTER", "CONFIG", "PY_FILES", "REPLICAS", "DATABASE_TASKS"}
+REBUILDS = {"ENGINE", "SPARK_FROM"}
 BROKER_OPTIONS = {"timeout", "secret", "tls"}
 REDIS_OPTIONS = {
     "prefix",
@@ -51,7 +52,7 @@ def default_of(field: dataclasses.Field[object]) -> object:
 def test_every_setting_is_documented_with_its_default() -> None:
     rows = rows_by_code(REFERENCE / "settings.md")
     defaults = {field.name: repr(default_of(field)) for field in dataclasses.fields(Conf)}
-    assert set(rows) - NESTED - SPARK - REDIS_OPTIONS - BROKER_OPTIONS - set(BROKER_DEFAULTS) - set(
+    assert set(rows) - NESTED - SPARK - REBUILDS - REDIS_OPTIONS - BROKER_OPTIONS - set(BROKER_DEFAULTS) - set(
         API_DEFAULTS
     ) == set(defaults)
     assert {key: code_of(rows[key][0][1]) for key in defaults} == defaults

@@ -46,7 +46,8 @@ def test_what_is_stored_at_each_stage_is_in_the_rebuilt_tables(postings: Harness
             Call(lambda: postings.stored(f"at {stage}", Added(amount=stored[stage]))).result()
 
     rebuild(cls.name, InProcess(), store)
-    assert set(stored) == {"replay", "catch up", "check a sample", "compare", "swap"}
+    after_load = {"make indexes"} if cls is Balances else set()
+    assert set(stored) == {"replay", *after_load, "catch up", "check a sample", "compare", "swap"}
     late = stored.pop("swap")
     assert amounts(cls) == {"a": 10} | {f"at {stage}": amount for stage, amount in stored.items()}
     follow(cls)

@@ -69,7 +69,7 @@ def test_from_an_archive_and_what_came_since_come_the_rows_that_come_from_the_st
 
     changed = MODELS[name]._base_manager.filter(balance=Decimal(24)).update(balance=-1)
     assert changed == len(ACCOUNTS[::3])
-    monkeypatch.delattr(rebuild_job, "_scans")  # the store is not read for it
+    monkeypatch.delattr(rebuild_job, "scans")  # the store is not read for it
     out = io.StringIO()
     call_command("rebuildprojection", name, archive=str(tmp_path), accept_differences=True, stdout=out)
     said = out.getvalue().splitlines()[-1]

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
+from enode_django.conf import ENGINES
 from enode_django.exceptions import EnodeError
 from enode_django.jobs import running_job
 from enode_django.management.on_spark import Lines
@@ -25,6 +26,7 @@ class Command(BaseCommand):
             "--master",
             help=f'Spark\'s (default: as SPARK["MASTER"] says); {NO_MASTER!r}: without Spark, in this process',
         )
+        parser.add_argument("--engine", choices=ENGINES, help='who does the work (default: as REBUILDS["ENGINE"] says)')
         parser.add_argument(
             "--archive", metavar="PATH", help="read an archive, and only what came since from the store"
         )
@@ -71,6 +73,7 @@ class Command(BaseCommand):
         name: str,
         *,
         master: str | None,
+        engine: str | None,
         archive: str | None,
         sample: int,
         max_failures: int,
@@ -82,14 +85,14 @@ class Command(BaseCommand):
         **options: Any,
     ) -> None:
         plan(name)  # before anything is started for it
-        with running_job("rebuild", name) as job, engine_for(master) as engine:
+        with running_job("rebuild", name) as job, engine_for(master, engine, archive) as chosen:
             report = Lines(self.stdout, job.report)
             if undo:
-                rebuilt = _undo(name, engine, report)
+                rebuilt = _undo(name, chosen, report)
             elif swap:
                 rebuilt = swap_kept(
                     name,
-                    engine,
+                    chosen,
                     report,
                     accept_differences=accept_differences,
                     accept_uncompared=accept_uncompared,
@@ -97,7 +100,7 @@ class Command(BaseCommand):
             else:
                 rebuilt = rebuild(
                     name,
-                    engine,
+                    chosen,
                     report,
                     accept_differences=accept_differences,
                     accept_uncompared=accept_uncompared,

@@ -1,0 +1,86 @@
+"""A process that replays for another one: ``python -m enode_django.rebuilding.child FD``.
+
+Tasks come over the connection with that file descriptor, one at a time, and each is answered. The process ends at once
+with its connection, whatever it does: whoever has started it is gone, or wants no more of it.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from enode_django.concurrency.threads import start_thread
+
+if TYPE_CHECKING:
+    from enode_django.rebuilding.replaying import Replayed
+    from enode_django.rebuilding.task_messages import Failed
+
+
+def main(number: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    connection = Connection(number)
+    tasks = _received(connection)
+    _load_project()
+    from enode_django.rebuilding.task_messages import send_answer
+
+    while True:
+        send_answer(connection, _answer(tasks.get()))
+
+
+def _load_project() -> None:
+    import django
+
+    from enode_django.processors.garbage import collect_seldom
+
+    django.setup()
+    collect_seldom()
+
+
+def _received(connection: Connection) -> queue.SimpleQueue[bytes]:
+    """Return the queue that the tasks come to."""
+    tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def receive() -> None:
+        while True:
+            try:
+                tasks.put(connection.recv_bytes())
+            except (EOFError, OSError):
+                os._exit(0)
+
+    start_thread("rebuild-tasks", receive, vital=True)
+    return tasks
+
+
+def _answer(task: bytes) -> Replayed | Failed:
+    from django.db import connections
+
+    from enode_django.rebuilding.task_messages import Failed
+
+    try:
+        return _done(task)
+    except Exception as error:
+        return Failed(type(error).__name__, str(error), traceback.format_exc())
+    finally:
+        connections.close_all()  # the next task may come much later
+
+
+def _done(data: bytes) -> Replayed:
+    from enode_django.eventstore.scanning import scan_records
+    from enode_django.rebuilding.replaying import replayer
+    from enode_django.rebuilding.task_messages import unpacked_task
+
+    task = unpacked_task(data)
+    with replayer(task.shadow) as replaying:
+        if task.scan is None:
+            return replaying.catch_up(task.todo)
+        return replaying.replay(scan_records(task.scan))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,155 @@
+"""Processes that replay for this one, each with the project loaded and connections of its own.
+
+They are new processes from the beginning. A job has threads and connections, so it must not be forked, see decision
+0026; and `multiprocessing` starts none in Celery's children. A process that ends in the middle of a task, killed for
+its memory perhaps, is replaced, and the task is given to another one: what is in the shadow already is known there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import NamedTuple
+
+from enode_django.concurrency import stopping
+from enode_django.exceptions import RebuildError
+from enode_django.processors.children import stop_signals_blocked
+from enode_django.processors.settings_module import SETTINGS_VARIABLE, settings_module
+from enode_django.rebuilding.replaying import Replayed
+from enode_django.rebuilding.task_messages import Failed, Task, packed_task, receive_answer
+
+TRIES = 4
+"""For a task whose process ends, as many as Spark has."""
+LOOK_EVERY = 0.2
+"""Seconds between looks whether the work has to stop."""
+
+Tell = Callable[[int, Replayed], object]
+"""Called in the thread that waits, with the number of tasks that are done, and what they came to."""
+
+
+class Pool:
+    """At most ``size`` processes, started when there is work for them. For one thread."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._idle: list[_Child] = []
+
+    def run(self, tasks: Iterable[Task], tell: Tell = lambda done, total: None) -> Replayed:
+        """Do all tasks, and return what they came to together. Blocks; tells about every `LOOK_EVERY` seconds.
+
+        Raises what a task has raised, `RebuildError` for a task whose processes end again and again, and what ``tell``
+        raises or ends the work that this is part of, see `stopping`; the processes that are at work are killed then.
+        """
+        work = _Work(tasks)
+        busy: dict[Connection, _Child] = {}
+        try:
+            while work.waiting or busy:
+                self._give(work, busy)
+                for connection in wait([*busy], LOOK_EVERY):
+                    assert isinstance(connection, Connection)
+                    self._take(busy.pop(connection), work)
+                stopping.check()
+                tell(work.done, work.total)
+        finally:
+            for child in busy.values():
+                child.kill()
+        return work.total
+
+    def _give(self, work: _Work, busy: dict[Connection, _Child]) -> None:
+        while work.waiting and len(busy) < self.size:
+            child = self._idle.pop() if self._idle else _Child()
+            busy[child.connection] = child
+            child.give(work.waiting.popleft())
+
+    def _take(self, child: _Child, work: _Work) -> None:
+        try:
+            answer = receive_answer(child.connection)
+        except (EOFError, OSError):
+            work.give_back(child.attempt, child.kill())
+            return
+        self._idle.append(child)
+        if isinstance(answer, Failed):
+            raise answer.error() from _InChild(f"in a process of the rebuild:\n{answer.trace}")
+        work.done += 1
+        work.total += answer
+
+    def close(self) -> None:
+        """End the processes. Safe to call twice."""
+        while self._idle:
+            self._idle.pop().kill()
+
+
+class _Attempt(NamedTuple):
+    task: Task
+    number: int
+
+
+class _Work:
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self.waiting = deque(_Attempt(task, 1) for task in tasks)
+        self.done = 0
+        self.total = Replayed()
+
+    def give_back(self, attempt: _Attempt, status: int) -> None:
+        if attempt.number >= TRIES:
+            how = f"signal {-status}" if status < 0 else f"exit status {status}"
+            raise RebuildError(
+                f"{TRIES} processes that replayed {_text(attempt.task)} have ended one after the other, the last by "
+                f"{how}; what kills them is in their output or in the system's log: memory may be short, then allow "
+                "fewer PROCESSES in ENODE['REBUILDS']"
+            )
+        self.waiting.append(attempt._replace(number=attempt.number + 1))
+
+
+class _Child:
+    """A process, and the attempt that it is at."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                with stop_signals_blocked():
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", "enode_django.rebuilding.child", str(theirs.fileno())],
+                        env=_environment(),
+                        stdin=subprocess.DEVNULL,
+                        pass_fds=[theirs.fileno()],
+                    )
+            except BaseException:
+                ours.close()
+                raise
+        self.connection = Connection(ours.detach())
+        self.attempt: _Attempt
+
+    def give(self, attempt: _Attempt) -> None:
+        self.attempt = attempt
+        with suppress(OSError):  # it is gone, which shows when its answer is waited for
+            self.connection.send_bytes(packed_task(attempt.task))
+
+    def kill(self) -> int:
+        """End the process if it lives, and return its exit status. Its transaction is rolled back by the server."""
+        self.connection.close()
+        self._process.kill()
+        return self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables with which a process finds the same modules and settings."""
+    path: Sequence[str] = [os.path.abspath(place) for place in sys.path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), SETTINGS_VARIABLE: settings_module()}
+
+
+def _text(task: Task) -> str:
+    if task.scan is None:
+        return f"{len(task.todo)} aggregates from {task.todo[0].aggregate_root_id!r} on"
+    return f"the aggregates from {task.scan.low!r} to {task.scan.high!r}"
+
+
+class _InChild(Exception):
+    """Shows where in the other process an error has come from."""

@@ -1,0 +1,66 @@
+"""The work of a rebuild in plain processes of this machine: without Spark, and without a Java process to start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from enode_django.exceptions import ConfigurationError
+from enode_django.rebuilding.engine import InProcess, Plan
+from enode_django.rebuilding.pool import Pool
+from enode_django.rebuilding.ranges import scans
+from enode_django.rebuilding.replaying import Replayed, Todo
+from enode_django.rebuilding.shadow import Shadow
+from enode_django.rebuilding.task_messages import Task
+from enode_django.reporting import Report
+
+ALONE = 2_000
+"""So many aggregates are brought up to date in this process: to tell others costs more."""
+TELL_EVERY = 1.0
+
+
+class Processes:
+    """Replays as `Engine` says, ranges of aggregates in several processes at once. For one thread."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def replay(self, plan: Plan, report: Report) -> Replayed:
+        if plan.archive is not None:
+            raise ConfigurationError(
+                "an archive is read by Spark; leave out the archive, or let Spark be the engine of the rebuild"
+            )
+        if not plan.types:
+            return Replayed()
+        tasks = [Task(plan.shadow, scan) for scan in scans(plan, self._pool.size)]
+        return self._pool.run(tasks, _Telling(report, len(tasks)))
+
+    def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
+        if len(todo) <= ALONE:
+            return InProcess().catch_up(shadow, todo)
+        starts = range(0, len(todo), ALONE)
+        return self._pool.run([Task(shadow, None, list(todo[start : start + ALONE])) for start in starts])
+
+
+class _Telling:
+    """Reports a replay every second, with the figures that Spark's has."""
+
+    def __init__(self, report: Report, tasks: int) -> None:
+        self._report = report
+        self._tasks = tasks
+        self._began = self._told = time.monotonic()
+
+    def __call__(self, done: int, total: Replayed) -> None:
+        now = time.monotonic()
+        if now < self._told + TELL_EVERY and done < self._tasks:
+            return
+        self._told = now
+        seconds = now - self._began
+        self._report(
+            "replay",
+            tasks=self._tasks,
+            done=done,
+            left=round(seconds * (self._tasks - done) / done) if done else None,
+            streams=total.streams,
+            a_second=round(total.streams / seconds) if seconds else 0,
+        )

@@ -1,0 +1,33 @@
+"""Dividing what a rebuild replays into ranges of aggregates, each the work of one process for some seconds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import ceil
+
+from enode_django.conf import conf
+from enode_django.eventstore.dividing import bounds, size
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.eventstore.scanning import Scan
+from enode_django.exceptions import ConfigurationError
+from enode_django.rebuilding.engine import Plan
+from enode_django.runtime import make_store
+
+RANGES_PER_CORE = 4
+"""So that the last one is not waited for long."""
+RANGE_BYTES = 128 * 1024 * 1024
+"""The most bytes of the table for one range: some seconds' work, beside which it counts for little to begin one."""
+
+
+def scans(plan: Plan, cores: int) -> list[Scan]:
+    """Return what is to be read for a plan, from replicas where the settings name them. Raises `ConfigurationError` if
+    the store is not in PostgreSQL, and `StoreUnavailable`."""
+    found = []
+    for shard in make_store().shards:
+        if not isinstance(shard, PostgresEventStore):
+            raise ConfigurationError(f"projections are rebuilt from PostgreSQL, not from {shard!r}")
+        inner = bounds(shard.name, max(RANGES_PER_CORE * cores, ceil(size(shard.name) / RANGE_BYTES)))
+        alias = conf().spark_replicas.get(shard.name, shard.name)
+        for low, high in pairwise(["", *inner, None]):
+            found.append(Scan(alias, low or "", high, plan.horizon[shard.number], types=plan.types))
+    return found

@@ -1,0 +1,77 @@
+"""Messages between a rebuild and its processes: msgpack, one message a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from enode_django import exceptions
+from enode_django.eventstore.positions import Position
+from enode_django.eventstore.scanning import Scan
+from enode_django.exceptions import EnodeError, RebuildError
+from enode_django.rebuilding.replaying import Replayed, Todo
+from enode_django.rebuilding.shadow import Shadow
+from enode_django.serialization.plain import pack, unpack
+
+
+class Task(NamedTuple):
+    """Replay what ``scan`` reads, or (None) bring aggregates up to where ``todo`` says. Of the scan go the alias, the
+    range, the horizon and the types."""
+
+    shadow: Shadow
+    scan: Scan | None
+    todo: Sequence[Todo] = ()
+
+
+class Failed(NamedTuple):
+    """A task that has raised: the name of the error's class, its text, and where it was raised."""
+
+    error_type: str
+    text: str
+    trace: str
+
+    def error(self) -> EnodeError:
+        """Return an error of the same class, if it is one of this package's."""
+        cls = getattr(exceptions, self.error_type, None)
+        if isinstance(cls, type) and issubclass(cls, EnodeError):
+            try:
+                return cls(self.text)
+            except TypeError:  # its constructor wants more than a text
+                pass
+        return RebuildError(f"a process of the rebuild has failed: {self.error_type}: {self.text}")
+
+
+def packed_task(task: Task) -> bytes:
+    scan = task.scan and [task.scan.alias, task.scan.low, task.scan.high, str(task.scan.horizon), list(task.scan.types)]
+    return pack([list(task.shadow), scan, [list(one) for one in task.todo]])
+
+
+def unpacked_task(data: bytes) -> Task:
+    """Return the task of bytes by `packed_task`.
+
+    >>> scan = Scan("default", "a", None, Position(0, 5), types=["bank.Account"])
+    >>> task = Task(Shadow("bank.Ledger", "default", 3), scan)
+    >>> unpacked_task(packed_task(task)) == task
+    True
+    """
+    shadow, scan, todo = unpack(data)
+    return Task(Shadow(*shadow), _scan(*scan) if scan else None, tuple(Todo(*one) for one in todo))
+
+
+def _scan(alias: str, low: str, high: str | None, horizon: str, types: list[str]) -> Scan:
+    return Scan(alias, low, high, Position.parse(horizon), types=types)
+
+
+def send_answer(connection: Connection, answer: Replayed | Failed) -> None:
+    connection.send_bytes(pack([type(answer).__name__, list(answer)]))
+
+
+def receive_answer(connection: Connection) -> Replayed | Failed:
+    """Blocks; raises `EOFError` or `OSError` when the other side is gone."""
+    kind, values = unpack(connection.recv_bytes())
+    return Failed(*values) if kind == Failed.__name__ else _replayed(*values)
+
+
+def _replayed(streams: int, aggregates: int, parked: Sequence[Any]) -> Replayed:
+    return Replayed(streams, aggregates, tuple(parked))

@@ -1,0 +1,284 @@
+"""A rebuild in plain processes of this machine: real ones, which load the sample project, on the tests' database."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psutil
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.db.models import Model
+from django.test import override_settings
+
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.exceptions import ConfigurationError, JobCancelled, RebuildError, StoreUnavailable, UnknownSubscriber
+from enode_django.models import ParkedEvent
+from enode_django.rebuilding import pool as pools
+from enode_django.rebuilding import processes
+from enode_django.rebuilding.engine import InProcess, Plan
+from enode_django.rebuilding.engines import engine_for
+from enode_django.rebuilding.pool import Pool
+from enode_django.rebuilding.processes import Processes
+from enode_django.rebuilding.rebuild import rebuild
+from enode_django.rebuilding.replaying import Replayed, Todo
+from enode_django.rebuilding.shadow import Shadow
+from enode_django.rebuilding.task_messages import Failed, Task
+from enode_django.reporting import Report
+from enode_django.runtime import replay
+from enode_django.serialization.codec import encode_stream
+from sample_project.bank.domain import Deposited
+from sample_project.bank.models import AccountSummary, LedgerEntry
+from tests.acceptance.waiting import wait_until
+from tests.rebuilding.conftest import drop_schemas, schemas
+from tests.rebuilding.histories import nothing
+from tests.rebuilding.tables import asked, sql
+from tests.spark.accounts import account
+
+SUMMARIES, LEDGER = "bank.AccountSummaries", "bank.Ledger"
+ACCOUNTS = [f"a{number:02}" for number in range(20)]
+MODELS: dict[str, type[Model]] = {SUMMARIES: AccountSummary, LEDGER: LedgerEntry}
+WAITING = """
+    SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
+    WHERE NOT granted AND datname = current_database()
+"""
+
+
+@pytest.fixture
+def store(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresEventStore]:
+    """With some accounts, which are followed. Other processes find this database."""
+    database = str(connection.settings_dict["NAME"])
+    monkeypatch.setenv("DATABASE_URL", urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{database}")))
+    monkeypatch.setattr(processes, "TELL_EVERY", 0.0)
+    store = PostgresEventStore()
+    store.append([one for id in ACCOUNTS for one in account(id, range(1, 6))])
+    yield store
+    drop_schemas()
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with contextlib.closing(Pool(2)) as pool:
+        yield pool
+    assert children() == []
+
+
+def children() -> list[psutil.Process]:
+    """The living processes that pools of this process have started."""
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "enode_django.rebuilding.child" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def rows(name: str) -> list[Any]:
+    found = MODELS[name]._base_manager.values()
+    return sorted([sorted((column, str(value)) for column, value in row.items() if column != "id") for row in found])
+
+
+@pytest.mark.parametrize("name", [SUMMARIES, LEDGER])
+def test_processes_come_to_the_rows_in_use(store: PostgresEventStore, pool: Pool, name: str) -> None:
+    replay(name)
+    before, told = rows(name), list[dict[str, Any]]()
+
+    def tell(stage: str, /, **figures: Any) -> None:
+        if stage == "replay":
+            told.append(figures)
+
+    rebuilt = rebuild(name, Processes(pool), tell)
+    assert rebuilt.replayed == Replayed(5 * len(ACCOUNTS), len(ACCOUNTS))
+    assert (rebuilt.comparison.is_equal, rebuilt.comparison.is_whole, rebuilt.is_swapped) == (True, True, True)
+    assert rows(name) == before
+    assert told[-1]["done"] == told[-1]["tasks"] > 1
+    assert told[-1]["streams"] == 5 * len(ACCOUNTS)
+    assert 1 <= len(children()) <= 2
+
+
+def test_a_poison_event_is_parked_by_the_process_that_meets_it(store: PostgresEventStore, pool: Pool) -> None:
+    large = Decimal(10) ** 30
+    (poison,) = account("poisoned", [2])
+    poison = poison._replace(events=encode_stream([Deposited(amount=large, balance=large)]))
+    store.append([*account("poisoned", [1]), poison])
+    rebuilt = rebuild(SUMMARIES, Processes(pool), nothing, accept_differences=True)
+    assert rebuilt.replayed.parked == ("poisoned",)
+    assert list(ParkedEvent.objects.values_list("aggregate_root_id", "version")) == [("poisoned", 2)]
+
+
+def test_a_long_way_to_catch_up_is_divided_among_processes(
+    store: PostgresEventStore, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "ALONE", 5)
+
+    class Late(Processes):
+        def replay(self, plan: Plan, report: Report) -> Replayed:
+            """As if all had come after the horizon."""
+            todo = [Todo(id, "bank.BankAccount", 5) for id in ACCOUNTS]
+            assert self.catch_up(plan.shadow, todo).aggregates == len(ACCOUNTS)
+            return Replayed(5 * len(ACCOUNTS), len(ACCOUNTS))
+
+    replay(SUMMARIES)
+    assert rebuild(SUMMARIES, Late(pool), nothing).comparison.is_equal
+
+
+class Held(Processes):
+    """Its processes wait to write, until `release`; then ``waits`` is called again and again."""
+
+    def __init__(self, pool: Pool, waits: Callable[[Held], object]) -> None:
+        super().__init__(pool)
+        self._waits = waits
+        self._other = connection.copy("another")
+
+    def replay(self, plan: Plan, report: Report) -> Replayed:
+        def tell(stage: str, /, **figures: object) -> None:
+            ((waiting,),) = asked(WAITING)
+            if waiting:
+                self._waits(self)
+            report(stage, **figures)
+
+        try:
+            with self._other.cursor() as cursor:
+                cursor.execute(f'BEGIN; LOCK TABLE "{plan.shadow.schema}".bank_accountsummary IN SHARE MODE')
+            return super().replay(plan, tell)
+        finally:
+            self._other.close()
+
+    def release(self) -> None:
+        with self._other.cursor() as cursor:
+            cursor.execute("ROLLBACK")
+
+
+def test_a_process_that_is_killed_is_replaced_and_its_range_replayed_by_another(
+    store: PostgresEventStore, pool: Pool
+) -> None:
+    replay(SUMMARIES)
+    killed: list[int] = []
+
+    def kill_once(held: Held) -> None:
+        if not killed:
+            killed.extend(one.pid for one in children())
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+        else:
+            held.release()
+
+    rebuilt = rebuild(SUMMARIES, Held(pool, kill_once), nothing)
+    assert killed
+    assert rebuilt.replayed == Replayed(5 * len(ACCOUNTS), len(ACCOUNTS))
+    assert rebuilt.comparison.is_equal
+    assert not {*killed} & {one.pid for one in children()}
+
+
+def test_processes_that_are_killed_again_and_again_end_the_rebuild_which_leaves_nothing(
+    store: PostgresEventStore, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "TRIES", 2)
+    replay(SUMMARIES)
+    before = rows(SUMMARIES)
+
+    def kill(held: Held) -> None:
+        for one in children():
+            one.kill()
+
+    with pytest.raises(RebuildError, match=r"2 processes that replayed the aggregates from '.*' to .* by signal 9"):
+        rebuild(SUMMARIES, Held(pool, kill), nothing)
+    assert (rows(SUMMARIES), schemas(), children()) == (before, [], [])
+
+
+def test_a_rebuild_that_is_cancelled_ends_its_processes_in_the_middle_of_their_work(
+    store: PostgresEventStore, pool: Pool
+) -> None:
+    def cancel(held: Held) -> None:
+        assert children()
+        raise JobCancelled("by request")
+
+    with pytest.raises(JobCancelled):
+        rebuild(SUMMARIES, Held(pool, cancel), nothing)
+    assert (schemas(), children()) == ([], [])
+
+
+def test_what_a_process_raises_is_raised_here_with_its_trace(store: PostgresEventStore, pool: Pool) -> None:
+    with pytest.raises(UnknownSubscriber, match=r"no\.such") as raised:
+        pool.run([Task(Shadow("no.such", "default", 1), None, [Todo("a", "bank.BankAccount", 1)])])
+    assert "in a process of the rebuild" in str(raised.value.__cause__)
+    assert "subscribers.get(shadow.subscriber)" in str(raised.value.__cause__)
+
+
+def test_errors_of_this_package_come_back_as_they_are_and_others_are_told_in_words() -> None:
+    lost = Failed("StoreUnavailable", "away", "").error()
+    assert (type(lost), str(lost)) == (StoreUnavailable, "away")
+    for name in ("OperationalError", "annotations", "JobRunning"):  # another's, no error, and one that wants more
+        other = Failed(name, "away", "").error()
+        assert (type(other), str(other)) == (RebuildError, f"a process of the rebuild has failed: {name}: away")
+
+
+STARTS_ONE = """
+import django; django.setup()
+from enode_django.rebuilding.pool import _Child
+child = _Child()
+print(child._process.pid, flush=True)
+input()
+"""
+
+
+def test_a_process_ends_with_the_one_that_has_started_it() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTS_ONE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the end of the child", 60)
+
+
+# -- the choice -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("enode", "arguments", "expected"),
+    [
+        ({}, {}, "Processes"),
+        ({"SPARK": {"MASTER": "local[2]"}}, {}, "Processes"),
+        ({"REBUILDS": {"SPARK_FROM": 100}}, {}, "SparkEngine"),
+        ({"REBUILDS": {"SPARK_FROM": 101}}, {}, "Processes"),
+        ({"REBUILDS": {"ENGINE": "spark"}}, {}, "SparkEngine"),
+        ({"REBUILDS": {"ENGINE": "spark"}}, {"engine": "processes"}, "Processes"),
+        ({"REBUILDS": {"ENGINE": "processes"}}, {"master": "local[*]"}, "SparkEngine"),
+        ({}, {"master": "local[*]"}, "SparkEngine"),
+        ({}, {"archive": "/archive"}, "SparkEngine"),
+        ({"SPARK": {"MASTER": "spark://somewhere:7077"}}, {}, "SparkEngine"),
+        ({"SPARK": {"MASTER": "local-cluster[1,1,1024]"}}, {}, "SparkEngine"),
+        ({"SPARK": {"MASTER": "none"}}, {}, "InProcess"),
+        ({}, {"master": "none"}, "InProcess"),
+    ],
+)
+def test_the_engine_is_chosen_by_the_place_of_the_work_and_the_size_of_the_store(
+    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch, enode: Any, arguments: Any, expected: str
+) -> None:
+    pytest.importorskip("pyspark")
+    session = sys.modules.get("enode_django.spark.session")
+    if session is not None:
+        monkeypatch.setattr(session, "is_running", lambda: False)  # another test's
+    ((last,),) = asked("SELECT max(sequence) FROM enode_django_eventstream")
+    sql(f"DELETE FROM enode_django_eventstream WHERE sequence <> {last}")
+    sql("UPDATE enode_django_eventstream SET sequence = 100")
+    with override_settings(ENODE={**settings.ENODE, **enode}), engine_for(**arguments) as engine:
+        assert type(engine).__name__ == expected
+
+
+def test_wishes_that_exclude_each_other_are_refused(store: PostgresEventStore, pool: Pool) -> None:
+    with pytest.raises(ConfigurationError, match="name only one"), engine_for("local[*]", "processes"):
+        pass
+    plan = Plan(Shadow(SUMMARIES, "default", 1), ["bank.BankAccount"], {}, "/archive")
+    for engine in (Processes(pool), InProcess()):
+        with pytest.raises(ConfigurationError, match="an archive is read by Spark"):
+            engine.replay(plan, nothing)
