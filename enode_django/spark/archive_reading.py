@@ -48,8 +48,11 @@ def archived_events(
     files = ArchiveFiles(HadoopFiles(spark, path))
     manifest = _manifest_before(files, horizon)
     check_history(manifest, store, files.directory)
-    with _tail(ArchiveRun(spark, files, store, report), manifest, horizon, types) as tail:
-        yield limited(_sorted_rows(spark, files, [*manifest.increments, *tail], types))
+    with (
+        _tail(ArchiveRun(spark, files, store, report), manifest, horizon, types) as tail,
+        _whole_aggregates(spark, files, [*manifest.increments, *tail], types) as rows,
+    ):
+        yield limited(rows.sortWithinPartitions("aggregate_root_id", "version"))
 
 
 @contextmanager
@@ -68,16 +71,18 @@ def _tail(run: ArchiveRun, manifest: Manifest, horizon: Positions, types: Sequen
             run.files.remove(name)
 
 
-def _sorted_rows(
+@contextmanager
+def _whole_aggregates(
     spark: SparkSession, files: ArchiveFiles, increments: Sequence[Increment], types: Sequence[str]
-) -> DataFrame:
+) -> Iterator[DataFrame]:
+    """Give a frame whose partitions have all of an aggregate."""
     rows = _wanted(rows_by_bucket(spark, files, increments), types)
     if all(one.layout == BY_BUCKET for one in increments):
         labels = {label_in(file) for one in increments for file in one.files}
-        parts = bucket_branches(rows, labels, _tasks(spark, increments))
+        with bucket_branches(rows, labels, _tasks(spark, increments)) as parts:
+            yield parts
     else:
-        parts = _shuffled(rows, _wanted(rows_by_day(spark, files, increments), types))
-    return parts.sortWithinPartitions("aggregate_root_id", "version")
+        yield _shuffled(rows, _wanted(rows_by_day(spark, files, increments), types))
 
 
 def _wanted(rows: DataFrame, types: Sequence[str]) -> DataFrame:

@@ -28,6 +28,7 @@ _COMPRESSION = "zstd"
 _ROW_GROUP_BYTES = 16 * 1024 * 1024
 """So that a task that wants some of a file's buckets need not read all of it."""
 _TIMES = "spark.sql.parquet.outputTimestampType"
+_UNIONS = "spark.sql.unionOutputPartitioning"
 _PART = "part"
 
 
@@ -60,7 +61,8 @@ def write(rows: DataFrame, files: ArchiveFiles, increment: str, ranges: int, rep
     ordered = labelled.repartitionById(ranges, _PART).sortWithinPartitions(
         TYPE, BUCKETS_COLUMN, "bucket", "aggregate_root_id", "version"
     )
-    with _exact_times(spark):
+    # Spark's own type for times is read by few others; there is no option of the writer for another one.
+    with _set(spark, _TIMES, "TIMESTAMP_MICROS"):
         writer = ordered.drop(_PART).write.partitionBy(TYPE, BUCKETS_COLUMN).mode("errorifexists")
         writer = writer.option("compression", _COMPRESSION).option("parquet.block.size", _ROW_GROUP_BYTES)
         with_progress(spark, "writing", partial(writer.parquet, files.uri_of(increment)), report)
@@ -72,14 +74,14 @@ def _bits(ranges: int) -> int:
 
 
 @contextlib.contextmanager
-def _exact_times(spark: SparkSession) -> Iterator[None]:
-    """Spark's own type for times is read by few others; there is no option of the writer for another one."""
-    before = spark.conf.get(_TIMES)
-    spark.conf.set(_TIMES, "TIMESTAMP_MICROS")
+def _set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Set a property of the session until the block ends."""
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(_TIMES, str(before))
+        spark.conf.set(name, str(before))
 
 
 def written(spark: SparkSession, files: ArchiveFiles, increment: str, report: Report) -> Written:
@@ -127,16 +129,19 @@ def label_in(file: str) -> str:
     return file.split("/")[1].removeprefix(f"{BUCKETS_COLUMN}=")
 
 
-def bucket_branches(rows: DataFrame, labels: Collection[str], ranges: int) -> DataFrame:
-    """Return rows that lie by bucket in ``ranges`` partitions, each with all rows of a range of buckets and nothing
-    else, without a shuffle. ``labels`` are those of the directories."""
+@contextlib.contextmanager
+def bucket_branches(rows: DataFrame, labels: Collection[str], ranges: int) -> Iterator[DataFrame]:
+    """Give rows that lie by bucket in ``ranges`` partitions, each with all rows of a range of buckets and nothing else,
+    without a shuffle. ``labels`` are those of the directories. Spark must plan the frame before the block ends."""
     branches = [
         rows.where(sql.col(BUCKETS_COLUMN).isin(labels_meeting(labels, one)) & sql.col("bucket").between(*one))
         .select(*SCHEMA.names)
         .coalesce(1)
         for one in bucket_ranges(ranges)
     ]
-    return _union(branches)
+    # With this property Spark would put the only partitions of all branches together to one.
+    with _set(rows.sparkSession, _UNIONS, "false"):
+        yield _union(branches)
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
