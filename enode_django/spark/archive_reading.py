@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -68,7 +68,9 @@ def _tail(run: ArchiveRun, manifest: Manifest, horizon: Positions, types: Sequen
             increment, _ = write_new(run, name, manifest.horizon, horizon, types=types)
             yield [increment] if increment.rows else []
         finally:
-            run.files.remove(name)
+            # What cannot be deleted since the session has ended, the next export deletes.
+            with suppress(Exception):
+                run.files.remove(name)
 
 
 @contextmanager

@@ -81,7 +81,8 @@ def _set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
     try:
         yield
     finally:
-        spark.conf.set(name, str(before))
+        with contextlib.suppress(Exception):  # of a session that has ended
+            spark.conf.set(name, str(before))
 
 
 def written(spark: SparkSession, files: ArchiveFiles, increment: str, report: Report) -> Written:
