@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from enode_django.conf import conf
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.dividing import position_bounds, size
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
@@ -36,6 +37,8 @@ FILE_BYTES = 32 * 1024 * 1024
 """The same in bytes of files."""
 _LEAST = 8
 """A range has at least an eighth of that."""
+READ_FOR = timedelta(days=1)
+"""A job reads an archive for that long at least, or for the time limit of jobs if that is longer."""
 _SAMPLE = 100
 """Parts of a shard by which the size of what is new is estimated."""
 
@@ -69,7 +72,7 @@ def export_events(
             raise ArchiveBusy(f"another export to {files.root} is running; wait until it has ended")
         before = files.newest()
         check_history(before, store, files.directory)
-        removed = files.clean(before, datetime.now(UTC), lambda tail: is_unused(files, store, tail))
+        removed = files.clean(before, _oldest_job(), lambda tail: is_unused(files, store, tail))
         report("cleaning", removed=len(removed))
         added = _added(run, before, before.json or json)
         after = _merged(run, added, json=added.json or json, compact=compact)
@@ -83,6 +86,11 @@ def export_events(
             "history": files.history,
             "horizon": text_of(after.horizon),
         }
+
+
+def _oldest_job() -> datetime:
+    """Return the time at which a job that still runs may have begun."""
+    return datetime.now(UTC) - max(READ_FOR, timedelta(seconds=conf().job_time_limit))
 
 
 def _added(run: ArchiveRun, manifest: Manifest, json: bool) -> Manifest:
@@ -149,7 +157,7 @@ def _merged(run: ArchiveRun, manifest: Manifest, *, json: bool, compact: bool) -
     rows = _rows_of(run, merged, json)
     increment, _ = _written(run, rows, planned, _ranges(run.spark, bytes, FILE_BYTES))
     _check_complete(increment, merged)
-    after = manifest.merged(increment, datetime.now(UTC))
+    after = manifest.merged(increment, datetime.now(UTC), _oldest_job())
     run.files.add(after)
     return after
 

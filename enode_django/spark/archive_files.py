@@ -91,11 +91,11 @@ class ArchiveFiles:
             raise ArchiveBusy(f"another export has added to {self.directory} meanwhile; what this one wrote is dropped")
         self._delete_manifests([*names, name][:-KEPT_MANIFESTS])
 
-    def clean(self, manifest: Manifest, now: datetime, is_unused: Callable[[str], bool]) -> list[str]:
-        """Delete the files of runs that have not ended well, and of increments that were replaced long ago. Returns the
-        names of the increments. ``is_unused`` is asked with the name of the tail of a job, and returns True if no job
-        uses it. Not for use beside another export."""
-        overdue = [one for one in manifest.replaced if not one.is_kept(now)]
+    def clean(self, manifest: Manifest, began: datetime, is_unused: Callable[[str], bool]) -> list[str]:
+        """Delete the files of runs that have not ended well, and of replaced increments that no job needs which
+        ``began`` at that aware time or later. Returns the names of the increments. ``is_unused`` is asked with the name
+        of the tail of a job, and returns True if no job uses it. Not for use beside another export."""
+        overdue = [one for one in manifest.replaced if not one.is_needed_since(began)]
         first = max((one.manifest for one in overdue), default=0)
         # Before the files that they name: a manifest is there only as long as its files.
         self._delete_manifests([name for name in self._manifest_names() if int(name.partition(".")[0]) < first])

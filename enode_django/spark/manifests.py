@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from enode_django.eventstore.positions import Position
@@ -20,8 +20,6 @@ FORMAT = 2
 _OLDEST_FORMAT = 1
 """It divided increments by type and day, and all rows had JSON."""
 BY_DAY, BY_BUCKET = "day", "bucket"
-KEPT_FOR = timedelta(days=1)
-"""A job that began before a merge goes on reading what was merged."""
 
 Known = Mapping[int, tuple[str, str]]
 
@@ -47,15 +45,15 @@ class Increment(NamedTuple):
 
 class Replaced(NamedTuple):
     """An increment whose rows lie in another one since the manifest with the number ``manifest``, made ``at`` a time
-    (ISO 8601). Readers of earlier manifests may need its files until `KEPT_FOR` is over."""
+    (ISO 8601)."""
 
     name: str
     manifest: int
     at: str
 
-    def is_kept(self, now: datetime) -> bool:
-        """``now`` is aware."""
-        return now < datetime.fromisoformat(self.at) + KEPT_FOR
+    def is_needed_since(self, began: datetime) -> bool:
+        """Return True if a job that began at this aware time may read it: it may have found an earlier manifest."""
+        return began < datetime.fromisoformat(self.at)
 
 
 class Manifest(NamedTuple):
@@ -80,9 +78,9 @@ class Manifest(NamedTuple):
             json=self.json or increment.json,
         )
 
-    def merged(self, increment: Increment, now: datetime) -> Manifest:
-        """Return the manifest in which ``increment`` stands for those that begin and end where it does. ``now`` is
-        aware; what was replaced long before is forgotten."""
+    def merged(self, increment: Increment, now: datetime, began: datetime) -> Manifest:
+        """Return the manifest in which ``increment`` stands for those that begin and end where it does. What jobs that
+        ``began`` then cannot need is forgotten. Both times are aware."""
         number = self.number + 1
         kept = self.increments[: self.place_of(increment.after)]
         gone = [Replaced(one.name, number, now.isoformat()) for one in self.increments[len(kept) :]]
@@ -90,7 +88,7 @@ class Manifest(NamedTuple):
             number=number,
             increments=[*kept, increment],
             json=self.json or increment.json,
-            replaced=(*(one for one in self.replaced if one.is_kept(now)), *gone),
+            replaced=(*(one for one in self.replaced if one.is_needed_since(began)), *gone),
         )
 
     def place_of(self, after: Positions) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from enode_django.spark.hadoop_files import HadoopFiles
 from enode_django.spark.holding import held
 from enode_django.spark.horizons import horizon_of
 from enode_django.spark.layout import BucketRange, range_of
-from enode_django.spark.manifests import EMPTY, KEPT_FOR, Increment, Manifest
+from enode_django.spark.manifests import EMPTY, Increment, Manifest
 from enode_django.spark.source import events
 from tests.spark.accounts import ACCOUNT, account, poison, refused
 
@@ -365,7 +365,7 @@ def is_sorted(path: Path) -> bool:
     return all(rows == sorted(rows) for rows in keys)
 
 
-def test_merged_increments_lie_by_bucket_and_are_deleted_a_day_later(
+def test_merged_increments_lie_by_bucket_and_are_deleted_when_no_job_can_need_them(
     spark: SparkSession, store: PostgresEventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "ENOUGH", 2)
@@ -389,8 +389,8 @@ def test_merged_increments_lie_by_bucket_and_are_deleted_a_day_later(
     newest, *older = files.manifests()
     assert [len(one.increments) for one in older] == [2, 1], "a job that has read one of them can go on"
     at = datetime.fromisoformat(newest.replaced[0].at)
-    assert files.clean(newest, at, is_unused) == []
-    assert len(files.clean(newest, at + KEPT_FOR, is_unused)) == 2
+    assert files.clean(newest, at - timedelta(microseconds=1), is_unused) == []
+    assert len(files.clean(newest, at, is_unused)) == 2
     assert list(files.manifests()) == [newest]
     assert increments_at(tmp_path) == [newest.increments[0].name]
 

@@ -22,9 +22,10 @@ from enode_django.spark.archive_files import ArchiveFiles
 from enode_django.spark.archive_rows import label_in
 from enode_django.spark.compaction import ENOUGH, begin_of_merge
 from enode_django.spark.layout import BucketRange, bucket_ranges, count_ranges, labels_meeting, range_of
-from enode_django.spark.manifests import BY_DAY, KEPT_FOR, Increment, Manifest, Replaced, manifest_of, text_of
+from enode_django.spark.manifests import BY_DAY, Increment, Manifest, Replaced, manifest_of, text_of
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
+KEPT_FOR = timedelta(days=1)
 EVERY = timedelta(hours=9)
 """From one export to the next."""
 
@@ -106,12 +107,12 @@ def increment(name: str, after: int, horizon: int, files: Sequence[str] = ()) ->
 def test_a_manifest_is_read_as_it_was_written() -> None:
     manifest = Manifest(0, (), {}).followed_by(increment("a", 0, 3, ["x"]), {0: ("c", "a")})
     manifest = manifest.followed_by(increment("b", 3, 4)._replace(json=True), {})
-    merged = manifest.merged(increment("c", 0, 4)._replace(json=True), NOW)
+    merged = manifest.merged(increment("c", 0, 4)._replace(json=True), NOW, NOW)
     assert (manifest.json, merged.number, merged.horizon) == (True, 3, position(4))
     assert merged.replaced == (Replaced("a", 3, NOW.isoformat()), Replaced("b", 3, NOW.isoformat()))
     for one in (manifest, merged):
         assert manifest_of(text_of(one)) == one
-    later = merged.followed_by(increment("d", 4, 5), {}).merged(increment("e", 4, 5), NOW + KEPT_FOR)
+    later = merged.followed_by(increment("d", 4, 5), {}).merged(increment("e", 4, 5), NOW + KEPT_FOR, NOW)
     assert [one.name for one in later.replaced] == ["d"], "what was deleted by then is forgotten"
 
 
@@ -197,7 +198,7 @@ def run(root: Path, stored: int, now: datetime, changes: int | None = None) -> N
     local = LocalFiles(root, changes)
     files = ArchiveFiles(local)
     manifest = files.newest()
-    files.clean(manifest, now, lambda tail: True)
+    files.clean(manifest, now - KEPT_FOR, lambda tail: True)
     begin = manifest.horizon[0].transaction_id if manifest.horizon else 0
     if begin < stored:
         name = files.new_increment(manifest)
@@ -207,7 +208,7 @@ def run(root: Path, stored: int, now: datetime, changes: int | None = None) -> N
     if len(manifest.increments) >= 3:
         name = files.new_increment(manifest)
         found = local.write(f"{files.history}/increment={name}", range(stored))
-        manifest = manifest.merged(increment(name, 0, stored, found), now)
+        manifest = manifest.merged(increment(name, 0, stored, found), now, now - KEPT_FOR)
         files.add(manifest)
 
 
