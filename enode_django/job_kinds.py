@@ -79,10 +79,10 @@ def _rebuild(
         job.result(**rebuilt.figures())
 
 
-def _export(job: RunningJob, *, path: str) -> None:
+def _export(job: RunningJob, *, path: str, json: bool = False, compact: bool = False) -> None:
     export_events = import_string("enode_django.spark.archive.export_events")
     with _spark(job) as spark:
-        job.result(**export_events(spark, path, job.report))
+        job.result(**export_events(spark, path, job.report, json=json, compact=compact))
 
 
 @contextmanager

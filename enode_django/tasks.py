@@ -81,9 +81,9 @@ def undo_rebuild(self: JobTask, name: str) -> dict[str, Any]:
 
 
 @shared_task(bind=True, base=JobTask, name="enode_django.export_events")
-def export_events(self: JobTask, path: str) -> dict[str, Any]:
-    """Add what has been stored since the last time to the archive."""
-    return run_job(self, "export", path, path=path)
+def export_events(self: JobTask, path: str, json: bool = False, compact: bool = False) -> dict[str, Any]:
+    """Add what has been stored since the last time to the archive, and merge files that have become many."""
+    return run_job(self, "export", path, path=path, json=json, compact=compact)
 
 
 def can_be_sent() -> bool:

@@ -83,6 +83,12 @@ def described(events: bytes, metadata: bytes) -> tuple[list[str], str]:
     return [event["type"] for event in found.get("events", ())], json_text(found)
 
 
+def event_types(events: bytes) -> list[str]:
+    """Return the type names of a stored row's events, none for a refusal. Raises `MalformedMessage`."""
+    stored = read_stored(events)
+    return [event.type_name for event in stored.events] if isinstance(stored, StoredStream) else []
+
+
 def contents(events: bytes, metadata: bytes) -> dict[str, Any]:
     """The same before it is text. Raises `MalformedMessage`."""
     stored, about = read_stored(events), {"metadata": decode_metadata(metadata).as_map()}

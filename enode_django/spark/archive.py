@@ -1,122 +1,205 @@
 """The archive: all that was ever stored as Parquet files, to be read in place of the database.
 
 Each export adds what lies between the horizon of the one before and its own. Positions order that without a gap, so a
-row is in the archive once, whatever was written meanwhile.
+row is in the archive once, whatever was written meanwhile. Increments that have become many are merged.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
 from enode_django.conf import conf
 from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.dividing import position_bounds, size
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
 from enode_django.reporting import Report
 from enode_django.runtime import make_store
-from enode_django.spark.archive_files import INCREMENT, ArchiveFiles
+from enode_django.spark.archive_files import ArchiveFiles
+from enode_django.spark.archive_rows import BUCKETS_COLUMN, rows_by_bucket, rows_by_day, with_columns, write, written
 from enode_django.spark.batches import SCHEMA
-from enode_django.spark.decoding import ARCHIVE_DDL, READ_DDL, decoded
+from enode_django.spark.compaction import begin_of_merge
+from enode_django.spark.hadoop_files import HadoopFiles
 from enode_django.spark.holding import held
-from enode_django.spark.horizons import Positions, horizon_of, text_of
-from enode_django.spark.manifests import EMPTY, Increment, Known, Manifest
+from enode_django.spark.horizons import Positions, horizon_of, postgres_shards, text_of
+from enode_django.spark.layout import count_ranges
+from enode_django.spark.manifests import BY_BUCKET, Increment, Known, Manifest
 from enode_django.spark.options import POSITION
-from enode_django.spark.progress import with_progress
 from enode_django.spark.source import events
 
-_COMPRESSION = "zstd"
-_DIRECTORIES = ("aggregate_root_type", "day")
-_TIMES = "spark.sql.parquet.outputTimestampType"
+STORED_BYTES = 128 * 1024 * 1024
+"""The most bytes of the table for one range of buckets, which a task sorts and writes to one file of each type."""
+FILE_BYTES = 32 * 1024 * 1024
+"""The same in bytes of files."""
+_LEAST = 8
+"""A range has at least an eighth of that."""
+READ_FOR = timedelta(days=1)
+"""A job reads an archive for that long at least, or for the time limit of jobs if that is longer."""
+_SAMPLE = 100
+"""Parts of a shard by which the size of what is new is estimated."""
 
 
-def export_events(spark: SparkSession, path: str, report: Report, *, anew: bool = False) -> dict[str, Any]:
+class ArchiveRun(NamedTuple):
+    """What all steps of a run use."""
+
+    spark: SparkSession
+    files: ArchiveFiles
+    store: EventStore
+    report: Report
+
+
+def export_events(
+    spark: SparkSession, path: str, report: Report, *, anew: bool = False, json: bool = False, compact: bool = False
+) -> dict[str, Any]:
     """Add what is new in the event store of the settings to the archive at ``path``, a directory or URI that Spark can
-    write to; ``anew`` begins another one beside what is there.
+    write to; ``anew`` begins another one beside what is there. ``json`` adds the rows as JSON, in this run and all
+    later ones. Then merge increments that have become many, or all of them with ``compact``.
 
-    Returns ``rows`` and ``refusals`` that were added, ``increment`` (its name, None if nothing was new), ``history``
-    and ``horizon``. Blocks. Raises `ArchiveBusy`, `ArchiveMismatch` if the store was set back or is another one,
-    `ArchiveError`, and what Spark raises for a job that failed; then the archive is as it was.
+    Returns ``rows`` and ``refusals`` that were added, ``increment`` (its name, None if nothing was new), ``merged``
+    (how many increments have become one), ``increments`` (how many there are), ``history`` and ``horizon``. Blocks.
+    Raises `ArchiveBusy`, `ArchiveMismatch` if the store was set back or is another one, `ArchiveError`, and what Spark
+    raises for a job that failed; then the archive is as it was, or has what is new and is not merged.
     """
     store = make_store()
-    files = ArchiveFiles(spark, path, anew=anew)
+    files = ArchiveFiles(HadoopFiles(spark, path), anew=anew)
+    run = ArchiveRun(spark, files, store, report)
     with held(store.shards[0].name, f"archive {files.root}") as is_ours:
         if not is_ours:
             raise ArchiveBusy(f"another export to {files.root} is running; wait until it has ended")
-        manifest = files.newest()
-        check_history(manifest, store, files.directory)
-        report("cleaning", removed=len(files.remove_left_behind(manifest)))
-        horizon = horizon_of(store)
-        increment, known = _write(spark, files, manifest, horizon, report)
-        if increment.rows:
-            files.add(manifest.followed_by(increment, known))
-        else:
-            files.remove(increment.name)
+        before = files.newest()
+        check_history(before, store, files.directory)
+        removed = files.clean(before, _oldest_job(), lambda tail: is_unused(files, store, tail))
+        report("cleaning", removed=len(removed))
+        added = _added(run, before, before.json or json)
+        after = _merged(run, added, json=added.json or json, compact=compact)
+        new = added.increments[len(before.increments) :]
         return {
-            "rows": increment.rows,
-            "refusals": increment.refusals,
-            "increment": increment.name if increment.rows else None,
+            "rows": sum(one.rows for one in new),
+            "refusals": sum(one.refusals for one in new),
+            "increment": new[0].name if new else None,
+            "merged": len(added.increments) - len(after.increments) + 1 if after is not added else 0,
+            "increments": len(after.increments),
             "history": files.history,
-            "horizon": text_of(horizon),
+            "horizon": text_of(after.horizon),
         }
 
 
-def _write(
-    spark: SparkSession, files: ArchiveFiles, manifest: Manifest, horizon: Positions, report: Report
+def _oldest_job() -> datetime:
+    """Return the time at which a job that still runs may have begun."""
+    return datetime.now(UTC) - max(READ_FOR, timedelta(seconds=conf().job_time_limit))
+
+
+def _added(run: ArchiveRun, manifest: Manifest, json: bool) -> Manifest:
+    """Return the manifest that counts when what is new was added: the same one if nothing is new."""
+    name = run.files.new_increment(manifest)
+    horizon = horizon_of(run.store)
+    run.report("writing", increment=name)
+    increment, known = write_new(run, name, manifest.horizon, horizon, json=json)
+    if not increment.rows:
+        run.files.remove(name)
+        return manifest
+    added = manifest.followed_by(increment, known)
+    run.files.add(added)
+    return added
+
+
+def write_new(
+    run: ArchiveRun, name: str, after: Positions, horizon: Positions, *, json: bool = False, types: Sequence[str] = ()
 ) -> tuple[Increment, Known]:
-    name = files.new_increment(manifest)
-    report("writing", increment=name)
-    # By position: what was stored at one time lies in few files then.
-    stored = events(spark, horizon=horizon, after=manifest.horizon, order=POSITION, refusals=True)
-    rows = stored.mapInArrow(decoded, ARCHIVE_DDL)
-    if manifest.increments:  # little, of many tasks: put together, it makes a few files and not very many
-        rows = rows.hint("rebalance", *_DIRECTORIES)
-    with _exact_times(spark):
-        writer = rows.write.partitionBy(*_DIRECTORIES).option("compression", _COMPRESSION).mode("errorifexists")
-        with_progress(spark, "writing", partial(writer.parquet, files.uri_of(name)), report)
-    report("counting", increment=name)
-    count, refusals, known = _counted(spark, files, name, report)
+    """Write the rows of the store at positions p with after <= p < horizon into a new increment; ``types`` are names of
+    aggregate classes (none: all)."""
+    # By position, whose index leads to what is new; in the order of aggregates all there is would be read for it.
+    stored = events(run.spark, horizon=horizon, after=after, types=types, order=POSITION, refusals=True)
+    bytes = sum(_bytes_between(shard.alias, shard.number, after, horizon) for shard in postgres_shards(run.store))
+    return _written(run, with_columns(stored, json=json), Increment(name, after, horizon, 0, 0, "", [], json=json),
+                    _ranges(run.spark, bytes, STORED_BYTES))  # fmt: skip
+
+
+def _bytes_between(alias: str, shard: int, after: Positions, horizon: Positions) -> int:
+    """Return an estimate of the bytes that the rows between two positions have in the table."""
+    if shard not in after:
+        return size(alias)
+    bounds = position_bounds(alias, _SAMPLE, after[shard].transaction, horizon[shard].transaction)
+    parts = len(bounds) + 1
+    return size(alias) * parts // _SAMPLE
+
+
+def _ranges(spark: SparkSession, bytes: int, most: int) -> int:
+    return count_ranges(bytes, most=most, least=most // _LEAST, wanted=spark.sparkContext.defaultParallelism)
+
+
+def _written(run: ArchiveRun, rows: DataFrame, increment: Increment, ranges: int) -> tuple[Increment, Known]:
+    write(rows, run.files, increment.name, ranges, run.report)
+    run.report("counting", increment=increment.name)
+    found = written(run.spark, run.files, increment.name, run.report)
     made_at = datetime.now(UTC).isoformat()
-    return Increment(name, manifest.horizon, horizon, count, refusals, made_at, files.files_of(name)), known
+    return increment._replace(
+        rows=found.rows, refusals=found.refusals, made_at=made_at, files=found.files, bytes=found.bytes
+    ), found.known
 
 
-@contextlib.contextmanager
-def _exact_times(spark: SparkSession) -> Iterator[None]:
-    """Spark's own type for times is read by few others; there is no option of the writer for another one."""
-    before = spark.conf.get(_TIMES)
-    spark.conf.set(_TIMES, "TIMESTAMP_MICROS")
-    try:
-        yield
-    finally:
-        spark.conf.set(_TIMES, str(before))
+def _merged(run: ArchiveRun, manifest: Manifest, *, json: bool, compact: bool) -> Manifest:
+    """Return the manifest that counts when increments were merged: the same one if none are to be."""
+    begin = begin_of_merge([one.rows for one in manifest.increments])
+    if compact:
+        begin = None if _is_compact(manifest, json) else 0
+    if begin is None:
+        return manifest
+    merged = manifest.increments[begin:]
+    name = run.files.new_increment(manifest)
+    run.report("merging", increments=len(merged), into=name)
+    bytes = sum(one.bytes or sum(run.files.files_of(one.name).values()) for one in merged)
+    planned = Increment(name, merged[0].after, merged[-1].horizon, 0, 0, "", [], json=json)
+    rows = _rows_of(run, merged, json)
+    increment, _ = _written(run, rows, planned, _ranges(run.spark, bytes, FILE_BYTES))
+    _check_complete(increment, merged)
+    after = manifest.merged(increment, datetime.now(UTC), _oldest_job())
+    run.files.add(after)
+    return after
 
 
-def _counted(spark: SparkSession, files: ArchiveFiles, increment: str, report: Report) -> tuple[int, int, Known]:
-    """Read the written rows again: return how many rows and refusals there are, and a stream of each shard."""
-    stream = sql.when(sql.col("version").isNotNull(), sql.struct("created_at", "command_id", "aggregate_root_id"))
-    counted = (
-        _read(spark, files, [increment])
-        .groupBy("shard")
-        .agg(sql.count("*").alias("rows"), sql.count("version").alias("streams"), sql.max(stream).alias("last"))
-    )
-    figures = with_progress(spark, "counting", counted.collect, report)
-    rows, streams = sum(one["rows"] for one in figures), sum(one["streams"] for one in figures)
-    known = {one["shard"]: (one["last"]["command_id"], one["last"]["aggregate_root_id"])
-             for one in figures if one["last"] is not None}  # fmt: skip
-    return rows, rows - streams, known
+def _is_compact(manifest: Manifest, json: bool) -> bool:
+    return len(manifest.increments) < 2 and all(_is_as_wanted(one, json) for one in manifest.increments)
 
 
-def _read(spark: SparkSession, files: ArchiveFiles, increments: Sequence[str]) -> DataFrame:
-    """Read increments with the columns of the files and the partitions. Without ``increments`` there are no rows."""
-    if not increments:
-        return spark.createDataFrame([], READ_DDL)
-    reader = spark.read.schema(f"{READ_DDL}, {INCREMENT} STRING").option("basePath", files.directory)
-    return reader.parquet(*map(files.uri_of, increments)).drop(INCREMENT)
+def _is_as_wanted(increment: Increment, json: bool) -> bool:
+    return increment.layout == BY_BUCKET and (increment.json or not json)
+
+
+def _rows_of(run: ArchiveRun, increments: Sequence[Increment], json: bool) -> DataFrame:
+    """Read increments with the columns that `write` takes. Only those that lack something are decoded for it."""
+    as_wanted = [one for one in increments if _is_as_wanted(one, json)]
+    lacking = [one for one in increments if not _is_as_wanted(one, json)]
+    rows = rows_by_bucket(run.spark, run.files, as_wanted).drop(BUCKETS_COLUMN)
+    if not lacking:
+        return rows
+    by_bucket = rows_by_bucket(run.spark, run.files, lacking).select(*SCHEMA.names)
+    return rows.union(with_columns(by_bucket.union(rows_by_day(run.spark, run.files, lacking)), json=json))
+
+
+def _check_complete(increment: Increment, merged: Sequence[Increment]) -> None:
+    expected = sum(one.rows for one in merged), sum(one.refusals for one in merged)
+    if (increment.rows, increment.refusals) != expected:
+        raise ArchiveError(
+            f"{increment.rows} rows with {increment.refusals} refusals were read from the increments "
+            f"{[one.name for one in merged]}, which should have {expected[0]} with {expected[1]}: files were changed "
+            "or are missing; restore them, or begin another archive with --anew"
+        )
+
+
+def is_unused(files: ArchiveFiles, store: EventStore, tail: str) -> bool:
+    """Return True if no job reads this tail."""
+    with tail_held(files, store, tail) as is_free:
+        return is_free
+
+
+def tail_held(files: ArchiveFiles, store: EventStore, tail: str) -> AbstractContextManager[bool]:
+    """Hold a tail, as `held` does, for as long as a job reads it."""
+    return held(store.shards[0].name, f"archive tail {files.uri_of(tail)}")
 
 
 def check_history(manifest: Manifest, store: EventStore, directory: str) -> None:
@@ -137,40 +220,3 @@ def check_history(manifest: Manifest, store: EventStore, directory: str) -> None
 
 def _has(store: EventStore, key: tuple[str, str] | None) -> bool:
     return key is None or bool(store.find([key]))
-
-
-def archived_events(
-    spark: SparkSession, path: str, store: EventStore, horizon: Positions, types: Sequence[str] = ()
-) -> DataFrame:
-    """The streams below ``horizon``, as `enode_django.spark.source.events` gives them: from the archive at ``path``,
-    and what is not in it from the database. ``types`` are names of aggregate classes (none: all).
-
-    All of an aggregate is in one partition, sorted by (aggregate root id, version); refusals are left out. Raises
-    `ArchiveError` if there is no archive, `ArchiveMismatch` as `export_events`.
-    """
-    files = ArchiveFiles(spark, path)
-    manifest = _manifest_before(files, horizon)
-    check_history(manifest, store, files.directory)
-    archived = _read(spark, files, [one.name for one in manifest.increments]).where("version IS NOT NULL")
-    if types:
-        archived = archived.where(sql.col("aggregate_root_type").isin(list(types)))
-    # By position, whose index leads to what is new; in the order of aggregates all there is would be read for it.
-    tail = events(spark, horizon=horizon, after=manifest.horizon, types=types, order=POSITION)
-    both = archived.select(*SCHEMA.names).union(tail.select(*SCHEMA.names))
-    tasks = conf().spark_database_tasks  # those that use what is read write to the database
-    parts = both.repartition("aggregate_root_id") if tasks is None else both.repartition(tasks, "aggregate_root_id")
-    return parts.sortWithinPartitions("aggregate_root_id", "version")
-
-
-def _manifest_before(files: ArchiveFiles, horizon: Positions) -> Manifest:
-    """The newest one that has nothing beyond the horizon: an export may have gone on since that was taken."""
-    newest = files.newest()
-    if newest == EMPTY:
-        raise ArchiveError(f"there is no archive in {files.root}; make one with: manage.py exportevents PATH")
-    for manifest in files.manifests():
-        if all(number in horizon and position <= horizon[number] for number, position in manifest.horizon.items()):
-            return manifest
-    raise ArchiveMismatch(
-        f"{files.directory} goes up to {text_of(newest.horizon)}, which is beyond the horizon {text_of(horizon)} of "
-        "this job: was the database restored? else take a new horizon"
-    )

@@ -3,40 +3,57 @@
 ::
 
     PATH/history-0001/_manifests/000002.json
-    PATH/history-0001/increment=000002-5f0c93ab/aggregate_root_type=bank.Account/day=2026-05-04/part-….parquet
+    PATH/history-0001/increment=000002-5f0c93ab/aggregate_root_type=bank.Account/buckets=0000-0511/part-….parquet
 
-The manifest with the highest number says what counts; all else is what a crash left. An increment has a directory of
-its own, so nothing that counts is ever written to. A new manifest is made beside the one before and takes the next
-number, if nobody else has.
+The manifest with the highest number says what counts; all else is what a crash left, or what older manifests name. An
+increment has a directory of its own, so nothing that counts is ever written to. A new manifest is made beside the one
+before and takes the next number, if nobody else has.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Protocol
 
 from enode_django.exceptions import ArchiveBusy
-from enode_django.spark.hadoop_files import HadoopFiles
 from enode_django.spark.manifests import EMPTY, Manifest, manifest_of, text_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 INCREMENT = "increment"
+TAIL = "tail-"
+"""What an increment is called that belongs to one job, which reads it and deletes it."""
 KEPT_MANIFESTS = 10
 """A job that took its horizon a while ago reads an older one."""
 _HISTORY = re.compile(r"history-[0-9]{4}")
 _MANIFEST = re.compile(r"[0-9]{6,}\.json")
 
 
-class ArchiveFiles:
-    """The files of the newest history below ``path``, a path or URI. All methods block on the file system."""
+class Files(Protocol):
+    """The files below ``root``, as `enode_django.spark.hadoop_files.HadoopFiles` has them."""
 
-    def __init__(self, spark: SparkSession, path: str, *, anew: bool = False) -> None:
+    root: str
+
+    def uri(self, path: str) -> str: ...
+
+    def names(self, path: str = "") -> list[str]: ...
+
+    def files_below(self, path: str) -> dict[str, int]: ...
+
+    def read(self, path: str) -> str: ...
+
+    def create(self, path: str, text: str) -> bool: ...
+
+    def delete(self, path: str) -> None: ...
+
+
+class ArchiveFiles:
+    """The files of the newest history. All methods block on the file system."""
+
+    def __init__(self, files: Files, *, anew: bool = False) -> None:
         """``anew`` begins another history, in which nothing is yet."""
-        self._files = HadoopFiles(spark, path)
+        self._files = files
         self.root = self._files.root
         histories = [name for name in self._files.names() if _HISTORY.fullmatch(name)]
         newest = int(histories[-1][-4:]) if histories else 0
@@ -55,10 +72,14 @@ class ArchiveFiles:
     def new_increment(self, manifest: Manifest) -> str:
         return f"{manifest.number + 1:06}-{uuid.uuid4().hex[:8]}"
 
+    def new_tail(self) -> str:
+        return f"{TAIL}{uuid.uuid4().hex}"
+
     def uri_of(self, increment: str) -> str:
         return self._files.uri(self._directory_of(increment))
 
-    def files_of(self, increment: str) -> list[str]:
+    def files_of(self, increment: str) -> dict[str, int]:
+        """Return the bytes of each file, by its path in the increment's directory, sorted."""
         return self._files.files_below(self._directory_of(increment))
 
     def add(self, manifest: Manifest) -> None:
@@ -68,25 +89,40 @@ class ArchiveFiles:
         is_next = not names or names[-1] < name
         if not is_next or not self._files.create(f"{self.history}/_manifests/{name}", text_of(manifest)):
             raise ArchiveBusy(f"another export has added to {self.directory} meanwhile; what this one wrote is dropped")
-        for old in [*names, name][:-KEPT_MANIFESTS]:
-            self._files.delete(f"{self.history}/_manifests/{old}")
+        self._delete_manifests([*names, name][:-KEPT_MANIFESTS])
 
-    def remove_left_behind(self, manifest: Manifest) -> list[str]:
-        """Remove the files of runs that have not ended well. Returns the names of the increments. Not for use beside
-        another run."""
-        known = {self._directory_of(one.name) for one in manifest.increments}
-        found = [f"{self.history}/{name}" for name in self._files.names(self.history)]
-        left = [path for path in found if path not in known and f"/{INCREMENT}=" in path]
-        unfinished = [name for name in self._files.names(f"{self.history}/_manifests") if not _MANIFEST.fullmatch(name)]
-        for path in [*left, *(f"{self.history}/_manifests/{name}" for name in unfinished)]:
-            self._files.delete(path)
-        return [path.partition("=")[2] for path in left]
+    def clean(self, manifest: Manifest, began: datetime, is_unused: Callable[[str], bool]) -> list[str]:
+        """Delete the files of runs that have not ended well, and of replaced increments that no job needs which
+        ``began`` at that aware time or later. Returns the names of the increments. ``is_unused`` is asked with the name
+        of the tail of a job, and returns True if no job uses it. Not for use beside another export."""
+        overdue = [one for one in manifest.replaced if not one.is_needed_since(began)]
+        first = max((one.manifest for one in overdue), default=0)
+        # Before the files that they name: a manifest is there only as long as its files.
+        self._delete_manifests([name for name in self._manifest_names() if int(name.partition(".")[0]) < first])
+        for name in self._files.names(f"{self.history}/_manifests"):
+            if not _MANIFEST.fullmatch(name):
+                self._files.delete(f"{self.history}/_manifests/{name}")
+        kept = {one.name for one in manifest.increments}
+        kept |= {one.name for one in manifest.replaced if one not in overdue}
+        left = [name for name in self._increments() if name not in kept]
+        gone = [name for name in left if not name.startswith(TAIL) or is_unused(name)]
+        for name in gone:
+            self.remove(name)
+        return gone
 
     def remove(self, increment: str) -> None:
         self._files.delete(self._directory_of(increment))
 
+    def _increments(self) -> list[str]:
+        begin = f"{INCREMENT}="
+        return [name.removeprefix(begin) for name in self._files.names(self.history) if name.startswith(begin)]
+
     def _directory_of(self, increment: str) -> str:
         return f"{self.history}/{INCREMENT}={increment}"
+
+    def _delete_manifests(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._files.delete(f"{self.history}/_manifests/{name}")
 
     def _manifest_names(self) -> list[str]:
         names = self._files.names(f"{self.history}/_manifests")

@@ -1,4 +1,4 @@
-"""Batches of the source with what their bytes say, as the archive keeps them."""
+"""Batches of event streams with what their bytes say and with their buckets, as the archive keeps them."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ from typing import Any
 
 import pyarrow as pa
 
+from enode_django.eventstore.buckets import bucket_of
 from enode_django.exceptions import MalformedMessage
-from enode_django.serialization.json_text import described
-from enode_django.spark.batches import DDL
+from enode_django.serialization.json_text import described, event_types
+from enode_django.spark.batches import DDL, SCHEMA
 
-ARCHIVE_DDL = f"{DDL}, event_types ARRAY<STRING>, decoded STRING, day DATE"
+ARCHIVE_DDL = f"{DDL}, event_types ARRAY<STRING>, decoded STRING, bucket INT NOT NULL"
+ARCHIVE_NAMES = [*SCHEMA.names, "event_types", "decoded", "bucket"]
 READ_DDL = ARCHIVE_DDL.replace(" NOT NULL", "")
 """The same as files have it."""
 
 
-def decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Add ``event_types`` and ``decoded``, as `described` has them (null for bytes that are no message of ours), and
-    the ``day``, in UTC. For ``mapInArrow``."""
+def decoded(batches: Iterable[pa.RecordBatch], *, json: bool) -> Iterator[pa.RecordBatch]:
+    """Add ``event_types``, ``decoded`` (the row as JSON; null unless ``json``) and ``bucket``. The first two are null
+    for bytes that are no message of ours. For ``mapInArrow``."""
     for batch in batches:
-        columns: list[Any] = [batch.column("events").to_pylist(), batch.column("metadata").to_pylist()]
-        described_rows = [_described(events, metadata) for events, metadata in zip(*columns, strict=True)]
-        types, texts = zip(*described_rows, strict=True) if described_rows else ((), ())
-        yield pa.RecordBatch.from_arrays(
-            [*batch.columns, pa.array(types, pa.list_(pa.string())), pa.array(texts, pa.string()), _days(batch)],
-            names=[*batch.schema.names, "event_types", "decoded", "day"],
-        )
+        contents: list[Any] = [batch.column("events").to_pylist(), batch.column("metadata").to_pylist()]
+        rows = [_described(events, metadata, json) for events, metadata in zip(*contents, strict=True)]
+        types, texts = zip(*rows, strict=True) if rows else ((), ())
+        ids: list[Any] = batch.column("aggregate_root_id").to_pylist()
+        added = [
+            pa.array(types, pa.list_(pa.string())),
+            pa.array(texts, pa.string()),
+            pa.array(map(bucket_of, ids), pa.int32()),
+        ]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *added], names=ARCHIVE_NAMES)
 
 
-def _described(events: bytes, metadata: bytes) -> tuple[list[str] | None, str | None]:
+def _described(events: bytes, metadata: bytes, json: bool) -> tuple[list[str] | None, str | None]:
     try:
-        return described(events, metadata)
+        return described(events, metadata) if json else (event_types(events), None)
     except MalformedMessage:
         return None, None
-
-
-def _days(batch: pa.RecordBatch) -> pa.Array[Any]:
-    """Whatever time zone the session has: the numbers are those of UTC."""
-    days: pa.Array[Any] = batch.column("created_at").cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.date32())
-    return days

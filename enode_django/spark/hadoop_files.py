@@ -31,16 +31,18 @@ class HadoopFiles:
         found = self._fs.listStatus(directory) if self._fs.exists(directory) else []
         return sorted(name for name in (str(one.getPath().getName()) for one in found) if not name.startswith("."))
 
-    def files_below(self, path: str) -> list[str]:
-        """Relative to ``path``, sorted, without those that begin with a dot or an underscore."""
+    def files_below(self, path: str) -> dict[str, int]:
+        """Return the bytes of each file by its path relative to ``path``, sorted. Files whose names begin with a dot or
+        an underscore are left out."""
         iterator = self._fs.listFiles(self._at(path), True)
         base = self.uri(path)
-        found = []
+        found: dict[str, int] = {}
         while iterator.hasNext():
-            name = posixpath.relpath(str(iterator.next().getPath().toString()), base)
+            status = iterator.next()
+            name = posixpath.relpath(str(status.getPath().toString()), base)
             if posixpath.basename(name)[0] not in "._":
-                found.append(name)
-        return sorted(found)
+                found[name] = int(status.getLen())
+        return dict(sorted(found.items()))
 
     def read(self, path: str) -> str:
         with_stream = self._fs.open(self._at(path))

@@ -1,28 +1,35 @@
 """Describe the content of an archive by its manifests. Pure.
 
 A manifest is JSON with ``format``, ``number``, ``horizon``, ``rows``, ``refusals`` (those of the rows that have no
-version), ``known`` and ``increments``. Positions are texts by the number of the shard. ``known`` has the command id and
-the aggregate root id of one row of each shard, by which the store is known again.
+version), ``known``, ``json``, ``increments`` and ``replaced``. Positions are texts by the number of the shard.
+``known`` has the command id and the aggregate root id of one row of each shard, by which the store is known again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import ArchiveError, shown
 from enode_django.spark.horizons import Positions
 
-FORMAT = 1
+FORMAT = 2
+_OLDEST_FORMAT = 1
+"""It divided increments by type and day, and all rows had JSON."""
+BY_DAY, BY_BUCKET = "day", "bucket"
 
 Known = Mapping[int, tuple[str, str]]
 
 
 class Increment(NamedTuple):
-    """The rows that one export has added: those at positions p with after <= p < horizon. ``made_at`` is ISO 8601;
-    ``files`` are relative to the increment's directory."""
+    """Rows at positions p with after <= p < horizon: of one export, or of several whose increments were merged.
+
+    ``made_at`` is ISO 8601; ``files`` are relative to the increment's directory and have so many ``bytes`` together (0:
+    unknown). ``json`` says that the rows have JSON.
+    """
 
     name: str
     after: Positions
@@ -31,14 +38,32 @@ class Increment(NamedTuple):
     refusals: int
     made_at: str
     files: Sequence[str]
+    bytes: int = 0
+    layout: str = BY_BUCKET
+    json: bool = False
+
+
+class Replaced(NamedTuple):
+    """An increment whose rows lie in another one since the manifest with the number ``manifest``, made ``at`` a time
+    (ISO 8601)."""
+
+    name: str
+    manifest: int
+    at: str
+
+    def is_needed_since(self, began: datetime) -> bool:
+        """Return True if a job that began at this aware time may read it: it may have found an earlier manifest."""
+        return began < datetime.fromisoformat(self.at)
 
 
 class Manifest(NamedTuple):
-    """``number`` 0 stands for an archive without any."""
+    """``number`` 0 stands for an archive without any. ``json``: increments from now on have JSON."""
 
     number: int
     increments: Sequence[Increment]
     known: Known
+    json: bool = False
+    replaced: Sequence[Replaced] = ()
 
     @property
     def horizon(self) -> Positions:
@@ -46,7 +71,29 @@ class Manifest(NamedTuple):
         return self.increments[-1].horizon if self.increments else {}
 
     def followed_by(self, increment: Increment, known: Known) -> Manifest:
-        return Manifest(self.number + 1, [*self.increments, increment], {**self.known, **known})
+        return self._replace(
+            number=self.number + 1,
+            increments=[*self.increments, increment],
+            known={**self.known, **known},
+            json=self.json or increment.json,
+        )
+
+    def merged(self, increment: Increment, now: datetime, began: datetime) -> Manifest:
+        """Return the manifest in which ``increment`` stands for those that begin and end where it does. What jobs that
+        ``began`` then cannot need is forgotten. Both times are aware."""
+        number = self.number + 1
+        kept = self.increments[: self.place_of(increment.after)]
+        gone = [Replaced(one.name, number, now.isoformat()) for one in self.increments[len(kept) :]]
+        return self._replace(
+            number=number,
+            increments=[*kept, increment],
+            json=self.json or increment.json,
+            replaced=(*(one for one in self.replaced if one.is_needed_since(began)), *gone),
+        )
+
+    def place_of(self, after: Positions) -> int:
+        """Return the place of the increment that begins at these positions. Raises `ValueError`."""
+        return [one.after for one in self.increments].index(after)
 
 
 EMPTY = Manifest(0, (), {})
@@ -63,28 +110,35 @@ def text_of(manifest: Manifest) -> str:
         "rows": sum(one.rows for one in manifest.increments),
         "refusals": sum(one.refusals for one in manifest.increments),
         "known": {str(number): row for number, row in manifest.known.items()},
+        "json": manifest.json,
         "increments": increments,
+        "replaced": [one._asdict() for one in manifest.replaced],
     }
     return json.dumps(value, indent=1)
 
 
 def manifest_of(text: str) -> Manifest:
-    """Return the manifest of a text by `text_of`. Raises `ArchiveError` for any other text."""
+    """Return the manifest of a text by `text_of`, or of one in the format before. Raises `ArchiveError` for any other
+    text."""
     try:
         value = json.loads(text)
-        if value["format"] != FORMAT:
+        if value["format"] not in (_OLDEST_FORMAT, FORMAT):
             raise ArchiveError(f"the archive has the format {value['format']!r}, here it is {FORMAT}; use newer code")
-        increments = [
-            Increment(**{**one, "after": _positions(one["after"]), "horizon": _positions(one["horizon"])})
-            for one in value["increments"]
-        ]
         known = {int(number): (command, root) for number, (command, root) in value["known"].items()}
-        return Manifest(value["number"], increments, known)
+        before: dict[str, Any] = {"layout": BY_DAY, "json": True} if value["format"] == _OLDEST_FORMAT else {}
+        increments = [_increment({**before, **one}) for one in value["increments"]]
+        replaced = tuple(Replaced(**one) for one in value.get("replaced", ()))
+        return Manifest(value["number"], increments, known, value.get("json", bool(before)), replaced)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArchiveError(
             f"{shown(text)} is no manifest of an archive ({type(error).__name__}: {error}); if it was damaged, delete "
             "it, and the one before it counts"
         ) from error
+
+
+def _increment(value: dict[str, Any]) -> Increment:
+    positions = {"after": _positions(value["after"]), "horizon": _positions(value["horizon"])}
+    return Increment(**{**value, **positions})
 
 
 def _texts(positions: Positions) -> dict[str, str]:

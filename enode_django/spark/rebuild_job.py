@@ -9,6 +9,7 @@ back, which takes longer than to handle it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.reporting import Report, silent
 from enode_django.runtime import make_store
-from enode_django.spark.archive import archived_events
+from enode_django.spark.archive_reading import archived_events
 from enode_django.spark.batches import records_of
 from enode_django.spark.executors import task
 from enode_django.spark.progress import with_progress
@@ -30,7 +31,7 @@ from enode_django.spark.reading import limited, limited_count
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ALONE = 2_000
 """So many aggregates are brought up to date in this process: to tell others costs more."""
@@ -58,14 +59,8 @@ class SparkEngine:
             return Replayed()
         spark = self._session()
         streams = spark.sparkContext.accumulator(0)
-        if plan.archive is None:
-            parts = scans(plan, spark.sparkContext.defaultParallelism)
-            frame = limited(spark.range(0, len(parts), 1, len(parts)))
-            replayed = frame.mapInArrow(partial(_replay_scans, plan.shadow, streams, parts), _DDL)
-        else:
-            archived = archived_events(spark, plan.archive, make_store(), plan.horizon, types=plan.types)
-            replayed = archived.mapInArrow(partial(_replay_streams, plan.shadow, streams), _DDL)
-        rows = with_progress(spark, "replay", replayed.collect, report, streams=lambda: streams.value)
+        with _replaying(spark, plan, streams, report) as replayed:
+            rows = with_progress(spark, "replay", replayed.collect, report, streams=lambda: streams.value)
         return _sum(Replayed(streams, aggregates, tuple(parked)) for streams, aggregates, parked in rows)
 
     def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
@@ -77,6 +72,18 @@ class SparkEngine:
         parts = context.parallelize(todo, tasks)
         caught_up = parts.mapPartitions(partial(_catch_up, shadow))
         return _sum(with_progress(self._session(), "catch up", caught_up.collect, silent))
+
+
+@contextmanager
+def _replaying(spark: SparkSession, plan: Plan, streams: Accumulator[int], report: Report) -> Iterator[DataFrame]:
+    """Give the frame whose rows say what its tasks have replayed."""
+    if plan.archive is None:
+        parts = scans(plan, spark.sparkContext.defaultParallelism)
+        frame = limited(spark.range(0, len(parts), 1, len(parts)))
+        yield frame.mapInArrow(partial(_replay_scans, plan.shadow, streams, parts), _DDL)
+        return
+    with archived_events(spark, plan.archive, make_store(), plan.horizon, plan.types, report) as archived:
+        yield archived.mapInArrow(partial(_replay_streams, plan.shadow, streams), _DDL)
 
 
 def _replay_scans(

@@ -11,8 +11,8 @@ versions and for snapshots only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from enode_django.reporting import Report
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization import registry
 from enode_django.snapshots import policy
-from enode_django.spark.archive import archived_events
+from enode_django.spark.archive_reading import archived_events
 from enode_django.spark.horizons import horizon_of, text_of
 from enode_django.spark.reading import limited
 from enode_django.spark.sink import Staged, write_made, write_rows
@@ -81,14 +81,19 @@ def _written_from_store(
     return write_made(limited(spark.range(0, len(ranges), 1, len(ranges))), make, SNAPSHOTS, aliases, report)
 
 
+@contextmanager
 def _written_from_archive(
     spark: SparkSession, path: str, store: EventStore, types: Sequence[str] | None, report: Report
-) -> AbstractContextManager[Staged]:
+) -> Iterator[Staged]:
     horizon = horizon_of(store)
     report("reading", archive=path)
-    streams = archived_events(spark, path, store, horizon, names_of(types))
+    aliases = [shard.name for shard in store.shards]
     make = partial(make_from_streams, horizon=text_of(horizon), type_names=types)
-    return write_rows(streams.mapInArrow(make, SCHEMA), SNAPSHOTS, [shard.name for shard in store.shards], report)
+    with (
+        archived_events(spark, path, store, horizon, names_of(types), report) as streams,
+        write_rows(streams.mapInArrow(make, SCHEMA), SNAPSHOTS, aliases, report) as staged,
+    ):
+        yield staged
 
 
 def names_of(types: Sequence[str] | None) -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from datetime import date
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from django.core.management import call_command
 from django.db import connection
@@ -17,13 +19,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.buckets import BUCKETS, bucket_of
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
-from enode_django.spark import archive
-from enode_django.spark.archive import archived_events, check_history, export_events
+from enode_django.serialization.json_text import described
+from enode_django.spark import archive, archive_reading, compaction
+from enode_django.spark.archive import check_history, export_events, tail_held
 from enode_django.spark.archive_files import ArchiveFiles
+from enode_django.spark.archive_reading import archived_events
+from enode_django.spark.batches import batch_of
+from enode_django.spark.hadoop_files import HadoopFiles
 from enode_django.spark.holding import held
 from enode_django.spark.horizons import horizon_of
+from enode_django.spark.layout import BucketRange, range_of
 from enode_django.spark.manifests import EMPTY, Increment, Manifest
 from enode_django.spark.source import events
 from tests.spark.accounts import ACCOUNT, account, poison, refused
@@ -40,8 +48,12 @@ def silent(stage: str, /, **figures: object) -> None:
     pass
 
 
-def export(spark: SparkSession, path: Path, *, anew: bool = False) -> dict[str, Any]:
-    return export_events(spark, str(path), silent, anew=anew)
+def export(spark: SparkSession, path: Path, **options: bool) -> dict[str, Any]:
+    return export_events(spark, str(path), silent, **options)
+
+
+def files_at(spark: SparkSession, path: Path) -> ArchiveFiles:
+    return ArchiveFiles(HadoopFiles(spark, str(path)))
 
 
 def manifest(path: Path, history: str = "history-0001") -> dict[str, Any]:
@@ -93,23 +105,18 @@ def test_everything_is_in_it_once_with_what_it_says(
     assert keys(rows) == keys_of([*first, *other, *more])
     by_id = {(row["aggregate_root_id"], row["version"]): row for row in rows}
     deposit = by_id["a", 2]
-    assert (deposit["event_types"], deposit["day"]) == (["bank.Deposited"], "2026-05-05")
+    assert (deposit["event_types"], deposit["decoded"]) == (["bank.Deposited"], None)
+    assert (deposit["bucket"], deposit["buckets"]) == (bucket_of("a"), "0000-1023")
     assert deposit["created_at"] == first[1].created_at
     assert (deposit["events"], deposit["metadata"]) == (first[1].events, first[1].metadata)
-    assert json.loads(deposit["decoded"]) == {
-        "events": [{"type": "bank.Deposited", "schema_version": 1, "fields": {"amount": "1", "balance": "1"}}],
-        "result": None,
-        "metadata": {"correlation_id": "c2"},
-    }
-    assert json.loads(by_id["a", None]["decoded"])["refusal"]["type"] == "bank.InsufficientFunds"
-    assert (by_id["a", None]["event_types"], by_id["a", None]["day"]) == ([], "2026-05-04")
+    assert by_id["a", None]["event_types"] == []
     assert (by_id["p", 1]["decoded"], by_id["p", 1]["event_types"]) == (None, None)
     assert by_id["p", 1]["events"] == first[-1].events
     assert by_id["o", 1]["aggregate_root_type"] == "odd/type"
 
     said = manifest(tmp_path)
-    assert (said["format"], said["number"], said["rows"], said["refusals"]) == (1, 2, 10, 1)
-    assert len(said["increments"][1]["files"]) == 1, "of a type and day, whatever number of tasks has read them"
+    assert (said["format"], said["number"], said["rows"], said["refusals"]) == (2, 2, 10, 1)
+    assert len(said["increments"][1]["files"]) == 1, "of a type, whatever number of tasks has read them"
     assert said["increments"][1]["after"] == said["increments"][0]["horizon"]
     assert said["horizon"] == said["increments"][1]["horizon"]
 
@@ -131,8 +138,11 @@ def test_a_crash_before_the_manifest_leaves_the_archive_as_it_was(
     unfinished = tmp_path / "history-0001" / "_manifests" / "_000001.json"
     unfinished.parent.mkdir()
     unfinished.write_text('{"form')
-    with pytest.raises(ArchiveError, match="there is no archive in"):
-        archived_events(spark, str(tmp_path), store, horizon_of(store))
+    with (
+        pytest.raises(ArchiveError, match="there is no archive in"),
+        archived_events(spark, str(tmp_path), store, horizon_of(store)),
+    ):
+        pass
 
     export(spark, tmp_path)
     assert keys(archived_rows(tmp_path)) == keys_of(records)
@@ -143,7 +153,7 @@ def test_a_crash_before_the_manifest_leaves_the_archive_as_it_was(
 def test_a_second_export_at_the_same_time_is_refused(
     spark: SparkSession, store: PostgresEventStore, tmp_path: Path
 ) -> None:
-    files = ArchiveFiles(spark, str(tmp_path))
+    files = files_at(spark, tmp_path)
     with held("default", f"archive {files.root}"), pytest.raises(ArchiveBusy, match="is running"):
         export(spark, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -151,7 +161,7 @@ def test_a_second_export_at_the_same_time_is_refused(
 
 def test_of_two_manifests_with_one_number_the_first_counts(spark: SparkSession, tmp_path: Path) -> None:
     """Where nothing else has kept two exports apart."""
-    files = ArchiveFiles(spark, str(tmp_path))
+    files = files_at(spark, tmp_path)
     increments = [Increment(name, {}, {}, 1, 0, "", []) for name in ("first", "second")]
     one, other = (EMPTY.followed_by(increment, {}) for increment in increments)
     files.add(one)
@@ -164,7 +174,7 @@ def test_of_two_manifests_with_one_number_the_first_counts(spark: SparkSession, 
 
 
 def test_old_manifests_are_dropped(spark: SparkSession, tmp_path: Path) -> None:
-    files = ArchiveFiles(spark, str(tmp_path))
+    files = files_at(spark, tmp_path)
     manifest = EMPTY
     for number in range(12):
         manifest = manifest.followed_by(Increment(f"{number}", {}, {}, 1, 0, "", ["f"]), {0: ("c", "a")})
@@ -176,10 +186,10 @@ def test_old_manifests_are_dropped(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_damaged_or_later_manifest_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     directory = tmp_path / "history-0001" / "_manifests"
     directory.mkdir(parents=True)
-    for text, said in (("", "no manifest"), ('{"format": 2}', "use newer code"), ('{"format": 1}', "no manifest")):
+    for text, said in (("", "no manifest"), ('{"format": 3}', "use newer code"), ('{"format": 1}', "no manifest")):
         (directory / "000001.json").write_text(text)
         with pytest.raises(ArchiveError, match=said):
-            ArchiveFiles(spark, str(tmp_path)).newest()
+            files_at(spark, tmp_path).newest()
 
 
 def test_a_store_that_was_set_back_is_refused_and_begins_another_history(
@@ -192,8 +202,8 @@ def test_a_store_that_was_set_back_is_refused_and_begins_another_history(
     store.append(account("a", [4]))
     with pytest.raises(ArchiveMismatch, match="begin a new one beside it with --anew"):
         export(spark, tmp_path)
-    with pytest.raises(ArchiveMismatch):
-        archived_events(spark, str(tmp_path), store, horizon_of(store))
+    with pytest.raises(ArchiveMismatch), archived_events(spark, str(tmp_path), store, horizon_of(store)):
+        pass
     assert export(spark, tmp_path, anew=True)["history"] == "history-0002"
     assert len(archived_rows(tmp_path, "history-0002")) == 4
     assert keys(archived_rows(tmp_path)) == keys_of(records), "what was archived stays"
@@ -222,8 +232,26 @@ def in_places(frame: DataFrame) -> Iterator[list[tuple[str, int, bytes]]]:
     return iter(places.values())
 
 
+def plan_of(frame: DataFrame) -> str:
+    """Return the plan that Spark executes."""
+    text: str = frame._jdf.queryExecution().executedPlan().toString()
+    return text
+
+
+def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
+def increments_at(path: Path) -> list[str]:
+    return sorted(one.name.partition("=")[2] for one in (path / "history-0001").glob("increment=*"))
+
+
+RANGES = 8
+"""Of buckets, with four tasks for each of the two cores."""
+
+
 def test_archive_and_tail_are_what_the_source_gives(
-    spark: SparkSession, store: PostgresEventStore, tmp_path: Path, request: pytest.FixtureRequest
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.append([*(one for n in range(12) for one in account(f"a{n:02}", range(1, 13))), refused("a00")])
     store.append([one._replace(aggregate_root_type="other") for one in account("o", range(1, 3))])
@@ -235,23 +263,33 @@ def test_archive_and_tail_are_what_the_source_gives(
     with connection.cursor() as cursor:  # what is pruned from the store stays in the archive
         cursor.execute("DELETE FROM enode_django_eventstream WHERE version IS NULL")
     expected = events(spark, horizon=horizon).collect()
-    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")  # it would make one of so few rows
-    request.addfinalizer(lambda: spark.conf.unset("spark.sql.adaptive.coalescePartitions.enabled"))
-    frame = archived_events(spark, str(tmp_path), store, horizon)
-    assert frame.columns == events(spark).columns
-    places = list(in_places(frame))
-    assert len(places) > 1
+    monkeypatch.setattr(archive_reading, "LEAST_TASK_BYTES", 1)
+    with archived_events(spark, str(tmp_path), store, horizon) as frame:
+        assert frame.columns == events(spark).columns
+        plan = plan_of(frame.mapInArrow(same, frame.schema))
+        assert "Exchange" not in plan
+        assert plan.count("FileScan parquet") == RANGES
+        places = list(in_places(frame))
+    ranges = [{bucket_of(id) * RANGES // BUCKETS for id, _, _ in place} for place in places]
+    assert all(len(one) == 1 for one in ranges), "a task has the buckets of one range"
+    assert len(ranges) == len(set().union(*ranges)) > RANGES // 2
     assert all(place == sorted(place) for place in places)
     ids = [{id for id, _, _ in place} for place in places]
     assert sum(map(len, ids)) == len(set().union(*ids))
     whole = sorted((row.aggregate_root_id, row.version, bytes(row.events)) for row in expected)
     assert sorted(row for place in places for row in place) == whole
+    assert increments_at(tmp_path) == [one["name"] for one in manifest(tmp_path)["increments"]], "the tail is gone"
 
     export(spark, tmp_path)
-    narrow = archived_events(spark, str(tmp_path), store, horizon, [ACCOUNT]).select("aggregate_root_id", "version")
-    assert sorted(map(tuple, narrow.collect())) == [key[:2] for key in whole if key[0] != "o"], "of the older manifest"
-    with pytest.raises(ArchiveMismatch, match="beyond the horizon"):
-        archived_events(spark, str(tmp_path), store, {0: horizon[0]._replace(transaction_id=1)})
+    with archived_events(spark, str(tmp_path), store, horizon, [ACCOUNT]) as frame:
+        narrow = sorted(map(tuple, frame.select("aggregate_root_id", "version").collect()))
+    assert narrow == [key[:2] for key in whole if key[0] != "o"], "of the older manifest"
+    beyond = {0: horizon[0]._replace(transaction_id=1)}
+    with (
+        pytest.raises(ArchiveMismatch, match="beyond the horizon"),
+        archived_events(spark, str(tmp_path), store, beyond),
+    ):
+        pass
 
 
 def test_what_is_new_is_found_by_its_position(
@@ -260,6 +298,7 @@ def test_what_is_new_is_found_by_its_position(
     """It then costs what lies there, as `test_postgres_positions` says, and not what lies in the whole store."""
     store.append(account("a", range(1, 4)))
     export(spark, tmp_path)
+    store.append(account("a", [4]))
     asked = list[dict[str, Any]]()
 
     def watched(*arguments: Any, **options: Any) -> DataFrame:
@@ -267,18 +306,154 @@ def test_what_is_new_is_found_by_its_position(
         return events(*arguments, **options)
 
     monkeypatch.setattr(archive, "events", watched)
-    archived_events(spark, str(tmp_path), store, horizon_of(store), [ACCOUNT])
+    with archived_events(spark, str(tmp_path), store, horizon_of(store), [ACCOUNT]):
+        pass
     assert [(options["order"], options["after"]) for options in asked] == [
-        ("position", ArchiveFiles(spark, str(tmp_path)).newest().horizon)
+        ("position", files_at(spark, tmp_path).newest().horizon)
     ]
 
 
-def test_days_are_those_of_utc(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:
+def in_earlier_layout(path: Path, records: list[StreamRecord], store: PostgresEventStore) -> None:
+    """Write an archive as versions before format 2 did: by type and day, with JSON in all rows."""
+    history = path / "history-0001"
+    (history / "_manifests").mkdir(parents=True)
+    table = pa.Table.from_batches([batch_of(0, records)])
+    described_rows = [described(record.events, record.metadata) for record in records]
+    days = pa.array([record.created_at.date() for record in records], pa.date32())
+    table = table.append_column("event_types", pa.array([types for types, _ in described_rows], pa.list_(pa.string())))
+    table = table.append_column("decoded", pa.array([text for _, text in described_rows])).append_column("day", days)
+    name, columns = "000001-00000000", pa.schema([("aggregate_root_type", pa.string()), ("day", pa.date32())])
+    ds.write_dataset(
+        table, history / f"increment={name}", format="parquet", partitioning=ds.partitioning(columns, flavor="hive")
+    )
+    files = [str(file.relative_to(history / f"increment={name}")) for file in history.rglob("*.parquet")]
+    positions = {str(number): str(position) for number, position in horizon_of(store).items()}
+    increment = {"name": name, "after": {}, "horizon": positions, "rows": len(records), "refusals": 0,
+                 "made_at": "", "files": files}  # fmt: skip
+    text = json.dumps({"format": 1, "number": 1, "known": {}, "increments": [increment]})
+    (history / "_manifests" / "000001.json").write_text(text)
+
+
+def test_an_archive_in_the_earlier_layout_is_read_and_laid_anew(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path
+) -> None:
+    old = [*account("a", range(1, 4)), *account("b", range(1, 3))]
+    store.append(old)
+    in_earlier_layout(tmp_path, old, store)
+    new = account("a", range(4, 6))
+    store.append(new)
+    expected = sorted((one.aggregate_root_id, one.version or 0, one.events) for one in (*old, *new))
+    with archived_events(spark, str(tmp_path), store, horizon_of(store)) as frame:
+        places = list(in_places(frame))
+    assert all(place == sorted(place) for place in places)
+    assert sorted(row for place in places for row in place) == expected
+
+    figures = export(spark, tmp_path, compact=True)
+    assert (figures["rows"], figures["merged"], figures["increments"]) == (2, 2, 1)
+    rows = archived_rows(tmp_path)
+    assert keys(rows) == keys_of([*old, *new])
+    assert all(row["decoded"] and row["buckets"] == "0000-1023" for row in rows), "an archive with JSON keeps it"
+    assert is_sorted(tmp_path)
+
+
+def is_sorted(path: Path) -> bool:
+    """Return True if each file that counts has its rows in the order that the archive promises."""
+    (increment,) = manifest(path)["increments"]
+    files = [path / "history-0001" / f"increment={increment['name']}" / file for file in increment["files"]]
+    found = [pq.ParquetFile(file).read(["bucket", "aggregate_root_id", "version"]).to_pylist() for file in files]
+    keys = [[(row["bucket"], row["aggregate_root_id"], row["version"] or 0) for row in rows] for rows in found]
+    return all(rows == sorted(rows) for rows in keys)
+
+
+def test_merged_increments_lie_by_bucket_and_are_deleted_when_no_job_can_need_them(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "ENOUGH", 2)
+    monkeypatch.setattr(archive, "FILE_BYTES", 8)  # two ranges, one for each core
+    stored = list[StreamRecord]()
+    for version in (1, 2):
+        new = [*account("a", [version]), *account("b", [version]), refused("a")]
+        new += [one for number in range(4) for one in account(f"c{version}{number}", [1])]
+        store.append(new)
+        stored += new
+        figures = export(spark, tmp_path)
+    assert (figures["merged"], figures["increments"]) == (2, 1)
+    rows = archived_rows(tmp_path)
+    assert keys(rows) == keys_of(stored)
+    ranges = {row["buckets"] for row in rows}
+    assert len(ranges) > 1
+    assert all(range_of(row["buckets"]).meets(BucketRange(row["bucket"], row["bucket"])) for row in rows)
+    assert is_sorted(tmp_path)
+
+    files = files_at(spark, tmp_path)
+    newest, *older = files.manifests()
+    assert [len(one.increments) for one in older] == [2, 1], "a job that has read one of them can go on"
+    at = datetime.fromisoformat(newest.replaced[0].at)
+    assert files.clean(newest, at - timedelta(microseconds=1), is_unused) == []
+    assert len(files.clean(newest, at, is_unused)) == 2
+    assert list(files.manifests()) == [newest]
+    assert increments_at(tmp_path) == [newest.increments[0].name]
+
+
+def is_unused(tail: str) -> bool:
+    return True
+
+
+def test_json_is_stored_from_the_run_on_that_asks_for_it(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path
+) -> None:
     store.append(account("a", [1]))
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    try:
+    export(spark, tmp_path)
+    store.append([*account("a", [2]), refused("a"), poison("p", 1)])
+    export(spark, tmp_path, json=True)
+    store.append(account("a", [3]))
+    export(spark, tmp_path)
+    texts = {(row["aggregate_root_id"], row["version"]): row["decoded"] for row in archived_rows(tmp_path)}
+    assert {key: text is not None for key, text in texts.items()} == {
+        ("a", 1): False, ("a", 2): True, ("a", None): True, ("p", 1): False, ("a", 3): True
+    }  # fmt: skip
+    assert json.loads(texts["a", 2]) == {
+        "events": [{"type": "bank.Deposited", "schema_version": 1, "fields": {"amount": "1", "balance": "1"}}],
+        "result": None,
+        "metadata": {"correlation_id": "c2"},
+    }
+    assert json.loads(texts["a", None])["refusal"]["type"] == "bank.InsufficientFunds"
+
+    out = io.StringIO()
+    call_command("exportevents", str(tmp_path), "--compact", stdout=out)
+    assert out.getvalue().splitlines()[-1] == "3 increments were merged into one; there are 1"
+    rows = {(row["aggregate_root_id"], row["version"]): row for row in archived_rows(tmp_path)}
+    assert rows["a", 1]["decoded"] is not None
+    assert (rows["p", 1]["decoded"], rows["p", 1]["event_types"]) == (None, None)
+    assert {key: row["decoded"] for key, row in rows.items() if key != ("a", 1)} == {
+        key: text for key, text in texts.items() if key != ("a", 1)
+    }
+
+
+def test_a_merge_that_lost_rows_is_given_up(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:
+    store.append(account("a", range(1, 4)))
+    export(spark, tmp_path)
+    store.append(account("a", range(4, 6)))
+    export(spark, tmp_path)
+    before = manifest(tmp_path)
+    name = before["increments"][0]["name"]
+    (file,) = (tmp_path / "history-0001" / f"increment={name}").rglob("*.parquet")
+    file.unlink()
+    with pytest.raises(ArchiveError, match=r"2 rows .* should have 5 with 0: files were changed"):
+        export(spark, tmp_path, compact=True)
+    assert manifest(tmp_path) == before
+
+
+def test_a_tail_that_a_job_reads_stays(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:
+    store.append(account("a", [1]))
+    export(spark, tmp_path)
+    files = files_at(spark, tmp_path)
+    used, left = files.new_tail(), files.new_tail()
+    for name in (used, left):
+        (tmp_path / "history-0001" / f"increment={name}").mkdir()
+    with tail_held(files, store, used):
         export(spark, tmp_path)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
-    (row,) = archived_rows(tmp_path)
-    assert date.fromisoformat(row["day"]) == row["created_at"].date()
+    assert left not in increments_at(tmp_path)
+    assert used in increments_at(tmp_path)
+    export(spark, tmp_path)
+    assert used not in increments_at(tmp_path)

@@ -15,13 +15,17 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("path", metavar="PATH", help="a directory, or a URI that Spark can write to")
         parser.add_argument("--anew", action="store_true", help="begin another archive beside the one that is there")
+        parser.add_argument("--json", action="store_true", help="store events as JSON, too, from now on")
+        parser.add_argument("--compact", action="store_true", help="put all files together to few sorted ones")
         add_master(parser)
 
-    def handle(self, *, path: str, anew: bool, master: str | None, **options: Any) -> None:
+    def handle(self, *, path: str, anew: bool, json: bool, compact: bool, master: str | None, **options: Any) -> None:
         with job_on_spark("export", path, master) as (spark, job):
             from enode_django.spark.archive import export_events
 
-            figures = export_events(spark, path, Lines(self.stdout, job.report), anew=anew)
+            figures = export_events(spark, path, Lines(self.stdout, job.report), anew=anew, json=json, compact=compact)
             job.result(**figures)
         rows, refusals = figures["rows"], figures["refusals"]
         self.stdout.write(f"{rows - refusals} event streams and {refusals} refusals added to {figures['history']}")
+        if figures["merged"]:
+            self.stdout.write(f"{figures['merged']} increments were merged into one; there are {figures['increments']}")

@@ -1,0 +1,118 @@
+"""Reading the archive, and with it what the store has beyond, by jobs that need all of each aggregate in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from enode_django.conf import conf
+from enode_django.eventstore.base import EventStore
+from enode_django.exceptions import ArchiveError, ArchiveMismatch
+from enode_django.reporting import Report, silent
+from enode_django.spark.archive import ArchiveRun, check_history, tail_held, write_new
+from enode_django.spark.archive_files import ArchiveFiles
+from enode_django.spark.archive_rows import TYPE, bucket_branches, label_in, rows_by_bucket, rows_by_day
+from enode_django.spark.batches import SCHEMA
+from enode_django.spark.hadoop_files import HadoopFiles
+from enode_django.spark.horizons import Positions, text_of
+from enode_django.spark.layout import count_ranges
+from enode_django.spark.manifests import BY_BUCKET, EMPTY, Increment, Manifest
+from enode_django.spark.reading import limited
+
+TASKS_PER_CORE = 4
+"""So that the last one is not waited for long."""
+TASK_BYTES, LEAST_TASK_BYTES = 32 * 1024 * 1024, 256 * 1024
+"""Of files: some seconds' work, and so little that it is not worth a task of its own."""
+
+
+@contextmanager
+def archived_events(
+    spark: SparkSession,
+    path: str,
+    store: EventStore,
+    horizon: Positions,
+    types: Sequence[str] = (),
+    report: Report = silent,
+) -> Iterator[DataFrame]:
+    """Give the streams below ``horizon``, as `enode_django.spark.source.events` does: from the archive at ``path``, and
+    what is not in it from the database. ``types`` are names of aggregate classes (none: all). The frame can be read
+    until the block ends.
+
+    All of an aggregate is in one partition, sorted by (aggregate root id, version); refusals are left out. What lies by
+    bucket needs no shuffle for that, and what is not in the archive is written beside it for as long as the block
+    lasts. Blocks meanwhile. Raises `ArchiveError` if there is no archive, and `ArchiveMismatch` as `export_events`.
+    """
+    files = ArchiveFiles(HadoopFiles(spark, path))
+    manifest = _manifest_before(files, horizon)
+    check_history(manifest, store, files.directory)
+    with (
+        _tail(ArchiveRun(spark, files, store, report), manifest, horizon, types) as tail,
+        _whole_aggregates(spark, files, [*manifest.increments, *tail], types) as rows,
+    ):
+        yield limited(rows.sortWithinPartitions("aggregate_root_id", "version"))
+
+
+@contextmanager
+def _tail(run: ArchiveRun, manifest: Manifest, horizon: Positions, types: Sequence[str]) -> Iterator[list[Increment]]:
+    """Write what the store has beyond the archive into an increment that no manifest names."""
+    if manifest.horizon == horizon:
+        yield []
+        return
+    name = run.files.new_tail()
+    with tail_held(run.files, run.store, name):
+        try:
+            run.report("writing what is new", increment=name)
+            increment, _ = write_new(run, name, manifest.horizon, horizon, types=types)
+            yield [increment] if increment.rows else []
+        finally:
+            # What cannot be deleted since the session has ended, the next export deletes.
+            with suppress(Exception):
+                run.files.remove(name)
+
+
+@contextmanager
+def _whole_aggregates(
+    spark: SparkSession, files: ArchiveFiles, increments: Sequence[Increment], types: Sequence[str]
+) -> Iterator[DataFrame]:
+    """Give a frame whose partitions have all of an aggregate."""
+    rows = _wanted(rows_by_bucket(spark, files, increments), types)
+    if all(one.layout == BY_BUCKET for one in increments):
+        labels = {label_in(file) for one in increments for file in one.files}
+        with bucket_branches(rows, labels, _tasks(spark, increments)) as parts:
+            yield parts
+    else:
+        yield _shuffled(rows, _wanted(rows_by_day(spark, files, increments), types))
+
+
+def _wanted(rows: DataFrame, types: Sequence[str]) -> DataFrame:
+    streams = rows.where("version IS NOT NULL")
+    return streams.where(sql.col(TYPE).isin(list(types))) if types else streams
+
+
+def _tasks(spark: SparkSession, increments: Sequence[Increment]) -> int:
+    bytes, cores = sum(one.bytes for one in increments), spark.sparkContext.defaultParallelism
+    return count_ranges(bytes, most=TASK_BYTES, least=LEAST_TASK_BYTES, wanted=TASKS_PER_CORE * cores)
+
+
+def _shuffled(rows: DataFrame, by_day: DataFrame) -> DataFrame:
+    """Put aggregates together whose streams lie in many directories."""
+    both = rows.select(*SCHEMA.names).union(by_day)
+    tasks = conf().spark_database_tasks  # those that use what is read write to the database
+    return both.repartition("aggregate_root_id") if tasks is None else both.repartition(tasks, "aggregate_root_id")
+
+
+def _manifest_before(files: ArchiveFiles, horizon: Positions) -> Manifest:
+    """The newest one that has nothing beyond the horizon: an export may have gone on since that was taken."""
+    newest = files.newest()
+    if newest == EMPTY:
+        raise ArchiveError(f"there is no archive in {files.root}; make one with: manage.py exportevents PATH")
+    for manifest in files.manifests():
+        if all(number in horizon and position <= horizon[number] for number, position in manifest.horizon.items()):
+            return manifest
+    raise ArchiveMismatch(
+        f"{files.directory} goes up to {text_of(newest.horizon)}, which is beyond the horizon {text_of(horizon)} of "
+        "this job: was the database restored? else take a new horizon"
+    )
