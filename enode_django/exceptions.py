@@ -43,6 +43,7 @@ EnodeError
 │   ├── InvalidState                 an aggregate's state that a snapshot cannot hold
 │   └── UnusableSnapshot             a stored snapshot that cannot be used: the streams are, from the first on
 ├── StoreError
+│   ├── CorrectionOutdated           an event was corrected by somebody else meanwhile
 │   ├── StagingLost                  what a Spark job had put aside is gone: run the job again
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
 │       ├── StoreFailing             disk full, transaction ids used up, damage: somebody has to mend the database
@@ -308,6 +309,10 @@ class UnusableSnapshot(SnapshotError):
 
 
 class StoreError(EnodeError):
+    pass
+
+
+class CorrectionOutdated(StoreError):
     pass
 
 

@@ -324,6 +324,7 @@ def test_the_shards_have_the_tables_of_the_store_and_no_others() -> None:
         tables = {*connections[alias].introspection.table_names()} - {"django_migrations"}
         assert tables == {
             "enode_django_deadletter",
+            "enode_django_eventcorrection",
             "enode_django_eventstream",
             "enode_django_shard",
             "enode_django_snapshot",
