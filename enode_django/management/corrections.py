@@ -82,20 +82,39 @@ def correct(
     is wrong, `CorrectionOutdated` if somebody else has corrected the stream meanwhile, `AggregateNotFound`, and
     `StoreUnavailable`.
     """
+    record = check(store, aggregate_root_id, version, events, last)
+    _check_person(by, reason)
+    made = store.correct(aggregate_root_id, version, record.events, by=by, reason=reason.strip(), last=last)
+    _discard_states(store, aggregate_root_id, version)
+    return made
+
+
+def check(store: EventStore, aggregate_root_id: str, version: int, events: Any, last: int) -> StreamRecord:
+    """Return the stream as it would be read with these events. Raises as `correct`."""
     record = _record(store, aggregate_root_id, version)
     _check_newest(corrections_of(store, aggregate_root_id, version), record, last)
-    corrected = encoded(record.events, events)
-    if corrected == record.events:
+    corrected = record._replace(events=encoded(record.events, events))
+    if corrected == record:
         raise CorrectionRefused(
             f"nothing is corrected: version {version} of {aggregate_root_id!r} says just that; change a field"
         )
-    return _correct(store, record, corrected, by, reason, last)
+    _check_replay(store, corrected)
+    return corrected
 
 
 def take_back(
     store: EventStore, aggregate_root_id: str, version: int, *, by: str, reason: str, last: int
 ) -> Correction:
     """Let the original of a corrected stream count again. Raises as `correct`."""
+    check_taking_back(store, aggregate_root_id, version, last)
+    _check_person(by, reason)
+    taken = store.correct(aggregate_root_id, version, None, by=by, reason=reason.strip(), last=last)
+    _discard_states(store, aggregate_root_id, version)
+    return taken
+
+
+def check_taking_back(store: EventStore, aggregate_root_id: str, version: int, last: int) -> None:
+    """Raises as `take_back`."""
     record = _record(store, aggregate_root_id, version)
     made = corrections_of(store, aggregate_root_id, version)
     _check_newest(made, record, last)
@@ -103,18 +122,7 @@ def take_back(
         raise CorrectionRefused(f"version {version} of {aggregate_root_id!r} has no correction that counts")
     original = store.original(aggregate_root_id, version)
     assert original is not None
-    return _correct(store, original, None, by, reason, last)
-
-
-def _correct(
-    store: EventStore, record: StreamRecord, events: bytes | None, by: str, reason: str, last: int
-) -> Correction:
-    id, version = record.aggregate_root_id, record.version or 0
-    _check_person(by, reason)
-    _check_replay(store, record if events is None else record._replace(events=events))
-    made = store.correct(id, version, events, by=by, reason=reason.strip(), last=last)
-    _discard_states(store, id, version)
-    return made
+    _check_replay(store, original)
 
 
 def _check_newest(made: Sequence[Correction], record: StreamRecord, last: int) -> None:
