@@ -20,6 +20,7 @@ from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
 from enode_django.reporting import Report
 from enode_django.runtime import make_store
+from enode_django.spark.archive_corrections import with_corrections
 from enode_django.spark.archive_files import INCREMENT, ArchiveFiles
 from enode_django.spark.batches import SCHEMA
 from enode_django.spark.decoding import ARCHIVE_DDL, READ_DDL, decoded
@@ -145,7 +146,8 @@ def archived_events(
     """The streams below ``horizon``, as `enode_django.spark.source.events` gives them: from the archive at ``path``,
     and what is not in it from the database. ``types`` are names of aggregate classes (none: all).
 
-    All of an aggregate is in one partition, sorted by (aggregate root id, version); refusals are left out. Raises
+    Events that were corrected, before or after they were archived, are as they are read now. All of an aggregate is in
+    one partition, sorted by (aggregate root id, version); refusals are left out. Raises
     `ArchiveError` if there is no archive, `ArchiveMismatch` as `export_events`.
     """
     files = ArchiveFiles(spark, path)
@@ -156,7 +158,8 @@ def archived_events(
         archived = archived.where(sql.col("aggregate_root_type").isin(list(types)))
     # By position, whose index leads to what is new; in the order of aggregates all there is would be read for it.
     tail = events(spark, horizon=horizon, after=manifest.horizon, types=types, order=POSITION)
-    both = archived.select(*SCHEMA.names).union(tail.select(*SCHEMA.names))
+    archived = with_corrections(spark, archived.select(*SCHEMA.names), store)
+    both = archived.union(tail.select(*SCHEMA.names))
     tasks = conf().spark_database_tasks  # those that use what is read write to the database
     parts = both.repartition("aggregate_root_id") if tasks is None else both.repartition(tasks, "aggregate_root_id")
     return parts.sortWithinPartitions("aggregate_root_id", "version")

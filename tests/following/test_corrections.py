@@ -13,7 +13,13 @@ from django.core.management import CommandError, call_command
 
 from enode_django.commanding.loading import AggregateLoader
 from enode_django.eventing.registry import subscribers
-from enode_django.exceptions import AggregateNotFound, CorrectionOutdated, CorrectionRefused, InvalidFields
+from enode_django.exceptions import (
+    AggregateNotFound,
+    CorrectionOutdated,
+    CorrectionRefused,
+    InvalidFields,
+    RebuildError,
+)
 from enode_django.management.correcting import handled_before, retry_all
 from enode_django.management.corrections import correct, corrections_of, editable, json_of, take_back
 from enode_django.models import EventCorrection, EventStream
@@ -295,3 +301,23 @@ def test_json_is_read_strictly() -> None:
     for text in ("[" * 100_000, b"\xff", '{"a": Infinity}'):
         with pytest.raises(CorrectionRefused, match="this is no JSON"):
             json_of(text)
+
+
+def test_a_rebuild_during_which_an_event_is_corrected_swaps_nothing(
+    harness: Harness, parked: Sequence[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have replayed the original."""
+    replay = InProcess.replay
+
+    def replay_and_correct(self: InProcess, *arguments: Any) -> Any:
+        replayed = replay(self, *arguments)
+        correct(harness.store, "c", 2, added(7), last=0, **WHO)
+        return replayed
+
+    monkeypatch.setattr(InProcess, "replay", replay_and_correct)
+    with pytest.raises(RebuildError, match="events of 'c' were corrected meanwhile"):
+        rebuild(Entries.name, InProcess(), lambda stage, **figures: None, accept_differences=True)
+    monkeypatch.undo()
+    rebuild(Entries.name, InProcess(), lambda stage, **figures: None, accept_differences=True)
+    assert harness.entries("c") == [(2, 7), (3, 2)]
+    drop_schemas()
