@@ -7,7 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
-from enode_django.eventstore.base import Shard
+from enode_django.commanding.cache import AggregateCache, Slot
+from enode_django.commanding.keeping import StateKeeper
+from enode_django.commanding.loading import AggregateLoader, Begin
+from enode_django.eventstore.base import EventStore, Shard
 from enode_django.exceptions import StoreUnavailable
 
 logger = logging.getLogger("enode_django.commands")
@@ -46,3 +49,27 @@ class CorrectionLookout:
         new = {one.aggregate_root_id for one in found}
         self.ids |= new
         return new
+
+    def heed(
+        self,
+        loader: AggregateLoader,
+        cache: AggregateCache,
+        keeper: StateKeeper | None,
+        restore: Callable[[str, Slot], None],
+    ) -> None:
+        """Let idle aggregates that were corrected leave the cache, and ``restore`` the others. Blocks as `look`."""
+        for id in self.look():
+            loader.without_states = self.ids
+            if keeper is not None:
+                keeper.forget(id)
+            slot = cache.get(id)
+            if slot is not None and slot.unfinished:
+                restore(id, slot)
+            elif slot is not None:
+                cache.drop(id)
+
+    def begin_of(self, store: EventStore, aggregate_root_id: str) -> Begin:
+        """Return what the load of another aggregate begins with: of other shards nobody looks here what was corrected,
+        so that their shared states cannot be used."""
+        is_ours = store.shards[store.place_of(aggregate_root_id)] is self._shard
+        return Begin.STATE if is_ours else Begin.SNAPSHOT

@@ -87,7 +87,6 @@ class CommandProcessor:
         self._postponed = PostponedCommands(retries, clock)
         self._waiting, self._failures = self._postponed.waiting, self._postponed.failures
         self._store_away: StoreUnavailable | None = None
-        self._shard = shard
         self._corrections = CorrectionLookout(shard, clock) if shard is not None else None
         self._epoch = 0
         self._handle = current_tracing().handling(self._handle_untraced)
@@ -266,19 +265,8 @@ class CommandProcessor:
     def _heed_corrections(self) -> None:
         """Let aggregates whose events were corrected be as the store has them now, and what is unfinished of them on
         top of that."""
-        if self._corrections is None or not (corrected := self._corrections.look()):
-            return
-        self._loader.without_states = self._corrections.ids
-        for id in corrected:
-            if self._keeper is not None:
-                self._keeper.forget(id)
-            slot = self._cache.get(id)
-            if slot is None:
-                continue
-            if slot.unfinished:
-                self._restore(id, slot)
-            else:
-                self._cache.drop(id)
+        if self._corrections is not None:
+            self._corrections.heed(self._loader, self._cache, self._keeper, self._restore)
 
     # -- shared states --------------------------------------------------------------------------------------------
 
@@ -338,16 +326,12 @@ class CommandProcessor:
         """Asks once, and counts as the handler's time: it may be in a transaction that is lost, and would wait for ever
         for a store that is there again. What it raises ends the attempt, whatever the handler makes of it."""
         try:
-            return self._loader.load(id, begin=self._begin_of_foreign(id))
+            corrections = self._corrections
+            begin = Begin.STATE if corrections is None else corrections.begin_of(self._loader.store, id)
+            return self._loader.load(id, begin=begin)
         except StoreUnavailable as error:
             self._store_away = error
             raise
-
-    def _begin_of_foreign(self, id: str) -> Begin:
-        """The shared state of an aggregate in another shard is not used: nobody here looks what was corrected there."""
-        store = self._loader.store
-        is_ours = self._shard is None or store.shards[store.place_of(id)] is self._shard
-        return Begin.STATE if is_ours else Begin.SNAPSHOT
 
     def _load(self, id: str, begin: Begin = Begin.STATE) -> AggregateRoot | None:
         self._note[0] = IDLE  # a store that is slow to answer is no fault of the handler
