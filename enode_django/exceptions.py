@@ -43,6 +43,8 @@ EnodeError
 │   ├── InvalidState                 an aggregate's state that a snapshot cannot hold
 │   └── UnusableSnapshot             a stored snapshot that cannot be used: the streams are, from the first on
 ├── StoreError
+│   ├── CorrectionRefused            a correction of stored events that is none, or would do harm
+│   │   └── CorrectionOutdated       somebody else has corrected the same meanwhile
 │   ├── StagingLost                  what a Spark job had put aside is gone: run the job again
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
 │       ├── StoreFailing             disk full, transaction ids used up, damage: somebody has to mend the database
@@ -308,6 +310,14 @@ class UnusableSnapshot(SnapshotError):
 
 
 class StoreError(EnodeError):
+    pass
+
+
+class CorrectionRefused(StoreError):
+    pass
+
+
+class CorrectionOutdated(CorrectionRefused):
     pass
 
 

@@ -8,7 +8,7 @@ from django.db import DEFAULT_DB_ALIAS, models
 
 from enode_django.conf import conf
 
-STORE_MODELS = frozenset({"eventstream", "snapshot", "storegeneration", "shard", "deadletter"})
+STORE_MODELS = frozenset({"eventstream", "eventcorrection", "snapshot", "storegeneration", "shard", "deadletter"})
 """The models that belong to the streams: in each shard of the event store and nowhere else."""
 
 

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
-from enode_django.admin.showing import STYLES, WithError, without_hidden
+from enode_django.admin.showing import STYLES, VIEW_PAYLOAD, WithError, without_hidden
 from enode_django.exceptions import EnodeError
 from enode_django.models import ParkedEvent
 
@@ -33,7 +33,7 @@ else:  # generic for the type checker only
 @admin.register(ParkedEvent)
 class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
     """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
-    to change parked events."""
+    to change parked events. To correct the events needs that to add event corrections, and to view payloads."""
 
     list_display = (
         "aggregate_root_id",
@@ -61,7 +61,7 @@ class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
         "error_type",
         "shown_error",
     )
-    readonly_fields = (*fields, "hidden_error", "answering")
+    readonly_fields = (*fields, "hidden_error", "answering", "correcting")
     actions = ("retry", "skip")
 
     class Media:
@@ -73,11 +73,18 @@ class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
             self.admin_site.admin_view(self.new_command),
             name="enode_django_parkedevent_command",
         )
-        return [made, *super().get_urls()]
+        correction: URLPattern = path(
+            "<path:object_id>/correct/",
+            self.admin_site.admin_view(self.correct_events),
+            name="enode_django_parkedevent_correct",
+        )
+        return [made, correction, *super().get_urls()]
 
     def get_fields(self, request: HttpRequest, obj: ParkedEvent | None = None) -> tuple[str, ...]:
         answer = ["answering"] if self.has_settle_permission(request) else []
-        return without_hidden([*self.fields, *answer], request)
+        is_event = obj is not None and obj.version is not None
+        correction = ["correcting"] if is_event and self.has_correct_permission(request) else []
+        return without_hidden([*self.fields, *answer, *correction], request)
 
     def has_view_permission(self, request: HttpRequest, obj: ParkedEvent | None = None) -> bool:
         return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_parkedevent"))
@@ -102,6 +109,26 @@ class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
         listing = within(parked._state.db or "", reverse("admin:enode_django_parkedevent_changelist"))
         crumbs = [(listing, "Parked events"), (back, str(parked))]
         return new_command(self, request, parked, cause, back=back, crumbs=crumbs)
+
+    @admin.display(description="correction")
+    def correcting(self, parked: ParkedEvent) -> SafeString:
+        return format_html('<a href="{}">Correct the events</a>', _url(parked, "correct"))
+
+    def correct_events(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        from enode_django.admin.correcting import correct_events  # see the package
+
+        if not (self.has_view_permission(request) and self.has_correct_permission(request)):
+            raise PermissionDenied
+        parked = self.get_object(request, unquote(object_id))
+        if parked is None:
+            raise Http404("there is no parked event of this number: it may have gone on meanwhile")
+        listing = within(parked._state.db or "", reverse("admin:enode_django_parkedevent_changelist"))
+        crumbs = [(listing, "Parked events"), (_url(parked, "change"), str(parked))]
+        return correct_events(self, request, parked, back=listing, crumbs=crumbs)
+
+    def has_correct_permission(self, request: HttpRequest) -> bool:
+        """The form shows what the events hold."""
+        return bool(request.user.has_perms(["enode_django.add_eventcorrection", VIEW_PAYLOAD]))
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.change_parkedevent"))

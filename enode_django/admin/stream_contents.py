@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from enode_django.admin.values import Line, lines_of, text_of
+from enode_django.eventstore.base import Correction
+from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import MalformedMessage
+from enode_django.models import EventStream
 from enode_django.serialization.codec import StoredRefusal, StoredStream, decode_metadata, read_stored
 
 
@@ -40,6 +43,26 @@ class Summary(NamedTuple):
     events: Sequence[str] = ()
     user: str = ""
     trouble: Sequence[str] = ()
+
+
+class ShownCorrection(NamedTuple):
+    """``contents`` is None for a correction that lets the original count again."""
+
+    correction: Correction
+    contents: Contents | None
+
+    @classmethod
+    def of(cls, correction: Correction) -> ShownCorrection:
+        events = correction.events
+        return cls(correction, None if events is None else contents_of(events, b""))
+
+
+def corrections_of(alias: str, stream: EventStream) -> Sequence[Correction]:
+    """Return the corrections of a stream in this database, by number."""
+    if stream.version is None:
+        return ()
+    made = PostgresEventStore(alias).corrections(stream.aggregate_root_id)
+    return [one for one in made if one.version == stream.version]
 
 
 MOST_EVENTS = 200

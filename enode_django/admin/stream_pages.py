@@ -13,7 +13,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 
 from enode_django.admin import aggregate_page, links, stream_list
 from enode_django.admin.aggregate_page import Aggregate, Choice
-from enode_django.admin.stream_contents import contents_of
+from enode_django.admin.stream_contents import ShownCorrection, contents_of, corrections_of
 from enode_django.exceptions import StoreUnavailable
 from enode_django.history import tables
 from enode_django.runtime import make_store
@@ -82,7 +82,12 @@ def stream(
         raise Http404
     context: dict[str, Any] = {"stream": stream, "alias": form.alias, "is_sharded": len(form.aliases) > 1}
     if admin.may_read(request):
-        contents = contents_of(bytes(stream.events), bytes(stream.metadata))
+        corrections = corrections_of(form.alias, stream)
+        events = corrections[-1].events if corrections else None
+        contents = contents_of(bytes(stream.events) if events is None else events, bytes(stream.metadata))
+        if corrections:
+            context["original"] = contents_of(bytes(stream.events), b"")
+            context["corrections"] = [ShownCorrection.of(one) for one in corrections]
         context |= {"contents": contents, "cause_url": links.cause_url(contents.metadata.get("causation_id"))}
     return admin.render(request, "stream", f"Event stream {stream.sequence}", context)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple
@@ -197,6 +197,8 @@ class AggregateLoader:
         self.store = store
         self._snapshots = SnapshotReader(snapshots, only_reads=only_reads) if snapshots is not None else None
         self._states = StateReader(states) if states is not None else None
+        self.without_states: Collection[str] = ()
+        """Aggregates whose shared states may be made of events that were corrected since."""
         self._lookups = Lookups(first=FIRST_PORTION, most=PORTION, most_bytes=PORTION_BYTES)
 
     def load(
@@ -206,6 +208,8 @@ class AggregateLoader:
 
         ``until`` is the version to stop at. What waits in memory does not depend on how long the history is.
         """
+        if begin is Begin.STATE and aggregate_root_id in self.without_states:
+            begin = Begin.SNAPSHOT
         if begin is Begin.NOTHING:
             return replay_records(self.store.load(aggregate_root_id, until=until))
         reader = self._states if begin is Begin.STATE else self._snapshots
@@ -271,7 +275,7 @@ class AggregateLoader:
     def _find_for(self, heads: Mapping[str, int], begin: Begin) -> Mapping[str, ReadSnapshot]:
         found: dict[str, ReadSnapshot] = {}
         if self._states is not None and begin is Begin.STATE:
-            found.update(self._states.find(heads))
+            found.update(self._states.find(id for id in heads if id not in self.without_states))
         if self._snapshots is not None and begin is not Begin.NOTHING:
             found.update(self._snapshots.find_for({id: head for id, head in heads.items() if id not in found}))
         return found

@@ -17,6 +17,7 @@ from functools import partial
 from enode_django.commanding.burying import as_told, is_withdrawn
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
+from enode_django.commanding.corrections import CorrectionLookout
 from enode_django.commanding.entries import IDLE, POSTPONED, STREAM, Entry, EntryKind, Envelope, Note, Recovery
 from enode_django.commanding.flow import is_told, telling
 from enode_django.commanding.keeping import StateKeeper
@@ -40,7 +41,7 @@ from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.base import Shard, StreamRecord
 from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
 from enode_django.tracing import current_tracing
 
@@ -52,7 +53,8 @@ class CommandProcessor:
 
     ``note[0]`` says which position is being handled (`IDLE`: none), for whoever looks at a worker that died.
     ``suspects`` lets commands that may have ended a worker run one at a time in this process. ``keeper`` gives durable
-    states to the shared states; the ``loader`` begins with what is there.
+    states to the shared states; the ``loader`` begins with what is there. ``shard`` has the aggregates of the mailbox:
+    those of which events are corrected there are loaded anew (None: they are not looked for).
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class CommandProcessor:
         suspects: threading.Lock | None = None,
         keeper: StateKeeper | None = None,
         retries: HandlerRetries = NO_RETRIES,
+        shard: Shard | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loader = loader
@@ -84,6 +87,7 @@ class CommandProcessor:
         self._postponed = PostponedCommands(retries, clock)
         self._waiting, self._failures = self._postponed.waiting, self._postponed.failures
         self._store_away: StoreUnavailable | None = None
+        self._corrections = CorrectionLookout(shard, clock) if shard is not None else None
         self._epoch = 0
         self._handle = current_tracing().handling(self._handle_untraced)
 
@@ -113,6 +117,7 @@ class CommandProcessor:
 
         With ``most_bytes`` it leaves off behind the command with which all that is to be stored reaches so many.
         """
+        self._heed_corrections()
         self._load_missing(envelopes)
         slots = self._cache.slots
         take = telling(self._take) if is_told() else self._take
@@ -257,6 +262,12 @@ class CommandProcessor:
         if self._keeper is not None:
             self._keeper.forget_evicted(queue)
 
+    def _heed_corrections(self) -> None:
+        """Let aggregates whose events were corrected be as the store has them now, and what is unfinished of them on
+        top of that."""
+        if self._corrections is not None:
+            self._corrections.heed(self._loader, self._cache, self._keeper, self._restore)
+
     # -- shared states --------------------------------------------------------------------------------------------
 
     @property
@@ -315,7 +326,9 @@ class CommandProcessor:
         """Asks once, and counts as the handler's time: it may be in a transaction that is lost, and would wait for ever
         for a store that is there again. What it raises ends the attempt, whatever the handler makes of it."""
         try:
-            return self._loader.load(id)
+            corrections = self._corrections
+            begin = Begin.STATE if corrections is None else corrections.begin_of(self._loader.store, id)
+            return self._loader.load(id, begin=begin)
         except StoreUnavailable as error:
             self._store_away = error
             raise

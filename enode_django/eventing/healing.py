@@ -105,13 +105,14 @@ def heal_claims(applier: Applier, shard: Shard, known: Known, claims: Sequence[t
 
 class Lookout:
     """Looks every second, while there is something to handle, for generations that have begun: messages from before are
-    only to be handled as long as none has. `look` blocks on the shards; one that is away is asked again after a
-    while."""
+    only to be handled as long as none has. And for corrections, since messages have the originals. `look` blocks on the
+    shards; one that is away is asked again after a while."""
 
     def __init__(self, applier: Applier, clock: Callable[[], float] = time.monotonic) -> None:
         self._applier = applier
         self._clock = clock
         self._next: dict[int, float] = {}
+        self._corrections: dict[int, int] = {}
 
     def look(self) -> None:
         for place, shard in enumerate(self._applier.store.shards):
@@ -120,9 +121,13 @@ class Lookout:
                 continue
             try:
                 generation = shard.position().generation
+                corrected = shard.corrected_since(self._corrections.get(place, 0))
             except StoreUnavailable as error:
                 logger.debug("%s does not know the generation of a shard: %s", self._applier.name, error)
                 self._next[place] = self._clock() + max(LOOK_EVERY, 10 * (self._clock() - began))
                 continue
             self._next[place] = self._clock() + LOOK_EVERY
             notice(self._applier, shard, generation)
+            if corrected and self._applier.heeded is not None:
+                self._applier.heeded.note_corrected(corrected)
+                self._corrections[place] = corrected[-1].number

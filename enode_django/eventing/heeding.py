@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enode_django.eventing import failovers
 from enode_django.eventing.failovers import Known
 from enode_django.eventing.work import STORED, Work
-from enode_django.eventstore.base import EventStore, Shard
+from enode_django.eventstore.base import Corrected, EventStore, Shard
 
 
 class StoreMovedOn(Exception):
@@ -26,10 +26,16 @@ class Heeded:
 
     def __init__(self) -> None:
         self._known: Mapping[int, Known] = {}
+        self._corrected: dict[str, set[int]] = {}
+
+    def note_corrected(self, streams: Iterable[Corrected]) -> None:
+        """Take in that these streams are to be read from the store from now on: messages have their originals."""
+        for one in streams:
+            self._corrected.setdefault(one.aggregate_root_id, set()).add(one.version)
 
     def heed(self, alias: str, subscriber: str, store: EventStore, works: Iterable[Work]) -> None:
-        """Forget streams at hand that were written in an older generation than the newest that is known: then they are
-        read from the store. Raises `StoreMovedOn`.
+        """Forget streams at hand that were written in an older generation than the newest that is known, or that were
+        corrected: then they are read from the store. Raises `StoreMovedOn`.
 
         To be called when the aggregates are locked: who notes a generation, and compares them afterwards, comes either
         before this or after the batch.
@@ -38,6 +44,8 @@ class Heeded:
         places: dict[int, list[Work]] = {}
         for work in works:
             places.setdefault(store.place_of(work.aggregate_root_id), []).append(work)
+            for version in self._corrected.get(work.aggregate_root_id, ()):
+                work.streams.pop(version, None)
         for place, some in places.items():
             shard = store.shards[place]
             known = self._known.get(shard.number)

@@ -285,6 +285,8 @@ class SweepingFollower(Follower):
 
     def retry_due(self) -> None:
         self.begin()
+        if super().next_retry is not None:
+            self.runner.persisted(self._lookout.look)
         super().retry_due()
 
     def tick(self, owned: Collection[int]) -> None:

@@ -7,6 +7,9 @@ command was refused by a ``DomainException`` and must never take effect. A drive
   have seen stored, without a gap; the third promise then keeps versions 1, 2, 3 … in the store;
 * a pair (command id, aggregate root id) is there once, so success and refusal exclude each other;
 * a stream is stored only if everything sent before it for the same aggregate in the same call is stored too.
+
+A stored row never changes. A *correction* says what the events of a stream are read as from then on, by all methods
+that return rows; `EventStore.original` and the rows that `EventStore.append` returns are as they were stored.
 """
 
 from __future__ import annotations
@@ -93,6 +96,27 @@ class Part(NamedTuple):
     settled: Settled
 
 
+class Correction(NamedTuple):
+    """A correction of one stream. ``number`` grows within a shard; the highest one of a stream counts. ``events`` are
+    what its events are read as (None: as they were stored). ``corrected_at`` is aware, in UTC."""
+
+    number: int
+    aggregate_root_id: str
+    version: int
+    events: bytes | None
+    corrected_by: str
+    reason: str
+    corrected_at: datetime
+
+
+class Corrected(NamedTuple):
+    """A stream that a correction was made of."""
+
+    number: int
+    aggregate_root_id: str
+    version: int
+
+
 class FeedEntry(NamedTuple):
     position: Position
     record: StreamRecord
@@ -151,6 +175,22 @@ class EventStore(Protocol):
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
         """The newest stored version per aggregate; an id without any is left out."""
 
+    def correct(
+        self, aggregate_root_id: str, version: int, events: bytes | None, *, by: str, reason: str, last: int
+    ) -> Correction:
+        """Correct the events of a stored stream; None lets the original count again. ``last`` is the number of the
+        newest correction of it that the caller knows (0: none).
+
+        Raises `CorrectionOutdated` if there is a newer one, and `AggregateNotFound` if there is no such stream. Inside
+        a transaction of the caller it counts when that commits, and other corrections wait until then.
+        """
+
+    def corrections(self, aggregate_root_id: str) -> Sequence[Correction]:
+        """Return all corrections of streams of an aggregate, by number."""
+
+    def original(self, aggregate_root_id: str, version: int) -> StreamRecord | None:
+        """Return a stream as it was stored; None if there is no such version."""
+
     def end_sessions(self, owner: str) -> int:
         """End the database sessions that a worker named ``owner`` holds; returns how many there were."""
 
@@ -176,6 +216,10 @@ class Shard(EventStore, Protocol):
     @property
     def number(self) -> int:
         """Return the number that tells the shard from its siblings, for ever."""
+
+    def corrected_since(self, number: int) -> Sequence[Corrected]:
+        """Return the streams that corrections with higher numbers were made of, by number. Whoever has seen a number
+        has seen all lower ones."""
 
     def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
         """Per aggregate the highest version stored below this position, whose sequence does not matter; an id without

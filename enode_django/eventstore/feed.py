@@ -17,6 +17,7 @@ from enode_django.databases import execute as execute_on
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import FeedEntry, FeedPage, Part, Settled
 from enode_django.eventstore.generations import State
+from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.positions import Position, Stretch, stretches
 from enode_django.eventstore.rows import by_index, execute, record_of
 
@@ -137,7 +138,7 @@ def _within(connection: BaseDatabaseWrapper, window: Stretch, limit: int) -> lis
     after = max(window.begin.sequence, window.after_sequence)
     until = min(after + limit + MORE_CANDIDATES, window.until_sequence)
     transaction_id = window.begin.transaction_id
-    rows = execute(connection, statements.FEED_WITHIN, (after, until, transaction_id, limit))
+    rows = execute(connection, statement_of(connection, statements.FEED_WITHIN), (after, until, transaction_id, limit))
     if len(rows) < limit:
         return _sorted(connection, window, limit, most=_NO_LIMIT) or []
     return [FeedEntry(Position(window.generation, transaction_id, row[0]), record_of(row[1:])) for row in rows]
@@ -147,7 +148,7 @@ def _sorted(connection: BaseDatabaseWrapper, window: Stretch, limit: int, *, mos
     """The first rows of a window; None if it has more than ``most``."""
     begin = window.begin
     parameters = (*_bounds(window), begin.transaction_id, begin.sequence, most + 1, limit, most)
-    rows = execute(connection, statements.FEED, parameters)
+    rows = execute(connection, statement_of(connection, statements.FEED), parameters)
     if rows[0][0] > most:
         return None
     return [

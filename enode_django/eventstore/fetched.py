@@ -13,6 +13,7 @@ from psycopg.types.string import ByteaBinaryLoader
 
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import StreamRecord, make_record
+from enode_django.eventstore.known_corrections import statement_of
 
 _DECODED_AT_ONCE = 100
 _decode_time = TimestamptzBinaryLoader(psycopg.adapters.types["timestamptz"].oid).load
@@ -48,7 +49,7 @@ class FetchedRecords(Sequence[StreamRecord]):
         self._cursor = psycopg.Cursor[Row](connection.connection)
         self._cursor.adapters.register_loader("timestamptz", ByteaBinaryLoader)
         parameters = (aggregate_root_id, after, until, limit)
-        self._cursor.execute(statements.LOAD, parameters, prepare=False, binary=True)
+        self._cursor.execute(statement_of(connection, statements.LOAD), parameters, prepare=False, binary=True)
 
     def __len__(self) -> int:
         return self._cursor.rowcount

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.databases import in_transaction
-from enode_django.eventstore import statements
+from enode_django.eventstore import known_corrections, statements
 from enode_django.eventstore.positions import FIRST, Begun, Position
 from enode_django.eventstore.rows import by_index, execute, run
 
@@ -37,9 +37,13 @@ class State(NamedTuple):
 def state(connection: BaseDatabaseWrapper) -> State:
     """Return the state of the store. If the database is another one, a new generation is begun first.
 
-    That waits for the transactions that are writing to the store, once after a restore. Else nothing is locked.
+    That waits for the transactions that are writing to the store, once after a restore. Else nothing is locked. What is
+    read afterwards is read with the corrections that there are now.
     """
-    ((oldest_open, cluster, recorded, generations, sequences),) = execute(connection, statements.STATE, ())
+    ((oldest_open, cluster, recorded, generations, sequences, has_corrections),) = execute(
+        connection, statements.STATE, ()
+    )
+    known_corrections.note(connection, has_corrections)
     known = list(map(Begun, generations, sequences))
     if cluster is not None and cluster != recorded:
         last = known[-1].generation if known else FIRST.generation

@@ -6,12 +6,14 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 
 from enode_django.eventstore.base import (
     Appended,
     CommandKey,
+    Corrected,
+    Correction,
     FeedEntry,
     FeedPage,
     Outcome,
@@ -19,6 +21,7 @@ from enode_django.eventstore.base import (
     Settled,
     StreamRecord,
 )
+from enode_django.eventstore.correcting import check_exists, check_newest
 from enode_django.eventstore.limits import unstorable
 from enode_django.eventstore.positions import Position, check_limit
 
@@ -33,6 +36,8 @@ class MemoryEventStore:
         self._lock = threading.Lock()
         self._commands: dict[CommandKey, StreamRecord] = {}
         self._streams: dict[str, dict[int, StreamRecord]] = {}
+        self._corrections: list[Correction] = []
+        self._corrected: dict[CommandKey, StreamRecord] = {}
         self._positions: dict[CommandKey, Position] = {}
         self._journal: list[Position] = []
         self._keys: list[CommandKey | None] = []  # of the rows in the journal; None where a refusal was pruned
@@ -96,7 +101,7 @@ class MemoryEventStore:
     def _load(self, aggregate_root_id: str) -> Sequence[StreamRecord]:
         with self._lock:
             streams = self._streams.get(aggregate_root_id, {})
-            return [streams[version] for version in sorted(streams)]
+            return [self._as_read(streams[version]) for version in sorted(streams)]
 
     def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
         loaded = {root_id: self._load(root_id) for root_id in aggregate_root_ids}
@@ -113,7 +118,10 @@ class MemoryEventStore:
 
     def find(self, keys: Iterable[CommandKey]) -> Mapping[CommandKey, StreamRecord]:
         with self._lock:
-            return {key: self._commands[key] for key in keys if key in self._commands}
+            return {key: self._as_read(self._commands[key]) for key in keys if key in self._commands}
+
+    def _as_read(self, record: StreamRecord) -> StreamRecord:
+        return self._corrected.get(record.command_key, record) if self._corrected else record
 
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
         with self._lock:
@@ -161,12 +169,38 @@ class MemoryEventStore:
         for place in range(begin, end):
             key = self._keys[place]
             if key is not None:
-                yield FeedEntry(self._journal[place], self._commands[key])
+                yield FeedEntry(self._journal[place], self._as_read(self._commands[key]))
 
     def begin_generation(self, last: int) -> None:
         with self._lock:
             if self._position.generation == last:
                 self._position = Position(max(last + 1, int(time.time())), 1)
+
+    def correct(
+        self, aggregate_root_id: str, version: int, events: bytes | None, *, by: str, reason: str, last: int
+    ) -> Correction:
+        with self._lock:
+            made = [one.number for one in self._corrections if one[1:3] == (aggregate_root_id, version)]
+            check_newest(aggregate_root_id, version, made[-1] if made else 0, last)
+            record = self._streams.get(aggregate_root_id, {}).get(version)
+            check_exists(record is not None, aggregate_root_id, version)
+            assert record is not None
+            number, now = len(self._corrections) + 1, datetime.now(UTC)
+            self._corrections.append(Correction(number, aggregate_root_id, version, events, by, reason, now))
+            self._corrected[record.command_key] = record if events is None else record._replace(events=events)
+            return self._corrections[-1]
+
+    def corrections(self, aggregate_root_id: str) -> Sequence[Correction]:
+        with self._lock:
+            return [one for one in self._corrections if one.aggregate_root_id == aggregate_root_id]
+
+    def original(self, aggregate_root_id: str, version: int) -> StreamRecord | None:
+        with self._lock:
+            return self._streams.get(aggregate_root_id, {}).get(version)
+
+    def corrected_since(self, number: int) -> Sequence[Corrected]:
+        with self._lock:
+            return [Corrected(*one[:3]) for one in self._corrections[number:]]
 
     def end_sessions(self, owner: str) -> int:
         """There are no sessions: what a call has not written when it returns is never written."""

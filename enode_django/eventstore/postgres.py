@@ -16,17 +16,28 @@ import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.databases import end_sessions, in_transaction
-from enode_django.eventstore import generations, sqlstates, statements
-from enode_django.eventstore.base import Appended, CommandKey, FeedPage, Outcome, Part, StreamRecord
+from enode_django.eventstore import correcting, generations, sqlstates, statements
+from enode_django.eventstore.base import (
+    Appended,
+    CommandKey,
+    Corrected,
+    Correction,
+    FeedPage,
+    Outcome,
+    Part,
+    StreamRecord,
+)
 from enode_django.eventstore.buckets import BUCKETS, Claim, bucket_of
 from enode_django.eventstore.copy_format import chunks
 from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.fetched import FetchedRecords, FetchedStreams
+from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import FIRST, Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
 from enode_django.eventstore.rows import connected, execute, find, records_of, run
 from enode_django.eventstore.shard_map import ShardMap, owning
+from enode_django.eventstore.statements import Reading
 from enode_django.exceptions import ShardMapOutdated
 
 _STORED = Appended(Outcome.STORED)
@@ -124,7 +135,7 @@ class PostgresEventStore:
             (root_id,) = root_ids
             streams = self._fetch(root_id, 0, _NO_LIMIT, _NO_LIMIT)
             return {root_id: streams} if streams else {}
-        return _by_aggregate(self._ask(statements.LOAD_MANY, (list(root_ids),)))
+        return _by_aggregate(self._read(statements.LOAD_MANY, (list(root_ids),)))
 
     def load_ranges(
         self, ranges: Mapping[str, tuple[int, int]], *, limit: int = 1_000
@@ -133,11 +144,11 @@ class PostgresEventStore:
         if not wanted:
             return {}
         root_ids, afters, untils = map(list, zip(*wanted, strict=True))
-        return _by_aggregate(self._ask(statements.LOAD_RANGES, (root_ids, afters, untils, limit)))
+        return _by_aggregate(self._read(statements.LOAD_RANGES, (root_ids, afters, untils, limit)))
 
     def find(self, keys: Iterable[CommandKey]) -> Mapping[CommandKey, StreamRecord]:
         with self._connected() as connection:
-            return find(connection, keys)
+            return find(connection, keys, statement_of(connection, statements.FIND))
 
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
         return dict(self._ask(statements.HEADS, (list(filter(holds, aggregate_root_ids)),)))
@@ -175,6 +186,24 @@ class PostgresEventStore:
         with self._connected() as connection:
             generations.begin_generation(connection, last)
 
+    def correct(
+        self, aggregate_root_id: str, version: int, events: bytes | None, *, by: str, reason: str, last: int
+    ) -> Correction:
+        with self._connected() as connection:
+            return correcting.correct(connection, aggregate_root_id, version, events, by, reason, last)
+
+    def corrections(self, aggregate_root_id: str) -> Sequence[Correction]:
+        with self._connected() as connection:
+            return correcting.corrections(connection, aggregate_root_id)
+
+    def original(self, aggregate_root_id: str, version: int) -> StreamRecord | None:
+        with self._connected() as connection:
+            return correcting.original(connection, aggregate_root_id, version)
+
+    def corrected_since(self, number: int) -> Sequence[Corrected]:
+        with self._connected() as connection:
+            return correcting.corrected_since(connection, number)
+
     def end_sessions(self, owner: str) -> int:
         """End sessions as the port says. ``owner`` is the sessions' ``application_name``. Blocks up to 5 seconds for
         each to end."""
@@ -195,6 +224,10 @@ class PostgresEventStore:
             session.look_again = now + _LOOK_AGAIN
             if not in_transaction(connection):
                 session.known = connection.connection
+
+    def _read(self, reading: Reading, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._connected() as connection:
+            return execute(connection, statement_of(connection, reading), parameters)
 
     def _ask(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
         with self._connected() as connection:

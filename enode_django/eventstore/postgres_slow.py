@@ -99,7 +99,8 @@ class SlowAppend:
         """Cut at what was refused for good; False if a row vanished in between, so that the same is worth a retry."""
         if not missing:
             return True
-        repeated = find(self._connection, {self._records[position].command_key for position in missing})
+        keys = {self._records[position].command_key for position in missing}
+        repeated = find(self._connection, keys, statements.FIND_AS_STORED)
         taken = self._taken_versions(missing)
         for position in missing:
             record = self._records[position]

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.abc import Loader
 
 from enode_django.databases import discard_if_lost, healthy_connection
-from enode_django.eventstore import sqlstates, statements
+from enode_django.eventstore import sqlstates
 from enode_django.eventstore.base import CommandKey, StreamRecord, make_record
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import StoreFailing, StoreUnavailable
@@ -105,9 +105,10 @@ def records_of(rows: Iterable[Iterable[Any]]) -> list[StreamRecord]:
     return records if records and records[0].created_at.tzinfo is UTC else list(map(record_of, records))
 
 
-def find(connection: BaseDatabaseWrapper, keys: Iterable[CommandKey]) -> dict[CommandKey, StreamRecord]:
+def find(connection: BaseDatabaseWrapper, keys: Iterable[CommandKey], statement: str) -> dict[CommandKey, StreamRecord]:
+    """Return the rows of these commands by their keys. The statement is a form of `statements.FIND`."""
     wanted = [key for key in keys if holds(key[0]) and holds(key[1])]
     if not wanted:
         return {}
-    rows = execute(connection, statements.FIND, tuple(map(list, zip(*wanted, strict=True))))
+    rows = execute(connection, statement, tuple(map(list, zip(*wanted, strict=True))))
     return {record.command_key: record for record in records_of(rows)}

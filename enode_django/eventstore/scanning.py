@@ -23,9 +23,11 @@ from enode_django.concurrency.backoff import delays
 from enode_django.databases import in_transaction
 from enode_django.eventstore import generations, statements
 from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Begun, Position, sequences_before
 from enode_django.eventstore.rows import by_index, connected, execute_long, records_of
+from enode_django.eventstore.statements import Reading
 from enode_django.exceptions import StoreUnavailable
 
 Value = TypeVar("Value")
@@ -146,12 +148,12 @@ class _Reader:
         return holds(id) and id >= self._wanted.low and (self._wanted.high is None or id < self._wanted.high)
 
     def _persistently_read(
-        self, statement: str, after: tuple[object, object], conditions: Sequence[Condition], is_measured: bool = True
+        self, reading: Reading, after: tuple[object, object], conditions: Sequence[Condition], is_measured: bool = True
     ) -> list[Row]:
-        return persistently(self._wanted.alias, partial(self._read, statement, after, conditions, is_measured))
+        return persistently(self._wanted.alias, partial(self._read, reading, after, conditions, is_measured))
 
     def _read(
-        self, statement: str, after: tuple[object, object], conditions: Sequence[Condition], is_measured: bool
+        self, reading: Reading, after: tuple[object, object], conditions: Sequence[Condition], is_measured: bool
     ) -> list[Row]:
         with connected(self._wanted.alias) as connection:
             state = generations.state(connection)
@@ -159,7 +161,7 @@ class _Reader:
                 check_settled(self._wanted.alias, state.position, self._wanted.horizon)
             texts, values = zip(*conditions, *_conditions(self._wanted, state.generations), strict=True)
             parameters = (*after, *chain.from_iterable(values), self._at_once, *([CHUNK_BYTES] if is_measured else []))
-            query = statement.replace("{conditions}", " AND ".join(texts))
+            query = statement_of(connection, reading).replace("{conditions}", " AND ".join(texts))
             with by_index(connection, in_order=True):
                 return execute_long(
                     connection, query.replace("{most_bytes}", str(self._most_bytes)), parameters, self._loaders

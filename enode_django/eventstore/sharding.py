@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from typing import TypeVar
 
-from enode_django.eventstore.base import Appended, CommandKey, Shard, StreamRecord
+from enode_django.eventstore.base import Appended, CommandKey, Correction, Shard, StreamRecord
 from enode_django.eventstore.positions import FIRST
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.exceptions import StoreUnavailable
@@ -69,6 +69,18 @@ class ShardedEventStore:
 
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
         return self._merged(aggregate_root_ids, _itself, lambda shard, ids: shard.heads(ids))
+
+    def correct(
+        self, aggregate_root_id: str, version: int, events: bytes | None, *, by: str, reason: str, last: int
+    ) -> Correction:
+        shard = self._shards[self.place_of(aggregate_root_id)]
+        return shard.correct(aggregate_root_id, version, events, by=by, reason=reason, last=last)
+
+    def corrections(self, aggregate_root_id: str) -> Sequence[Correction]:
+        return self._shards[self.place_of(aggregate_root_id)].corrections(aggregate_root_id)
+
+    def original(self, aggregate_root_id: str, version: int) -> StreamRecord | None:
+        return self._shards[self.place_of(aggregate_root_id)].original(aggregate_root_id, version)
 
     def end_sessions(self, owner: str) -> int:
         return sum(shard.end_sessions(owner) for shard in self._shards)

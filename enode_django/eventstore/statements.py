@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.copy_format import COLUMNS
 
 TABLE = "enode_django_eventstream"
 GENERATIONS = "enode_django_storegeneration"
 SHARD = "enode_django_shard"
+CORRECTIONS = "enode_django_eventcorrection"
 
 _RECORD = ", ".join(StreamRecord._fields)
+
+# The events of a row of a database that has corrections: a row of an aggregate without any costs a look into a hash
+# table of the aggregates that have some, which is made once for each statement.
+_CORRECTED = f"""
+    CASE WHEN {TABLE}.aggregate_root_id IN (SELECT aggregate_root_id FROM {CORRECTIONS}) THEN coalesce((
+        SELECT newest.events FROM {CORRECTIONS} AS newest
+        WHERE newest.aggregate_root_id = {TABLE}.aggregate_root_id AND newest.version = {TABLE}.version
+        ORDER BY newest.id DESC LIMIT 1
+    ), {TABLE}.events) ELSE {TABLE}.events END
+"""
+_EVENTS = "{events}"
+"""Stands for the events as they are to be read."""
+
+
+class Reading(NamedTuple):
+    """A statement that reads rows: ``plain`` where there are no corrections, ``corrected`` where there are some."""
+
+    plain: str
+    corrected: str
+
+
+def _reading(statement: str) -> Reading:
+    return Reading(statement.replace(_EVENTS, "events"), statement.replace(_EVENTS, _CORRECTED))
+
+
+_READ = ", ".join(f"{_EVENTS} AS events" if name == "events" else name for name in StreamRecord._fields)
 _BYTES = "octet_length(events) + octet_length(metadata)"
 
 COPY = f"COPY {TABLE} ({', '.join(COLUMNS)}) FROM STDIN (FORMAT BINARY)"
@@ -27,39 +56,41 @@ INSERT = f"""
 """
 
 # Without the id, which is known: a long history should not bring it along with every row.
-LOAD = f"""
-    SELECT {_RECORD} FROM {TABLE}
+LOAD = _reading(f"""
+    SELECT {_READ} FROM {TABLE}
     WHERE aggregate_root_id = %s AND version > %s AND version <= %s
     ORDER BY version LIMIT %s
-"""
+""")
 
 # OFFSET 0 makes this one probe of an index per aggregate: before the first ANALYZE of a new table, the planner takes a
 # few hundred aggregates for most of it, and would read it all.
-LOAD_MANY = f"""
+LOAD_MANY = _reading(f"""
     SELECT stream.* FROM (SELECT DISTINCT unnest(%b::text[])) AS wanted (root)
     CROSS JOIN LATERAL (
-        SELECT {_RECORD} FROM {TABLE} WHERE aggregate_root_id = wanted.root AND version IS NOT NULL OFFSET 0
+        SELECT {_READ} FROM {TABLE} WHERE aggregate_root_id = wanted.root AND version IS NOT NULL OFFSET 0
     ) AS stream
     ORDER BY aggregate_root_id, version
-"""
+""")
 
-LOAD_RANGES = f"""
+LOAD_RANGES = _reading(f"""
     SELECT stream.* FROM unnest(%b::text[], %b::bigint[], %b::bigint[]) AS wanted (root, after, until)
     CROSS JOIN LATERAL (
-        SELECT {_RECORD} FROM {TABLE}
+        SELECT {_READ} FROM {TABLE}
         WHERE aggregate_root_id = wanted.root AND version > wanted.after AND version <= wanted.until
         ORDER BY version LIMIT %s
     ) AS stream
     ORDER BY aggregate_root_id, version
-"""
+""")
 
 # The limits make each of these one probe of an index per key, whatever the planner thinks of the table.
-FIND = f"""
+_FIND = f"""
     SELECT found.* FROM unnest(%b::text[], %b::text[]) AS wanted (command, root)
     CROSS JOIN LATERAL (
-        SELECT {_RECORD} FROM {TABLE} WHERE command_id = wanted.command AND aggregate_root_id = wanted.root LIMIT 1
+        SELECT {{columns}} FROM {TABLE} WHERE command_id = wanted.command AND aggregate_root_id = wanted.root LIMIT 1
     ) AS found
 """
+FIND = _reading(_FIND.format(columns=_READ))
+FIND_AS_STORED = _FIND.format(columns=_RECORD)
 
 FIND_VERSIONS = f"""
     SELECT found.* FROM unnest(%b::text[], %t::bigint[]) AS wanted (root, number)
@@ -102,7 +133,7 @@ STORED_BEFORE = f"""
 
 # What a scan looks at next.
 _LOOKED_AT = f"""
-    SELECT {{columns}} FROM {TABLE} WHERE ({{order}}) > (%s, %s) AND {{conditions}} ORDER BY {{order}} LIMIT %s
+    SELECT {{read}} FROM {TABLE} WHERE ({{order}}) > (%s, %s) AND {{conditions}} ORDER BY {{order}} LIMIT %s
 """
 
 # The first rows of that up to a number of bytes. A length is known without reading what is stored out of line.
@@ -115,24 +146,32 @@ _MEASURED = f"""
     WHERE bytes_before < %s ORDER BY {{order}}
 """
 _BY_AGGREGATE = {"order": "aggregate_root_id, version", "conditions": "version IS NOT NULL AND {conditions}"}
-SCAN_STREAMS = _MEASURED.format(columns=_RECORD, **_BY_AGGREGATE)
-SCAN_REFUSALS = _MEASURED.format(
-    columns=f"{_RECORD}, sequence", order="created_at, sequence", conditions="version IS NULL AND {conditions}"
+SCAN_STREAMS = _reading(_MEASURED.format(columns=_RECORD, read=_READ, **_BY_AGGREGATE))
+SCAN_REFUSALS = _reading(
+    _MEASURED.format(
+        columns=f"{_RECORD}, sequence",
+        read=f"{_RECORD}, sequence",
+        order="created_at, sequence",
+        conditions="version IS NULL AND {conditions}",
+    )
 )
 
 # Without measuring, in little more than half the time. Rows with more than so many bytes come without their contents,
 # so that all together are no more than can be taken.
+_CONTENTS = {"events": _EVENTS, "metadata": "metadata"}
 _SMALL = [
-    f"CASE WHEN {_BYTES} <= {{most_bytes}} THEN {name} END" if name in ("events", "metadata") else name
+    f"CASE WHEN {_BYTES} <= {{most_bytes}} THEN {_CONTENTS[name]} END" if name in _CONTENTS else name
     for name in StreamRecord._fields
 ]
-SCAN_SMALL_STREAMS = _LOOKED_AT.format(columns=", ".join(_SMALL), **_BY_AGGREGATE)
+SCAN_SMALL_STREAMS = _reading(_LOOKED_AT.format(read=", ".join(_SMALL), **_BY_AGGREGATE))
 
 # Without reading any contents.
-_KEYS = ", ".join(f"''::bytea AS {name}" if name in ("events", "metadata") else name for name in StreamRecord._fields)
-SCAN_KEYS = _LOOKED_AT.format(columns=_KEYS, **_BY_AGGREGATE)
-SCAN_REFUSAL_KEYS = _LOOKED_AT.format(
-    columns=f"{_KEYS}, sequence", order="created_at, sequence", conditions="version IS NULL AND {conditions}"
+_KEYS = ", ".join(f"''::bytea AS {name}" if name in _CONTENTS else name for name in StreamRecord._fields)
+SCAN_KEYS = _reading(_LOOKED_AT.format(read=_KEYS, **_BY_AGGREGATE))
+SCAN_REFUSAL_KEYS = _reading(
+    _LOOKED_AT.format(
+        read=f"{_KEYS}, sequence", order="created_at, sequence", conditions="version IS NULL AND {conditions}"
+    )
 )
 
 PAGES = f"""
@@ -160,7 +199,8 @@ STATE = f"""
     SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, {_CLUSTER},
            (SELECT cluster FROM {GENERATIONS} ORDER BY generation DESC LIMIT 1),
            ARRAY(SELECT generation FROM {GENERATIONS} ORDER BY generation),
-           ARRAY(SELECT after_sequence FROM {GENERATIONS} ORDER BY generation)
+           ARRAY(SELECT after_sequence FROM {GENERATIONS} ORDER BY generation),
+           EXISTS (SELECT FROM {CORRECTIONS})
 """
 
 RECORD_CLUSTER = f"""
@@ -209,7 +249,7 @@ GENERATIONS_BEGUN = f"SELECT generation, after_sequence FROM {GENERATIONS} ORDER
 
 # The rows' places are sorted, not the rows. Where there are more than can be sorted in one go, there is one row, with
 # their number and nothing else.
-FEED = f"""
+FEED = _reading(f"""
     WITH candidate AS MATERIALIZED (
         SELECT {_TRANSACTION} AS transaction, sequence FROM {TABLE}
         WHERE {_STRETCH} AND ({_TRANSACTION} > %s::bigint OR sequence + 0 > %s) LIMIT %s
@@ -218,14 +258,14 @@ FEED = f"""
     FROM (SELECT count(*) AS number FROM candidate) AS candidates
     LEFT JOIN LATERAL (SELECT * FROM candidate ORDER BY transaction, sequence LIMIT %s) AS place
         ON candidates.number <= %s
-    LEFT JOIN LATERAL (SELECT {_RECORD} FROM {TABLE} WHERE sequence = place.sequence LIMIT 1) AS stream ON true
+    LEFT JOIN LATERAL (SELECT {_READ} FROM {TABLE} WHERE sequence = place.sequence LIMIT 1) AS stream ON true
     ORDER BY place.transaction, place.sequence
-"""
+""")
 
-FEED_WITHIN = f"""
-    SELECT sequence, {_RECORD} FROM {TABLE}
+FEED_WITHIN = _reading(f"""
+    SELECT sequence, {_READ} FROM {TABLE}
     WHERE sequence > %s AND sequence <= %s AND {_TRANSACTION} = %s::bigint ORDER BY sequence LIMIT %s
-"""
+""")
 
 # Snapshots wait for transactions of all databases of the server that have an id, and only those with one write.
 HOLDING_BACK = """
@@ -270,3 +310,28 @@ PRUNE_REFUSALS = f"""
         ORDER BY created_at LIMIT %s FOR UPDATE SKIP LOCKED
     ))
 """
+
+_CORRECTION = "id, aggregate_root_id, version, events, corrected_by, reason, corrected_at"
+
+# One after the other, so that who has seen a number has seen all below it. Nobody who reads waits.
+LOCK_OUT_CORRECTORS = f"LOCK TABLE {CORRECTIONS} IN SHARE ROW EXCLUSIVE MODE"
+
+HAS_CORRECTIONS = f"SELECT EXISTS (SELECT FROM {CORRECTIONS})"
+
+LAST_CORRECTION = f"""
+    SELECT coalesce((SELECT id FROM {CORRECTIONS} WHERE aggregate_root_id = %s AND version = %s
+                     ORDER BY id DESC LIMIT 1), 0)
+"""
+
+CORRECT = f"""
+    INSERT INTO {CORRECTIONS} (aggregate_root_id, version, events, corrected_by, reason, corrected_at)
+    SELECT aggregate_root_id, version, %b::bytea, %s, %s, statement_timestamp() FROM {TABLE}
+    WHERE aggregate_root_id = %s AND version = %s
+    RETURNING {_CORRECTION}
+"""
+
+CORRECTIONS_OF = f"SELECT {_CORRECTION} FROM {CORRECTIONS} WHERE aggregate_root_id = %s ORDER BY id"
+
+CORRECTED_SINCE = f"SELECT id, aggregate_root_id, version FROM {CORRECTIONS} WHERE id > %s ORDER BY id"
+
+ORIGINAL = f"SELECT {_RECORD} FROM {TABLE} WHERE aggregate_root_id = %s AND version = %s"

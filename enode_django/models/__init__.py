@@ -13,11 +13,20 @@ from enode_django.models.following import (
     Subscription,
 )
 from enode_django.models.operating import Job, JobState, ProcessorReport, Subscriber, Topic
-from enode_django.models.store import DeadLetter, EventStream, ReceivedCommand, Shard, Snapshot, StoreGeneration
+from enode_django.models.store import (
+    DeadLetter,
+    EventCorrection,
+    EventStream,
+    ReceivedCommand,
+    Shard,
+    Snapshot,
+    StoreGeneration,
+)
 
 __all__ = [
     "Checkpoint",
     "DeadLetter",
+    "EventCorrection",
     "EventStream",
     "GenerationCheck",
     "HandledRefusal",

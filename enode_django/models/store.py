@@ -68,6 +68,39 @@ class EventStream(models.Model):
         )
 
 
+class EventCorrection(models.Model):
+    """A correction of the events of one stored stream: what they are read as from then on. The stream itself stays as
+    it is. The correction of a stream with the highest id counts; one without ``events`` says that the original does.
+
+    Written by an event store's driver, in the database of its streams. Rows never change, and are never deleted.
+    """
+
+    id = models.BigAutoField("number", primary_key=True)
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
+    version = models.BigIntegerField("version")
+    events = models.BinaryField("events", null=True, help_text="Empty: the original counts again.")
+    corrected_by = models.CharField("corrected by", max_length=255)
+    reason = models.TextField("reason")
+    corrected_at = models.DateTimeField("corrected at", db_default=Now())
+
+    class Meta:
+        verbose_name = "event correction"
+        verbose_name_plural = "event corrections"
+        default_permissions = ("view", "add")
+        indexes = [models.Index(fields=["aggregate_root_id", "version", "-id"], name="enode_correction_stream")]
+
+    def __str__(self) -> str:
+        return f"correction {self.pk} of {self.aggregate_root_id} version {self.version}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if not self._state.adding:
+            raise TypeError(f"event correction {self.pk!r} cannot change; make another one")
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        raise TypeError(f"event correction {self.pk!r} cannot be deleted; make one that takes it back")
+
+
 class StoreGeneration(models.Model):
     """The beginning of a generation, in which the ids of transactions count anew because the database was restored or
     moved.

@@ -178,8 +178,9 @@ class Pipeline:
                 suspects=suspects,
                 keeper=StateKeeper(self._states, interval=conf.states_write_interval) if self._states else None,
                 retries=make_retries(conf),
+                shard=self._store.shards[self._router.shard_of(number)],
             )
-            for note in notes
+            for number, note in enumerate(notes)
         ]
 
     def start(self) -> None:

@@ -9,7 +9,7 @@ from enode_django.concurrency.backoff import once
 from enode_django.eventing.sweeping import parts_of
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import END, Position
-from enode_django.exceptions import RebuildError
+from enode_django.exceptions import RebuildError, shown
 from enode_django.rebuilding.engine import Engine
 from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
@@ -26,6 +26,23 @@ Positions = Mapping[int, Position]
 
 def now(store: EventStore) -> Positions:
     return {shard.number: shard.position() for shard in store.shards}
+
+
+Corrections = Mapping[int, int]
+"""The number of the newest correction of each shard, by the number of the shard."""
+
+
+def corrections_now(store: EventStore) -> Corrections:
+    found = {shard.number: shard.corrected_since(0) for shard in store.shards}
+    return {number: made[-1].number if made else 0 for number, made in found.items()}
+
+
+def check_corrections(store: EventStore, since: Corrections) -> None:
+    """Raises `RebuildError` if events were corrected since: they may have been replayed before."""
+    made = [one for shard in store.shards for one in shard.corrected_since(since[shard.number])]
+    if made:
+        ids = ", ".join(sorted({shown(one.aggregate_root_id) for one in made})[:10])
+        raise RebuildError(f"events of {ids} were corrected meanwhile: nothing is swapped; begin the rebuild again")
 
 
 class CatchingUp:

@@ -18,7 +18,14 @@ from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.models import Rebuild
-from enode_django.rebuilding.catching_up import CatchingUp, Positions, now
+from enode_django.rebuilding.catching_up import (
+    CatchingUp,
+    Corrections,
+    Positions,
+    check_corrections,
+    corrections_now,
+    now,
+)
 from enode_django.rebuilding.checking import Check, check_sample
 from enode_django.rebuilding.comparing import Comparison, check_volatile
 from enode_django.rebuilding.completing import complete
@@ -66,6 +73,7 @@ def rebuild(
     shadow = shadow._replace(max_failures=max_failures)
     with _given_up(target, record):
         store = make_store()
+        corrections = corrections_now(store)
         horizon = now(store)
         replayed = engine.replay(Plan(shadow, target.types(), horizon, archive), report)
         catching_up = CatchingUp(store, engine, shadow, horizon, report)
@@ -73,9 +81,10 @@ def rebuild(
         catching_up.run()
         target.analyze(shadow)
         still = retry_parked(target, store, shadow)
+        check_corrections(store, corrections)  # else the sample would be taken for handlers that cannot be relied on
         check_sample(target, record, catching_up, sample)
         accepted = None if compare_only else Accepted(accept_differences, accept_uncompared)
-        comparison = _compare_and_swap(target, record, catching_up, accepted)
+        comparison = _compare_and_swap(target, record, catching_up, accepted, corrections)
     if compare_only:
         target.abandon(record)
         if comparison.is_equal and comparison.is_whole:
@@ -97,11 +106,14 @@ def swap_kept(
     if record is None:
         raise RebuildError(f"{name} has nothing that could be swapped: no rebuild by this code has kept what it built")
     store = make_store()
+    corrections = corrections_now(store)
     shadow = target.shadow(record.generation)
     with _given_up(target, record):
         catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report)
         catching_up.run()
-        comparison = _compare_and_swap(target, record, catching_up, Accepted(accept_differences, accept_uncompared))
+        comparison = _compare_and_swap(
+            target, record, catching_up, Accepted(accept_differences, accept_uncompared), corrections
+        )
     return Rebuilt(catching_up.total, comparison, True, time.monotonic() - started)
 
 
@@ -111,15 +123,17 @@ def has_kept(name: str) -> bool:
 
 
 def _compare_and_swap(
-    target: Target, record: Rebuild, catching_up: CatchingUp, accepted: Accepted | None
+    target: Target, record: Rebuild, catching_up: CatchingUp, accepted: Accepted | None, corrections: Corrections
 ) -> Comparison:
-    """With None nothing is swapped."""
+    """With ``accepted`` None nothing is swapped. ``corrections`` are those that were there before anything was
+    read."""
     catching_up.report("compare")
     check = Check(target, record, catching_up)
     try:
         check.run()
         if accepted is not None:
             accepted.check(target.name, check.comparison, is_last=False)
+            check_corrections(catching_up.store, corrections)
             target.keep(record, catching_up.positions)
             put_in_use(target, record, catching_up, check, accepted)
     except BaseException:

@@ -34,6 +34,9 @@ class ShardedSnapshotStore:
     def discard(self, snapshot: Snapshot) -> bool:
         return self._shards[self._place_of(snapshot.aggregate_root_id)].discard(snapshot)
 
+    def discard_from(self, aggregate_root_id: str, version: int) -> bool:
+        return self._shards[self._place_of(aggregate_root_id)].discard_from(aggregate_root_id, version)
+
     def sample(self, count: int, aggregate_root_types: Sequence[str] = ()) -> Sequence[Snapshot]:
         """Return a sample as the port says. Shards with few snapshots are in it more often than those with many."""
         samples = [one for shard in self._shards for one in shard.sample(count, aggregate_root_types)]

@@ -51,6 +51,9 @@ class SnapshotStore(Protocol):
     def discard(self, snapshot: Snapshot) -> bool:
         """Delete this very one; returns False if another is in its place."""
 
+    def discard_from(self, aggregate_root_id: str, version: int) -> bool:
+        """Delete the aggregate's snapshot if it is of this version or a later one; returns False if there is none."""
+
     def sample(self, count: int, aggregate_root_types: Sequence[str] = ()) -> Sequence[Snapshot]:
         """Up to ``count`` snapshots at random, of these types (none: all). Reads through all of them."""
 
@@ -85,6 +88,14 @@ class MemorySnapshotStore:
             if self._snapshots.get(snapshot.aggregate_root_id) != snapshot:
                 return False
             del self._snapshots[snapshot.aggregate_root_id]
+            return True
+
+    def discard_from(self, aggregate_root_id: str, version: int) -> bool:
+        with self._lock:
+            known = self._snapshots.get(aggregate_root_id)
+            if known is None or known.version < version:
+                return False
+            del self._snapshots[aggregate_root_id]
             return True
 
     def sample(self, count: int, aggregate_root_types: Sequence[str] = ()) -> Sequence[Snapshot]:

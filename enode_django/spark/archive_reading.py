@@ -13,6 +13,7 @@ from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ArchiveError, ArchiveMismatch
 from enode_django.reporting import Report, silent
 from enode_django.spark.archive import ArchiveRun, check_history, tail_held, write_new
+from enode_django.spark.archive_corrections import with_corrections
 from enode_django.spark.archive_files import ArchiveFiles
 from enode_django.spark.archive_rows import TYPE, bucket_branches, label_in, rows_by_bucket, rows_by_day
 from enode_django.spark.batches import SCHEMA
@@ -41,7 +42,8 @@ def archived_events(
     what is not in it from the database. ``types`` are names of aggregate classes (none: all). The frame can be read
     until the block ends.
 
-    All of an aggregate is in one partition, sorted by (aggregate root id, version); refusals are left out. What lies by
+    Events that were corrected, before or after they were archived, are as they are read now. All of an aggregate is in
+    one partition, sorted by (aggregate root id, version); refusals are left out. What lies by
     bucket needs no shuffle for that, and what is not in the archive is written beside it for as long as the block
     lasts. Blocks meanwhile. Raises `ArchiveError` if there is no archive, and `ArchiveMismatch` as `export_events`.
     """
@@ -52,7 +54,8 @@ def archived_events(
         _tail(ArchiveRun(spark, files, store, report), manifest, horizon, types) as tail,
         _whole_aggregates(spark, files, [*manifest.increments, *tail], types) as rows,
     ):
-        yield limited(rows.sortWithinPartitions("aggregate_root_id", "version"))
+        corrected = with_corrections(spark, rows, store)
+        yield limited(corrected.sortWithinPartitions("aggregate_root_id", "version"))
 
 
 @contextmanager

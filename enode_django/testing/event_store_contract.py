@@ -22,6 +22,7 @@ import pytest
 
 from enode_django.eventstore.base import Appended, EventStore, StreamRecord
 from enode_django.exceptions import StoreUnavailable
+from enode_django.testing.event_store_correction_contract import EventStoreCorrectionContract
 from enode_django.testing.event_store_feed_contract import EventStoreFeedContract
 from enode_django.testing.event_store_read_contract import (
     CONFLICT,
@@ -30,7 +31,6 @@ from enode_django.testing.event_store_read_contract import (
     REPEATED,
     START,
     STORED,
-    EventStoreReadContract,
     history,
     outcomes,
     refusal,
@@ -38,7 +38,7 @@ from enode_django.testing.event_store_read_contract import (
 )
 
 
-class EventStoreAppendContract(EventStoreReadContract):
+class EventStoreAppendContract(EventStoreCorrectionContract):
     # Storing
 
     def test_what_is_stored_comes_back_byte_for_byte(self, store: EventStore, second_store: EventStore) -> None:

@@ -40,6 +40,19 @@ class EventStoreFeedContract(EventStorePositionContract):
         assert sorted(record.command_id for _, record in entries) == sorted(row.command_id for row in rows)
         assert {record.command_id: record for _, record in entries} == {row.command_id: row for row in rows}
 
+    def test_the_feed_has_a_row_as_it_is_read_now(self, store: Shard) -> None:
+        rows = [*history("a", 3), refusal("a")]
+        store.append(rows)
+        before = self.when_fed(store, BEGINNING, rows)
+        made = store.correct("a", 2, b"better", by="ann", reason="a typing error", last=0)
+        after = read_on(store, BEGINNING, limit=2)[0]
+        assert [position for position, _ in after] == [position for position, _ in before]
+        assert [record.events for _, record in after] == [
+            b"better" if record.version == 2 else record.events for _, record in before
+        ]
+        store.correct("a", 2, None, by="ann", reason="it was right", last=made.number)
+        assert read_on(store, BEGINNING, limit=2)[0] == before
+
     def test_versions_come_in_their_order_and_later_calls_later(self, store: Shard) -> None:
         first, second = history("b", 3), [*history("a", 2), stream("b", 4)]
         store.append(first)

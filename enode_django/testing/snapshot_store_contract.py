@@ -95,3 +95,12 @@ class SnapshotStoreContract:
                 done.result(timeout=60)
         assert {one.version for one in snapshots.versions(ids).values()} == {59}
         assert len(snapshots.versions(ids)) == 10
+
+    def test_a_snapshot_is_deleted_from_a_version_on(self, snapshots: SnapshotStore) -> None:
+        snapshots.save([snapshot("a", 5), snapshot("b", 5)])
+        assert not snapshots.discard_from("a", 6)
+        assert snapshots.load(["a"]).keys() == {"a"}
+        assert snapshots.discard_from("a", 5)
+        assert snapshots.discard_from("b", 1)
+        assert snapshots.load("ab") == {}
+        assert not snapshots.discard_from("a", 1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from django.core.management import call_command
@@ -76,7 +78,7 @@ def test_what_the_page_shows_of_parked_is_what_it_prints(
     from sample_project.bank.models import LedgerEntry
 
     console = [block for block in blocks(DOCS / "howto" / "poison-events.md") if block.language == "console"]
-    look, retry_in_vain, retry, skip = console
+    look, retry_in_vain, retry, skip, _, _ = console
     assert run(look, capsys) == 0
     assert run(retry_in_vain, capsys) == 1
     assert run(skip, capsys) == 0  # before the migration, which would let it be handled
@@ -84,3 +86,21 @@ def test_what_the_page_shows_of_parked_is_what_it_prints(
     assert run(retry, capsys) == 0
     found: object = list(LedgerEntry.objects.order_by("account", "version").values_list("account", "version"))
     assert found == [("ada", 2), ("ada", 3), ("bob", 3)]
+
+
+def test_what_the_page_shows_is_corrected_as_it_says(
+    parked_accounts: None, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sample_project.bank.models import LedgerEntry
+
+    console = [block for block in blocks(DOCS / "howto" / "poison-events.md") if block.language == "console"]
+    show, edit = console[-2:]
+    assert run(show, capsys) == 0
+    (command,) = commands(show)
+    given = json.loads("\n".join(command.output))
+    given["events"][0]["fields"] = {"amount": "1000", "balance": "1000"}
+    (tmp_path / "ada.json").write_text(json.dumps(given))
+    monkeypatch.chdir(tmp_path)
+    assert run(edit, capsys) == 0
+    found: object = list(LedgerEntry.objects.filter(account="ada", version=2).values_list("amount", flat=True))
+    assert found == [1000]

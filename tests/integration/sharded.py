@@ -20,7 +20,7 @@ from tests.integration.store_sessions import database_alias
 
 ALIASES = ("events0", "events1")
 ROUTER = "enode_django.routers.EventStoreRouter"
-TABLES = (statements.TABLE, statements.GENERATIONS, statements.SHARD, "enode_django_snapshot")
+TABLES = (statements.TABLE, statements.CORRECTIONS, statements.GENERATIONS, statements.SHARD, "enode_django_snapshot")
 
 
 @contextlib.contextmanager

@@ -152,7 +152,7 @@ def test_a_page_is_found_by_the_index_and_costs_what_lies_in_it(is_analyzed: boo
             cursor.execute(f"ANALYZE {statements.TABLE}")
     begin = 2**33 + 1_000
     for end, count in [(begin + 10, 1_000), (ALL, 3_001)]:
-        plan = _plan(statements.FEED, (begin, end, 0, ALL, begin, 0, 3_001, 1_000, 3_000))
+        plan = _plan(statements.FEED.plain, (begin, end, 0, ALL, begin, 0, 3_001, 1_000, 3_000))
         text = json.dumps(plan)
         assert "enode_stream_position" in text
         assert "Seq Scan" not in text
@@ -203,7 +203,7 @@ def test_pages_inside_a_transaction_of_very_many_rows_cost_a_page(
         assert [position.sequence for position, _ in page.entries] == [at.sequence + n for n in range(1, 1_001)]
         at = page.position
     assert looks.count <= 3 * 10
-    plan = _plan(statements.FEED_WITHIN, (at.sequence, at.sequence + 2_000, 7, 1_000))
+    plan = _plan(statements.FEED_WITHIN.plain, (at.sequence, at.sequence + 2_000, 7, 1_000))
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 500
 
 

@@ -222,7 +222,7 @@ def test_parts_of_histories_are_found_by_the_index() -> None:
     wanted = [f"root-{number}" for number in range(0, 50_000, 100)]
     parameters = (wanted, [0] * len(wanted), [9] * len(wanted), 1_000)
     with psycopg.Cursor[Any](connection.connection) as cursor:
-        explain = f"EXPLAIN (FORMAT JSON) {statements.LOAD_RANGES}"
+        explain = f"EXPLAIN (FORMAT JSON) {statements.LOAD_RANGES.plain}"
         row = cursor.execute(explain, parameters, prepare=False).fetchone()
     assert "enode_stream_version" in json.dumps(row[0])
     assert "Seq Scan" not in json.dumps(row[0])

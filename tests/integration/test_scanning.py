@@ -71,6 +71,35 @@ def test_streams_come_by_aggregate_and_version_whatever_order_they_were_stored_i
         assert read(at_once=at_once) == in_order(records)
 
 
+@pytest.mark.parametrize("size", [10, 3_000_000])
+def test_streams_are_read_as_corrected(store: PostgresEventStore, size: int) -> None:
+    """Small and large ones; without contents there is nothing to correct."""
+    records = in_order([one._replace(events=b"e" * 10) for one in histories()])
+    store.append(records)
+    assert read(at_once=20) == records
+    store.correct("a", 3, b"c" * size, by="ann", reason="a typing error", last=0)
+    store.correct("b", 1, b"c", by="ann", reason="a typing error", last=0)
+    better = {("a", 3): b"c" * size, ("b", 1): b"c"}
+    expected = [
+        one._replace(events=better.get((one.aggregate_root_id, one.version or 0), one.events)) for one in records
+    ]
+    for at_once in (1, 3, 20, 1_000):
+        assert read(at_once=at_once) == expected
+    assert read(EVERYTHING._replace(ids=["a"])) == [one for one in expected if one.aggregate_root_id == "a"]
+    assert {one.events for one in read(EVERYTHING._replace(contents=False))} == {b""}
+    refused = refusal("a")
+    store.append([refused])
+    assert read(EVERYTHING._replace(refusals=True)) == [refused]
+
+
+def test_a_large_stream_may_be_corrected_to_a_small_one(store: PostgresEventStore) -> None:
+    records = [one._replace(events=b"e" * 3_000_000) for one in history("a", 4)]
+    store.append(records)
+    made = [store.correct("a", version, b"c", by="ann", reason="a typing error", last=0) for version in (1, 2, 3)]
+    assert len({one.number for one in made}) == 3
+    assert [len(one.events) for one in read(at_once=1_000)] == [1, 1, 1, 3_000_000]
+
+
 def test_ranges_laid_end_to_end_show_every_aggregate_whole_and_once(store: PostgresEventStore) -> None:
     records = histories()
     store.append(records)

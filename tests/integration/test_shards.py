@@ -324,6 +324,7 @@ def test_the_shards_have_the_tables_of_the_store_and_no_others() -> None:
         tables = {*connections[alias].introspection.table_names()} - {"django_migrations"}
         assert tables == {
             "enode_django_deadletter",
+            "enode_django_eventcorrection",
             "enode_django_eventstream",
             "enode_django_shard",
             "enode_django_snapshot",
@@ -336,3 +337,20 @@ def test_settings_with_the_router_give_a_sharded_store() -> None:
     store = make_store()
     assert [shard.name for shard in store.shards] == list(ALIASES)
     assert isinstance(make_snapshots(store), ShardedSnapshotStore)
+
+
+def test_a_correction_lies_in_the_shard_of_its_stream(store: ShardedEventStore) -> None:
+    store.append([*history(FIRST, 2), *history(SECOND, 2)])
+    made = store.correct(SECOND, 1, b"better", by="ann", reason="a typing error", last=0)
+    assert [query(alias, "SELECT aggregate_root_id FROM enode_django_eventcorrection") for alias in ALIASES] == [
+        [],
+        [(SECOND,)],
+    ]
+    found = store.load_many([FIRST, SECOND])
+    assert [record.events for record in found[SECOND]] == [b"better", f"events 2 of {SECOND}".encode()]
+    assert found[FIRST] == list(store.load(FIRST))
+    assert store.corrections(SECOND) == [made]
+    snapshots = make_snapshots(make_store())
+    assert snapshots is not None
+    assert not snapshots.discard_from(SECOND, 1)
+    assert [list(shard.corrected_since(0)) for shard in store.shards] == [[], [(made.number, SECOND, 1)]]

@@ -16,7 +16,7 @@ from enode_django.concurrency.backoff import Persist, once
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing.publisher import answer_of
-from enode_django.eventstore.base import Appended, EventStore, StreamRecord
+from enode_django.eventstore.base import Appended, EventStore, Shard, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
 from enode_django.serialization.codec import decode_command, encode_command, restore_command
@@ -52,6 +52,7 @@ class Worker:
         snapshots: SnapshotStore | None = None,
         states: SharedStates | None = None,
         retries: HandlerRetries = NO_RETRIES,
+        shard: Shard | None = None,
     ) -> None:
         self.clock = clock or Clock()
         clocks = {"clock": self.clock, "work_clock": self.clock}
@@ -65,6 +66,7 @@ class Worker:
             max_bytes=max_bytes,
             keeper=self.keeper,
             retries=retries,
+            shard=shard,
             clock=self.clock,
         )
         self.committer = Committer(store, persist=persist, clock=self.clock)

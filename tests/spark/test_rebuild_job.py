@@ -79,6 +79,28 @@ def test_from_an_archive_and_what_came_since_come_the_rows_that_come_from_the_st
     assert not ParkedEvent.objects.exists()
 
 
+def test_a_corrected_event_is_read_from_the_store_and_from_an_archive_of_the_original(
+    spark: SparkSession, store: PostgresEventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And an event whose correction was taken back after it was archived is read as it was stored."""
+    store.append([one for id in ACCOUNTS[:3] for one in account(id, range(1, 6))])
+    replay(LEDGER)
+    who: dict[str, Any] = {"by": "ann", "reason": "a typing error"}
+    seven = encode_stream([Deposited(amount=Decimal(7), balance=Decimal(7))])
+    wrong = store.correct(ACCOUNTS[1], 2, seven, last=0, **who)
+    export_events(spark, str(tmp_path), silent)
+    store.correct(ACCOUNTS[1], 2, None, last=wrong.number, **who)
+    store.correct(ACCOUNTS[0], 2, seven, last=0, **who)
+    expected = [dict(row, amount=Decimal(7), balance=Decimal(7))
+                if (row["account"], row["version"]) == (ACCOUNTS[0], 2) else row for row in rows(LEDGER)]  # fmt: skip
+    rebuild(LEDGER, SparkEngine(lambda: spark), silent, accept_differences=True)
+    assert rows(LEDGER) == expected
+    LedgerEntry.objects.filter(version=2).update(amount=-1)
+    monkeypatch.delattr(rebuild_job, "scans")
+    rebuild(LEDGER, SparkEngine(lambda: spark), silent, accept_differences=True, archive=str(tmp_path))
+    assert rows(LEDGER) == expected
+
+
 def test_a_poison_event_is_parked_in_the_rebuilt_tables(spark: SparkSession, store: PostgresEventStore) -> None:
     large = Decimal(10) ** 30
     (poison,) = account("poisoned", [2])

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import getpass
 import json
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
-from enode_django.eventing.parking import Parked, list_parked
-from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import checkpoint_database
+from enode_django.eventing.parking import Parked
 from enode_django.eventing.unparking import retry_parked, skip_parked
+from enode_django.eventstore.base import Correction
 from enode_django.exceptions import EnodeError
-from enode_django.runtime import close_bus, follower_of
+from enode_django.management.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
+from enode_django.management.corrections import correct, editable, json_of, take_back
+from enode_django.runtime import close_bus, follower_of, make_store
 
 HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "next try", "error")
 
 
 class Command(BaseCommand):
-    help = "Lists what subscribers have parked, tries it again, or skips the event that an aggregate is parked at."
+    help = "Lists what subscribers have parked, tries it again, skips the event it is parked at, or corrects it."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -36,12 +40,29 @@ class Command(BaseCommand):
             action.add_argument("aggregates", nargs="*", metavar="aggregate", help="ids of parked aggregates")
         skipping.add_argument("--subscriber", required=True, help="the subscriber that is to do without the event")
         skipping.add_argument("aggregates", nargs="+", metavar="aggregate", help="ids of parked aggregates")
+        showing = actions.add_parser("show", help="print the events that an aggregate is parked at as JSON, for edit")
+        editing = actions.add_parser("edit", help="let the events be read as corrected, and try again")
+        for action in (showing, editing):
+            action.add_argument("--subscriber", default="", help="the subscriber that has parked the aggregate")
+            action.add_argument(
+                "--at", type=int, metavar="VERSION", help="another version than the one that it is parked at"
+            )
+            action.add_argument("aggregates", nargs=1, metavar="aggregate", help="the id of the aggregate")
+        source = editing.add_mutually_exclusive_group(required=True)
+        source.add_argument("--file", help="a file with the corrected JSON of show; - stands for the standard input")
+        source.add_argument("--original", action="store_true", help="take corrections back: the original counts again")
+        editing.add_argument("--why", required=True, help="the reason, for those who read the history later")
+        editing.add_argument("--by", default="", help="who corrects (default: the user of the system)")
 
     def handle(self, *, action: str, aggregates: Sequence[str], subscriber: str, **options: Any) -> None:
         with _errors_shown(), _bus_closed():
             rows = _parked(subscriber, aggregates)
             if action == "list":
                 self._list(rows, options["json"])
+            elif action in ("show", "edit"):
+                id = aggregates[0]
+                version = parked_version(rows, id) if options["at"] is None else options["at"]
+                self._edit(id, version, options) if action == "edit" else self._show(id, version)
             elif aggregates or options.get("all"):
                 self._settle(rows, action, aggregates)
             else:
@@ -81,6 +102,58 @@ class Command(BaseCommand):
             )
         return parked
 
+    def _show(self, id: str, version: int) -> None:
+        """Print JSON that `_edit` takes."""
+        shown = editable(make_store(), id, version)
+        given = {"aggregate_root_id": id, "version": version, "correction": shown.last, "events": shown.events}
+        self.stdout.write(json.dumps(given, indent=2, ensure_ascii=False))
+
+    def _edit(self, id: str, version: int, options: Mapping[str, Any]) -> None:
+        store, by, why = make_store(), options["by"] or getpass.getuser(), options["why"]
+        before = handled_before(id, version)
+        if options["original"]:
+            last = editable(store, id, version).last
+            made = take_back(store, id, version, by=by, reason=why, last=last)
+        else:
+            last, events = _read(options["file"], id, version)
+            made = correct(store, id, version, events, by=by, reason=why, last=last)
+        self.stdout.write(f"correction {made.number}: version {version} of {id} is read as {_what(made)}")
+        for text in before:
+            self.stdout.write(self.style.WARNING(text))
+        self._say_retried(list(retry_all(id)))
+
+    def _say_retried(self, retried: Sequence[Retried]) -> None:
+        for one in retried:
+            if one.parked is None and not one.error:
+                self.stdout.write(f"{one.subscriber} goes on")
+            else:
+                why = f"parked at {_place(one.parked)}: {one.parked.error_type}" if one.parked else one.error
+                self.stdout.write(self.style.WARNING(f"{one.subscriber} does not go on: {why}"))
+        if any(one.parked is not None or one.error for one in retried):
+            raise SystemExit(1)
+
+
+def _what(made: Correction) -> str:
+    return "it was stored" if made.events is None else "corrected"
+
+
+def _read(path: str, id: str, version: int) -> tuple[int, Any]:
+    """Return the number of the correction that the JSON was made after, and the events."""
+    try:
+        given = json_of(sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes())
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error}") from error
+    if type(given) is not dict or given.keys() != {"aggregate_root_id", "version", "correction", "events"}:
+        raise CommandError("give the JSON that manage.py parked show prints, with other fields of the events")
+    if (given["aggregate_root_id"], given["version"]) != (id, version):
+        raise CommandError(
+            f"the JSON is that of version {given['version']!r} of {given['aggregate_root_id']!r}; "
+            f"version {version} of {id!r} is to be corrected"
+        )
+    if type(given["correction"]) is not int:
+        raise CommandError(f"the JSON was made after correction {given['correction']!r}; that must be a number")
+    return given["correction"], given["events"]
+
 
 @contextmanager
 def _bus_closed() -> Iterator[None]:
@@ -102,13 +175,7 @@ def _errors_shown() -> Iterator[None]:
 
 
 def _parked(subscriber: str, aggregates: Sequence[str]) -> list[Parked]:
-    """Also those of subscribers that this code does not have any more."""
-    if subscriber:
-        aliases = {subscribers.get(subscriber).database}
-    else:
-        aliases = {checkpoint_database(), *(one.database for one in subscribers.all())}
-    rows = [row for alias in sorted(aliases) for row in list_parked(alias, subscriber)]
-    return [row for row in rows if not aggregates or row.aggregate_root_id in aggregates]
+    return [row for row in parked_rows(subscriber) if not aggregates or row.aggregate_root_id in aggregates]
 
 
 def _shown(row: Parked) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from enode_django.exceptions import (
     TransportUnavailable,
 )
 from enode_django.management.observing import add_port, listening, observed_processors
-from enode_django.models import Checkpoint, EventStream, Shard
+from enode_django.models import Checkpoint, EventCorrection, EventStream, Shard
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.children import Children
 from enode_django.processors.connections import Share, connections_by_database
@@ -223,7 +223,7 @@ class Command(BaseCommand):
         aliases = current.event_databases
         for alias in aliases:
             try:
-                for model in (EventStream, Shard):
+                for model in (EventStream, EventCorrection, Shard):
                     self._check_table("event database", alias, model._meta.db_table)
             except Unreachable as error:
                 if len(aliases) == 1:

@@ -1,0 +1,119 @@
+"""Correcting the events that an aggregate is parked at: a form with their JSON, what it would do, and doing it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from django import forms
+from django.http import Http404, HttpRequest, HttpResponse
+
+from enode_django.admin.operating import Operation, operate
+from enode_django.exceptions import CorrectionRefused, EnodeError
+from enode_django.management.correcting import Retried, handled_before, retry_all
+from enode_django.management.corrections import (
+    LONGEST_REASON,
+    Editable,
+    check,
+    check_taking_back,
+    correct,
+    editable,
+    json_of,
+    take_back,
+)
+from enode_django.models import ParkedEvent
+from enode_django.runtime import make_store
+
+STAYS = "The event stays as it was stored. Everything that reads it from now on reads the correction."
+TAKEN_BACK = "From now on everything reads the event as it was stored."
+
+
+class CorrectEvents(Operation):
+    """To be given the ``stream`` and the name of the user who corrects, as class attributes."""
+
+    title, button = "Correct the events", "Correct them, and try again"
+    stream: Editable
+    by: str
+
+    events = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 20, "cols": 100, "spellcheck": "false"}),
+        help_text="As JSON: the types stay, and the fields are those of the classes as they are now.",
+    )
+    original = forms.BooleanField(
+        required=False, label="Take the correction back", help_text="The original counts again, whatever stands above."
+    )
+    reason = forms.CharField(
+        max_length=LONGEST_REASON, widget=forms.Textarea(attrs={"rows": 3, "cols": 100}), help_text="It is kept."
+    )
+    last = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
+
+    def clean_events(self) -> str:
+        text = str(self.cleaned_data["events"])
+        try:
+            json_of(text)
+        except CorrectionRefused as error:
+            raise forms.ValidationError(str(error)) from error
+        return text
+
+    def consequences(self) -> Iterator[str]:
+        id, version = self.stream.aggregate_root_id, self.stream.version
+        if self.cleaned_data["original"]:
+            check_taking_back(make_store(), id, version, self.cleaned_data["last"])
+            yield TAKEN_BACK
+        else:
+            check(make_store(), id, version, self._given, self.cleaned_data["last"])
+            yield STAYS
+        yield from (f"{text}." for text in handled_before(id, version))
+        yield f"Every subscriber that has parked {id} tries it again now."
+
+    def perform(self) -> str:
+        id, version, about = self.stream.aggregate_root_id, self.stream.version, self.cleaned_data
+        said: dict[str, Any] = {"by": self.by, "reason": about["reason"], "last": about["last"]}
+        if about["original"]:
+            made, done = take_back(make_store(), id, version, **said), "took the correction back of"
+        else:
+            made, done = correct(make_store(), id, version, self._given, **said), "corrected"
+        outcomes = "; ".join(map(_outcome, retry_all(id))) or "nothing is parked"
+        return f"{done} version {version} of {id} by correction {made.number}: {outcomes}"
+
+    @property
+    def _given(self) -> Any:
+        return json_of(self.cleaned_data["events"])
+
+
+def _outcome(retried: Retried) -> str:
+    if retried.error:
+        return f"{retried.subscriber} could not be asked to go on: {retried.error}"
+    if retried.parked is not None:
+        return f"{retried.subscriber} is still parked: {retried.parked.error_type}"
+    return f"{retried.subscriber} goes on"
+
+
+def correct_events(
+    admin: Any, request: HttpRequest, parked: ParkedEvent, *, back: str, crumbs: Sequence[tuple[str, str]]
+) -> HttpResponse:
+    """The pages, for a user who may correct events and read them. ``parked`` gets the entry in the log of the admin."""
+    if parked.version is None:
+        raise Http404("only events are corrected: this is a refusal")
+    try:
+        stream = editable(make_store(), parked.aggregate_root_id, parked.version)
+    except EnodeError as error:
+        raise Http404(str(error)) from error
+    attributes = {"stream": stream, "by": request.user.get_username()}
+    kind: Any = CorrectEvents
+    form = type(kind)("CorrectTheseEvents", (kind,), attributes)
+    first = {"events": json.dumps(stream.events, indent=2, ensure_ascii=False), "last": stream.last}
+
+    def make_form(data: Mapping[str, Any] | None) -> CorrectEvents:
+        made: CorrectEvents = form(data, initial=first)
+        return made
+
+    return operate(
+        admin,
+        request,
+        make_form,
+        log=lambda _, done: admin.log_change(request, parked, done),
+        back=lambda _: back,
+        crumbs=crumbs,
+    )

@@ -1,0 +1,49 @@
+"""What this process knows of each database: are there corrections in it?
+
+Databases without any, which are nearly all, are read by statements that know nothing of corrections. So whoever reads
+looks once a second, and the first correction of a database is seen by every process within that time. Once there is
+one, statements look for corrections themselves, and see each when it is made.
+"""
+
+from __future__ import annotations
+
+import time
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from enode_django.eventstore import statements
+from enode_django.eventstore.rows import execute
+from enode_django.eventstore.statements import Reading
+
+LOOK_EVERY = 1.0
+"""Seconds."""
+
+_Database = tuple[object, ...]
+_known: dict[_Database, float] = {}
+"""When to look again, as a time of the monotonic clock: never where corrections were seen."""
+
+
+def statement_of(connection: BaseDatabaseWrapper, reading: Reading) -> str:
+    """Return the statement for this database. Blocks for a query if it is time to look."""
+    database = _database_of(connection)
+    look_again = _known.get(database, 0.0)
+    now = time.monotonic()
+    if look_again <= now:
+        ((has_corrections,),) = execute(connection, statements.HAS_CORRECTIONS, ())
+        look_again = note(connection, has_corrections)
+    return reading.plain if look_again < _NEVER else reading.corrected
+
+
+_NEVER = float("inf")
+
+
+def note(connection: BaseDatabaseWrapper, has_corrections: bool) -> float:
+    """Note what was seen in a database just now; returns when to look again."""
+    look_again = _NEVER if has_corrections else time.monotonic() + LOOK_EVERY
+    _known[_database_of(connection)] = look_again
+    return look_again
+
+
+def _database_of(connection: BaseDatabaseWrapper) -> _Database:
+    settings = connection.settings_dict
+    return (settings["HOST"], settings["PORT"], settings["NAME"])

@@ -1,0 +1,80 @@
+"""What follows a correction: what is parked goes on, and who has handled the original is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from enode_django.eventing.parking import Parked, list_parked
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import checkpoint_database
+from enode_django.eventing.unparking import retry_parked
+from enode_django.exceptions import CorrectionRefused, EnodeError, NotParked
+from enode_django.history import reached
+from enode_django.runtime import follower_of
+
+HANDLED = "%s has handled the version before it was corrected, and keeps what it has made of that: %s"
+REBUILD, DECIDE = "manage.py rebuildprojection %s", "that cannot be taken back"
+
+
+class Retried(NamedTuple):
+    """What became of a subscriber that had parked the aggregate: ``parked`` is what it is parked at now (None: it goes
+    on), unless an ``error`` came in between."""
+
+    subscriber: str
+    parked: Parked | None = None
+    error: str = ""
+
+
+def parked_rows(subscriber: str = "") -> Sequence[Parked]:
+    """Return what is parked, also that of subscribers that this code does not have any more. Raises
+    `UnknownSubscriber`."""
+    if subscriber:
+        aliases = {subscribers.get(subscriber).database}
+    else:
+        aliases = {checkpoint_database(), *(one.database for one in subscribers.all())}
+    return [row for alias in sorted(aliases) for row in list_parked(alias, subscriber)]
+
+
+def parked_version(rows: Sequence[Parked], aggregate_root_id: str) -> int:
+    """Return the version that the aggregate is parked at. Raises `CorrectionRefused` if there is none, or there are
+    several."""
+    failed = [row for row in rows if row.aggregate_root_id == aggregate_root_id and row.attempts]
+    versions = {row.version for row in failed if row.version is not None}
+    if len(versions) == 1:
+        return versions.pop()
+    if versions:
+        places = ", ".join(f"{row.subscriber} at version {row.version}" for row in failed)
+        raise CorrectionRefused(f"{aggregate_root_id!r} is parked by {places}; say which version, or which subscriber")
+    if failed:
+        raise CorrectionRefused(
+            f"{aggregate_root_id!r} is parked at the refusal of {failed[0].command_id!r}: only events are corrected; "
+            "retry or skip it"
+        )
+    raise CorrectionRefused(f"{aggregate_root_id!r} is not parked: say which version is to be corrected")
+
+
+def retry_all(aggregate_root_id: str) -> Iterator[Retried]:
+    """Let every subscriber that has parked the aggregate try it again, in this thread. Blocks."""
+    names = dict.fromkeys(row.subscriber for row in parked_rows() if row.aggregate_root_id == aggregate_root_id)
+    for name in names:
+        try:
+            with follower_of(name) as follower:
+                yield Retried(name, retry_parked(follower, aggregate_root_id))
+        except NotParked:  # a worker was faster
+            yield Retried(name)
+        except EnodeError as error:
+            yield Retried(name, error=str(error))
+
+
+def handled_before(aggregate_root_id: str, version: int) -> Sequence[str]:
+    """Say which subscribers had handled the version by now, to be asked before they are let go on."""
+    found = []
+    for one in reached(aggregate_root_id):
+        if one.version is not None and one.version >= version:
+            with suppress(EnodeError):
+                is_projection = isinstance(subscribers.get(one.subscriber), ModelProjection | Projection)
+                found.append(HANDLED % (one.subscriber, REBUILD % one.subscriber if is_projection else DECIDE))
+    return found
