@@ -59,12 +59,14 @@ class Command(Message):
     @classmethod
     def restore(cls, id: str, aggregate_root_id: str, plain: dict[str, Any]) -> Self:
         """The command that was sent, from checked ids and plain fields; raises `InvalidField`, for unknown ones too."""
-        known = (cls._schema or cls.schema()).defaults
+        schema = cls._schema or cls.schema()
+        known = schema.defaults
         if not plain.keys() <= known.keys():
             unknown = min(map(shown, plain.keys() - known.keys()))
             raise InvalidField(f"{cls.__qualname__} has no field {unknown}; it has {tuple(known)}")
-        command = cls.from_plain(plain)
+        command = object.__new__(cls)
         values = command.__dict__
+        schema.decode_into(values, plain)
         values["aggregate_root_id"] = aggregate_root_id
         values["id"] = id
         return command

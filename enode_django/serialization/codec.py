@@ -269,11 +269,14 @@ _wire_command: Callable[[Iterable[Any]], WireCommand] = partial(tuple.__new__, W
 def decode_command(body: bytes) -> WireCommand:
     """Raises `MalformedMessage` or `InvalidId`; the fields are not looked at yet."""
     try:
-        form, type_name, id, aggregate_root_id, fields, metadata, reply_to, *rest = unpack(body)
-        (version,) = rest or [1]
-        expected_version = None
-        if type(version) is not int:
-            version, expected_version = _conditions(version)
+        parts = unpack(body)
+        version, expected_version = 1, None
+        if len(parts) == 7:
+            form, type_name, id, aggregate_root_id, fields, metadata, reply_to = parts
+        else:
+            form, type_name, id, aggregate_root_id, fields, metadata, reply_to, version = parts
+            if type(version) is not int:
+                version, expected_version = _conditions(version)
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"{len(body)} bytes are no command of ours: {error}") from error
     if (
