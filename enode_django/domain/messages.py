@@ -127,11 +127,10 @@ class DomainEvent(Message):
     _plain: ClassVar[dict[str, Any] | None] = None
 
     def seal(self) -> Self:
-        """Fix what will be stored. Returns an event for the applier, which may keep and change what that one holds:
-        another one if anything in this one can be changed. Raises `InvalidField` if it was, to what does not fit."""
+        """Fix what will be stored. Returns another event for the applier, which may keep and change what that one
+        holds. Needed where anything in this one can be changed; raises `InvalidField` if it was, to what does not
+        fit."""
         schema = self._schema or self.schema()
-        if not schema.copies:
-            return self
         copy = object.__new__(type(self))
         values = copy.__dict__
         values.update(self.__dict__)
