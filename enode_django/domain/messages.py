@@ -141,7 +141,8 @@ class DomainEvent(Message):
     def to_store(self) -> dict[str, Any]:
         """Return plain values as `to_plain` does, of the values that the event was applied with. Callers must not
         change them."""
-        return self._plain if self._plain is not None else self.to_plain()
+        plain = self._plain
+        return (self._schema or self.schema()).encode(self.__dict__) if plain is None else plain
 
     def stamp(self, stamp: EventStamp, index: int) -> None:
         self.__dict__["_stamp"] = stamp
