@@ -24,6 +24,7 @@ from enode_django.commanding.entries import (
 )
 from enode_django.commanding.outcomes import failed
 from enode_django.concurrency.backoff import Persist
+from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import Appended, CommandKey, EventStore, Outcome, StreamRecord
 from enode_django.eventstore.positions import FIRST
 from enode_django.exceptions import MessageError, StoreUnavailable
@@ -32,6 +33,7 @@ logger = logging.getLogger("enode_django.store")
 
 _CONFLICT = Appended(Outcome.CONFLICT)
 _DURABLE = Outcome.STORED
+_STORED = Appended(_DURABLE)
 RECORDS = (STREAM, REFUSAL)
 UNSTORED = (EntryKind.VERDICT, EntryKind.REPEAT)
 
@@ -68,14 +70,26 @@ class Committer:
         return self._refused
 
     def commit(self, entries: Sequence[Entry]) -> Committed:
-        batch = _Batch(self._refused, self._clock(), self._store.generation_of)
+        batch = _Batch(self._refused, self._clock(), self._store)
         self.store_seconds, self.found_bytes = None, 0
-        live = [entry for entry in entries if self._belongs(entry, batch)]
-        records = [entry for entry in live if entry.kind in RECORDS]
-        outcomes = self._store_records(records) if records else {}
+        if self._are_streams_of_ours(entries, batch.began):
+            sent, appended = self._send(entries)
+            if len(sent) == len(entries) and _are_all_stored(appended):
+                batch.finish_stored(entries)  # nearly every batch: with no step for each entry that is not needed
+            else:
+                self._settle(entries, _by_entry(sent, appended), batch)
+        else:
+            live = [entry for entry in entries if self._belongs(entry, batch)]
+            records = [entry for entry in live if entry.kind in RECORDS]
+            self._settle(live, self._store_records(records) if records else {}, batch)
+        self.conflicts += len(batch.recoveries)
+        return Committed(batch.finished, batch.released, batch.recoveries)
+
+    def _settle(self, live: Sequence[Entry], outcomes: Mapping[int, Appended], batch: _Batch) -> None:
+        """Decide on entries whose records have these outcomes, by the entries' identities."""
         unstored = [entry for entry in live if entry.kind in UNSTORED]
         facts = self._look_up(unstored) if unstored else _NO_FACTS
-        heads = _own_heads(records, outcomes) if unstored else {}
+        heads = _own_heads(live, outcomes) if unstored else {}
         refused = batch.refused_now
         for entry in live:
             if refused and entry.epoch <= refused.get(entry.aggregate_root_id, -1) and entry.kind is not STORED:
@@ -86,10 +100,15 @@ class Committer:
                 batch.finish(entry, entry.record)
             else:
                 self._settle_record(entry, outcomes.get(id(entry)), batch)
-        self.conflicts += len(batch.recoveries)
-        return Committed(batch.finished, batch.released, batch.recoveries)
 
     # -- what may be stored at all --------------------------------------------------------------------------------
+
+    def _are_streams_of_ours(self, entries: Sequence[Entry], now: float) -> bool:
+        """Return True if all entries are streams, none is to be dropped, and no lease of theirs is over."""
+        if not entries or self._refused or [entry for entry in entries if entry.kind is not STREAM]:
+            return False
+        windows = {entry.envelope.window for entry in entries if entry.envelope is not None}
+        return all(window is None or _is_held(window, now) for window in windows)
 
     def _belongs(self, entry: Entry, batch: _Batch) -> bool:
         if entry.kind is POSTPONED:
@@ -111,14 +130,7 @@ class Committer:
     @staticmethod
     def _is_ours(entry: Entry, now: float) -> bool:
         window = entry.envelope.window if entry.envelope is not None else None
-        if window is None:
-            return True
-        if not window.closed and now >= window.deadline:
-            logger.warning(
-                "the lease of %s/%d ran out: whoever takes it handles its commands", window.topic, window.queue
-            )
-            window.close()
-        return not window.closed
+        return window is None or _is_held(window, now)
 
     def _store_records(self, records: Sequence[Entry]) -> Mapping[int, Appended]:
         """By the entries' identities. What is missing was not stored, and is not ours any more."""
@@ -146,10 +158,15 @@ class Committer:
     # -- asking the store -----------------------------------------------------------------------------------------
 
     def _append(self, entries: Sequence[Entry]) -> Mapping[int, Appended]:
+        return _by_entry(*self._send(entries))
+
+    def _send(self, entries: Sequence[Entry]) -> tuple[Sequence[Entry], Sequence[Appended]]:
+        """Store the entries' records. Returns the entries that were sent at last, and the outcome of each: all entries,
+        unless leases ended while the store was away."""
         sent = entries
         doubtful = False
 
-        def append() -> Mapping[int, Appended]:
+        def append() -> tuple[Sequence[Entry], Sequence[Appended]]:
             nonlocal sent, doubtful
             if doubtful:
                 # The store was away, maybe for longer than a lease: what somebody else has decided must stay decided.
@@ -160,7 +177,7 @@ class Committer:
             try:
                 appended = self._store.append(records, doubtful=doubtful)
                 self.store_seconds = self._clock() - began
-                return dict(zip(map(id, sent), appended, strict=True))
+                return sent, appended
             except StoreUnavailable:
                 doubtful = True
                 raise
@@ -223,16 +240,34 @@ class _Facts(NamedTuple):
 _NO_FACTS = _Facts({}, {})
 
 
+def _is_held(window: OffsetWindow, now: float) -> bool:
+    """Return True if the window's lease is ours. One that has run out is closed."""
+    if not window.closed and now >= window.deadline:
+        logger.warning("the lease of %s/%d ran out: whoever takes it handles its commands", window.topic, window.queue)
+        window.close()
+    return not window.closed
+
+
+def _by_entry(sent: Sequence[Entry], appended: Sequence[Appended]) -> Mapping[int, Appended]:
+    """The outcomes by the entries' identities."""
+    return dict(zip(map(id, sent), appended, strict=True))
+
+
+def _are_all_stored(appended: Sequence[Appended]) -> bool:
+    """Return True if every record was stored. Drivers give the same object for each, so this takes hardly any time."""
+    return bool(appended) and appended[0] == _STORED and appended.count(appended[0]) == len(appended)
+
+
 _finished: Callable[[Iterable[Any]], Finished] = partial(tuple.__new__, Finished)
 
 
 class _Batch:
-    """``began`` is when the commit began: leases are held against it. ``generation_of`` is the store's, since its last
-    append was this batch's."""
+    """``began`` is when the commit began: leases are held against it. The last append to ``store`` by this thread is
+    the batch's."""
 
-    def __init__(self, refused: dict[str, int], began: float, generation_of: Callable[[str], int]) -> None:
+    def __init__(self, refused: dict[str, int], began: float, store: EventStore) -> None:
         self.began = began
-        self._generation_of = generation_of
+        self._store = store
         self.finished: list[Finished] = []
         self.released: list[Entry] = []
         self.recoveries: list[Recovery] = []
@@ -244,9 +279,21 @@ class _Batch:
             result, generation = entry.result, FIRST.generation
             if record is not None:
                 # What was read by another thread, maybe before a failover, is known to belong to the first one only.
-                result, generation = None, 0 if entry.kind is STORED else self._generation_of(entry.aggregate_root_id)
+                result = None
+                generation = 0 if entry.kind is STORED else self._store.generation_of(entry.aggregate_root_id)
             self.finished.append(_finished((entry.envelope, record, result, generation)))
             self.released.append(entry)
+
+    def finish_stored(self, entries: Sequence[Entry]) -> None:
+        """Finish streams whose records were all written now; the batch has no others."""
+        if len(self._store.shards) == 1:
+            # One place, one generation: whatever aggregate is asked about.
+            generation = self._store.generation_of(entries[0].aggregate_root_id)
+            found = [_finished((entry.envelope, entry.record, None, generation)) for entry in entries]
+        else:
+            of = self._store.generation_of
+            found = [_finished((entry.envelope, entry.record, None, of(entry.aggregate_root_id))) for entry in entries]
+        self.finished, self.released = found, list(entries)
 
     def fail(self, entry: Entry, error: Exception) -> None:
         if entry.envelope is not None:

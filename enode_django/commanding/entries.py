@@ -52,7 +52,6 @@ class Envelope:
         aggregate_root_id: str,
         type_name: str,
         command: Command | None,
-        *,
         failed: Exception | None = None,
         metadata: bytes = b"",
         reply_to: str = "",

@@ -40,7 +40,11 @@ def failed(envelope: Envelope, error: BaseException) -> CommandResult:
 
 def stream_of(envelope: Envelope, aggregate: AggregateRoot, result: Any, max_bytes: int) -> StreamRecord:
     """The row of an aggregate's uncommitted events; raises `InvalidField`, `TypeNameError`, `MessageTooLarge`."""
-    events = aggregate.uncommitted_events
+    events, metadata = aggregate.uncommitted_events, envelope.metadata
+    encoded = encode_stream(events, result)
+    size = len(encoded) + len(metadata)
+    if size > max_bytes:
+        raise _too_large(_EVENTS, size, max_bytes)
     return make_record(
         (
             aggregate.id,
@@ -49,8 +53,8 @@ def stream_of(envelope: Envelope, aggregate: AggregateRoot, result: Any, max_byt
             types.name_of(type(aggregate)),
             envelope.type_name,
             events[0].timestamp,
-            _checked(encode_stream(events, result), envelope, max_bytes),
-            envelope.metadata,
+            encoded,
+            metadata,
         )
     )
 
@@ -124,8 +128,11 @@ def refused_for_now(envelope: Envelope, refusal: DomainException, max_bytes: int
     )
 
 
+_EVENTS = "events and the metadata"
+
+
 def _checked(events: bytes, envelope: Envelope, max_bytes: int) -> bytes:
-    _check_size("events and the metadata", len(events) + len(envelope.metadata), max_bytes)
+    _check_size(_EVENTS, len(events) + len(envelope.metadata), max_bytes)
     return events
 
 
@@ -133,7 +140,11 @@ def _check_size(what: str, size: int, max_bytes: int) -> None:
     """Raise `MessageTooLarge` if the size is above the limit: events and answers must fit into a message of the queue,
     and this is the last moment to refuse them."""
     if size > max_bytes:
-        raise MessageTooLarge(
-            f"the {what} of the command take {size} bytes, more than the {max_bytes} that EVENTS_MAX_BYTES and the "
-            "queue allow; keep large values elsewhere and store a reference"
-        )
+        raise _too_large(what, size, max_bytes)
+
+
+def _too_large(what: str, size: int, max_bytes: int) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"the {what} of the command take {size} bytes, more than the {max_bytes} that EVENTS_MAX_BYTES and the "
+        "queue allow; keep large values elsewhere and store a reference"
+    )

@@ -173,20 +173,21 @@ class CommandProcessor:
 
     def finish(self, entries: Iterable[Entry]) -> None:
         """Let go of entries that are durable (or not ours to finish any more), in whatever order they come."""
+        slots, keeper = self._cache.slots, self._keeper
         for entry in entries:
-            slot, envelope = self._cache.get(entry.aggregate_root_id), entry.envelope
+            slot, envelope = slots.get(entry.aggregate_root_id), entry.envelope
             if slot is None or not slot.unfinished or envelope is None:
                 continue
             # Another entry may stand there for the same command, if the aggregate was recovered meanwhile.
             held = slot.unfinished.pop(envelope, None)
             if held is None:
                 continue
-            if _is_lost(entry):
+            if envelope.window is not None and envelope.window.closed:
                 self._recent.forget(envelope.id, slot.id)  # its verdict, if it is one, was never confirmed
             elif entry.result is not None and is_withdrawn(entry):
                 self._recent.withdraw(envelope.id, slot.id, entry.result)
-            elif self._keeper is not None and held is entry:
-                self._keeper.note(slot, entry)
+            elif keeper is not None and held is entry:
+                keeper.note(slot, entry)
             if not slot.unfinished:
                 self._cache.settle(slot)
 

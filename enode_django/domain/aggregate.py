@@ -63,7 +63,8 @@ class AggregateRoot(Declared):
     def __init__(self, id: str) -> None:
         self._id = check_id(id, "aggregate root id")
         self._version = 0
-        self._uncommitted: list[DomainEvent] = []
+        # Between commands it holds no list: that would be one more object for each aggregate in memory.
+        self._uncommitted: list[DomainEvent] | tuple[()] = ()
         for name, default in self._initial if self._initial is not None else self._initial_state():
             self.__dict__[name] = default() if callable(default) else default
 
@@ -99,13 +100,14 @@ class AggregateRoot(Declared):
         applier = self._appliers.get(kind) or self._applier_of(kind)
         if event.is_stamped:
             raise DefinitionError(f"{event!r} was applied already; make a new event for each apply()")
-        applied = event.seal()
-        events = self._uncommitted
+        applied = event.seal() if (kind._schema or kind.schema()).copies else event
+        events = self._uncommitted or []
         stamp = events[0]._stamp if events else self._new_stamp()
         event.stamp(stamp, len(events))
         if applied is not event:
             applied.stamp(stamp, len(events))
         events.append(event)
+        self._uncommitted = events
         try:
             getattr(self, applier)(applied)
             if events[-1] is not event:
@@ -144,7 +146,7 @@ class AggregateRoot(Declared):
     def accept(self) -> Sequence[DomainEvent]:
         """Take the uncommitted events over as one event stream: the version moves on by one. Returns them."""
         events = self._uncommitted
-        self._uncommitted = []
+        self._uncommitted = ()
         self._version += 1
         return events
 

@@ -59,12 +59,14 @@ class Command(Message):
     @classmethod
     def restore(cls, id: str, aggregate_root_id: str, plain: dict[str, Any]) -> Self:
         """The command that was sent, from checked ids and plain fields; raises `InvalidField`, for unknown ones too."""
-        known = (cls._schema or cls.schema()).defaults
+        schema = cls._schema or cls.schema()
+        known = schema.defaults
         if not plain.keys() <= known.keys():
             unknown = min(map(shown, plain.keys() - known.keys()))
             raise InvalidField(f"{cls.__qualname__} has no field {unknown}; it has {tuple(known)}")
-        command = cls.from_plain(plain)
+        command = object.__new__(cls)
         values = command.__dict__
+        schema.decode_into(values, plain)
         values["aggregate_root_id"] = aggregate_root_id
         values["id"] = id
         return command
@@ -125,11 +127,10 @@ class DomainEvent(Message):
     _plain: ClassVar[dict[str, Any] | None] = None
 
     def seal(self) -> Self:
-        """Fix what will be stored. Returns an event for the applier, which may keep and change what that one holds:
-        another one if anything in this one can be changed. Raises `InvalidField` if it was, to what does not fit."""
+        """Fix what will be stored. Returns another event for the applier, which may keep and change what that one
+        holds. Needed where anything in this one can be changed; raises `InvalidField` if it was, to what does not
+        fit."""
         schema = self._schema or self.schema()
-        if not schema.copies:
-            return self
         copy = object.__new__(type(self))
         values = copy.__dict__
         values.update(self.__dict__)
@@ -140,7 +141,8 @@ class DomainEvent(Message):
     def to_store(self) -> dict[str, Any]:
         """Return plain values as `to_plain` does, of the values that the event was applied with. Callers must not
         change them."""
-        return self._plain if self._plain is not None else self.to_plain()
+        plain = self._plain
+        return (self._schema or self.schema()).encode(self.__dict__) if plain is None else plain
 
     def stamp(self, stamp: EventStamp, index: int) -> None:
         self.__dict__["_stamp"] = stamp

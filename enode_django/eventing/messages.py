@@ -15,6 +15,7 @@ from enode_django.exceptions import MalformedMessage, shown
 from enode_django.serialization.plain import pack, unpack
 
 FORMAT = 1
+_FIRST_GENERATION = FIRST.generation
 
 
 class PublishedStream(NamedTuple):
@@ -27,19 +28,9 @@ class PublishedStream(NamedTuple):
 
 
 def encode_published(record: StreamRecord, reply_to: str = "", generation: int = FIRST.generation) -> bytes:
-    fields = (
-        FORMAT,
-        record.aggregate_root_type,
-        record.aggregate_root_id,
-        record.version,
-        record.command_id,
-        record.command_type,
-        record.created_at,
-        record.events,
-        record.metadata,
-        reply_to,
-    )
-    return pack((*fields, generation) if generation != FIRST.generation else fields)
+    root_id, version, command_id, root_type, command_type, created_at, events, metadata = record
+    body = (FORMAT, root_type, root_id, version, command_id, command_type, created_at, events, metadata, reply_to)
+    return pack(body if generation == _FIRST_GENERATION else (*body, generation))
 
 
 def decode_published(body: bytes) -> PublishedStream:

@@ -81,18 +81,9 @@ class EventPublisher:
             self._publish(some)
 
     def _publish(self, finished: Sequence[Finished]) -> None:
-        self._answer(
-            [(one.envelope.reply_to, _stored_answer(one)) for one in finished if one.record and one.envelope.reply_to]
-        )
-        streams = [
-            (
-                one.record.aggregate_root_id,
-                encode_published(one.record, notice_address(one.envelope.reply_to), one.generation),
-            )
-            for one in finished
-            if one.record is not None
-        ]
-        self._send_streams(streams)
+        stored = [one for one in finished if one.record is not None]
+        self._answer([(one.envelope.reply_to, _stored_answer(one)) for one in stored if one.envelope.reply_to])
+        self._send_streams(list(map(_stream_of, stored)))
         unstored = [one for one in finished if one.record is None and one.envelope.reply_to]
         self._remember(unstored)
         self._waiting.extend(unstored)
@@ -122,7 +113,7 @@ class EventPublisher:
 
     def _send_streams(self, streams: Sequence[tuple[str, bytes]]) -> None:
         largest = self._transport.max_send
-        if any(len(body) > largest for _, body in streams):
+        if streams and max([len(body) for _, body in streams]) > largest:
             # Stored with other limits. Nothing is lost: the sweep takes from the store what no queue brings.
             for id in [id for id, body in streams if len(body) > largest]:
                 logger.error("a stream of %r is too large for the queue; subscribers get it when they sweep", id)
@@ -167,12 +158,22 @@ class EventPublisher:
     @staticmethod
     def _move_windows(finished: Sequence[Finished]) -> None:
         offsets: dict[OffsetWindow, list[int]] = {}
-        for one in finished:
-            window = one.envelope.window
-            if window is not None:
-                offsets.setdefault(window, []).append(one.envelope.offset)
+        for envelope, _, _, _ in finished:
+            window = envelope.window
+            if window in offsets:
+                offsets[window].append(envelope.offset)
+            elif window is not None:
+                offsets[window] = [envelope.offset]
         for window, done in offsets.items():
             window.finish_many(done)
+
+
+def _stream_of(one: Finished) -> tuple[str, bytes]:
+    """The key and the body of a stored outcome's message."""
+    envelope, record, _, generation = one
+    assert record is not None
+    reply_to = notice_address(envelope.reply_to) if envelope.reply_to else ""
+    return record.aggregate_root_id, encode_published(record, reply_to, generation)
 
 
 def _size(one: Finished) -> int:

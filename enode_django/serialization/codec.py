@@ -23,7 +23,7 @@ from enode_django.domain.metadata import EMPTY, Metadata
 from enode_django.domain.refusals import DomainException
 from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, shown
 from enode_django.ids import check_id
-from enode_django.serialization.plain import pack, unpack
+from enode_django.serialization.plain import NOT_SIMPLE, pack, pack_simple, simple, simple_fields, unpack
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
 
@@ -55,7 +55,11 @@ class StoredRefusal(NamedTuple):
 def encode_stream(events: Sequence[DomainEvent], result: Any = None) -> bytes:
     """Raises `InvalidField` for what cannot be stored, `TypeNameError` for a class without a name."""
     name_of = types.name_of
-    return STREAM + pack(([(name_of(type(event)), event.schema_version, event.to_store()) for event in events], result))
+    try:
+        simple_events = [(name_of(type(one)), one.schema_version, simple_fields(one.to_store())) for one in events]
+        return STREAM + pack_simple((simple_events, simple(result)))
+    except NOT_SIMPLE:
+        return STREAM + pack(([(name_of(type(one)), one.schema_version, one.to_store()) for one in events], result))
 
 
 def encode_refusal(refusal: DomainException) -> bytes:
@@ -269,11 +273,14 @@ _wire_command: Callable[[Iterable[Any]], WireCommand] = partial(tuple.__new__, W
 def decode_command(body: bytes) -> WireCommand:
     """Raises `MalformedMessage` or `InvalidId`; the fields are not looked at yet."""
     try:
-        form, type_name, id, aggregate_root_id, fields, metadata, reply_to, *rest = unpack(body)
-        (version,) = rest or [1]
-        expected_version = None
-        if type(version) is not int:
-            version, expected_version = _conditions(version)
+        parts = unpack(body)
+        version, expected_version = 1, None
+        if len(parts) == 7:
+            form, type_name, id, aggregate_root_id, fields, metadata, reply_to = parts
+        else:
+            form, type_name, id, aggregate_root_id, fields, metadata, reply_to, version = parts
+            if type(version) is not int:
+                version, expected_version = _conditions(version)
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"{len(body)} bytes are no command of ours: {error}") from error
     if (

@@ -7,14 +7,15 @@ datetimes as msgpack timestamps, Decimal, UUID, date and integers beyond 64 bits
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from datetime import date
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 import msgpack
+import msgspec
 
 from enode_django.exceptions import InvalidField, MalformedMessage
 
@@ -68,6 +69,48 @@ def pack(value: Any) -> bytes:
         raise
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidField(f"the value cannot be stored: {error}") from error
+
+
+_Extension = msgspec.msgpack.Ext
+
+
+def _aware(value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise ValueError(f"{value!r} has no time zone")
+    return value
+
+
+_SIMPLE: dict[type, Callable[[Any], Any] | None] = {
+    **dict.fromkeys((type(None), bool, int, float, str, bytes)),
+    Decimal: lambda value: _Extension(DECIMAL, str(value).encode()),
+    UUID: lambda value: _Extension(UNIQUE_ID, value.bytes),
+    date: lambda value: _Extension(DATE, value.isoformat().encode()),
+    datetime: _aware,
+}
+"""By type, what makes of a value one that `pack_simple` writes as `pack` does (None: it is one already)."""
+
+NOT_SIMPLE = (KeyError, TypeError, ValueError, OverflowError)
+"""What the three functions below raise for values that only `pack` can write, or refuse with a better message."""
+
+
+def simple(value: Any) -> Any:
+    """Return the value as `pack_simple` takes it; raises `NOT_SIMPLE` for collections."""
+    convert = _SIMPLE[type(value)]
+    return value if convert is None else convert(value)
+
+
+def simple_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `simple` values of all fields."""
+    values = {}
+    for name, value in fields.items():
+        convert = _SIMPLE[type(value)]
+        values[name] = value if convert is None else convert(value)
+    return values
+
+
+pack_simple: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
+"""Packs lists, tuples and maps of `simple` values: the same bytes as of `pack`, in a third of the time, since it calls
+no Python for Decimals. It must not get anything else: `msgspec` has forms of its own for other types."""
 
 
 _FIXED = frozenset({type(None), bool, int, float, Decimal, UUID, date})

@@ -240,6 +240,34 @@ def test_stream_is_read_as_it_was_stored(events: list[Happened], result: Any) ->
     assert decode_published(encode_published(record, "reply")) == (record, "reply", 0)
 
 
+SIMPLE = ("flag", "count", "share", "text", "data", "amount", "at", "day", "key")
+
+
+class Measured(DomainEvent):
+    """Has fields of all types that two libraries can pack."""
+
+    type_name = "properties.Measured"
+    flag: bool = False
+    count: int = 0
+    share: float = 0.0
+    text: str = ""
+    data: bytes = b""
+    amount: Decimal = Decimal(0)
+    at: datetime = datetime(2000, 1, 1, tzinfo=UTC)
+    day: date = date(2000, 1, 1)
+    key: UUID = UUID(int=0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    fields=st.fixed_dictionaries({}, optional={name: FIELDS[name] for name in SIMPLE}),
+    result=plain_values | moments.map(lambda moment: moment.astimezone(UTC)),
+)
+def test_a_stream_has_the_same_bytes_whichever_library_packs_it(fields: dict[str, Any], result: Any) -> None:
+    event = Measured(**fields)
+    assert encode_stream([event], result) == STREAM + pack(([(event.type_name, 1, event.to_plain())], result))
+
+
 def each_events(read: Callable[[], Iterable[Sequence[Any]]]) -> tuple[list[Sequence[Any]], str]:
     """What is read, stream by stream, and how it ends."""
     found: list[Sequence[Any]] = []
