@@ -36,7 +36,7 @@ def test_reports_are_written_and_the_last_one_says_so() -> None:
     assert [first.ended, last.ended] == [False, True]
     assert first.supervisor == last.supervisor == "enode-a"
     assert timedelta(0) <= first.reported_at - first.started_at < timedelta(seconds=20)
-    assert abs(last.started_at - first.started_at) < timedelta(seconds=2)
+    assert abs(last.started_at - first.started_at) < timedelta(seconds=20), "a slow connection may lie between"
 
 
 def test_reports_older_than_the_retention_are_deleted() -> None:

@@ -42,10 +42,16 @@ def broker_at(port: int) -> Mapping[str, Any]:
 
 
 @pytest.fixture
-def silent_port() -> Iterator[int]:
-    """Who connects to it gets no answer."""
+def silent_server() -> Iterator[socket.socket]:
+    """Gives no answer to whoever connects to it, and resets the connections when it is closed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
+        yield server
+
+
+@pytest.fixture
+def silent_port(silent_server: socket.socket) -> int:
+    port: int = silent_server.getsockname()[1]
+    return port
 
 
 @pytest.fixture
@@ -60,6 +66,12 @@ def wait_until_landed() -> None:
     while any(thread.name.startswith("enode-status") for thread in threading.enumerate()):
         assert time.monotonic() < deadline, "a thread of the status has not ended"
         time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no busy machine make a living database one that does not answer."""
+    monkeypatch.setattr("enode_django.health.TIMEOUT", 60.0)
 
 
 @pytest.fixture

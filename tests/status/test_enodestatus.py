@@ -15,11 +15,13 @@ from tests.status.reports import figures, write_report
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("landed")]
 
+PATIENTLY = ("--timeout", "60")
+
 
 def run(*arguments: str) -> tuple[int, str]:
     out = StringIO()
     try:
-        call_command("enodestatus", *arguments, stdout=out, no_color=True)
+        call_command("enodestatus", *PATIENTLY, *arguments, stdout=out, no_color=True)
     except SystemExit as end:
         return int(end.code or 0), out.getvalue()
     return 0, out.getvalue()
