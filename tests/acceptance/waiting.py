@@ -3,18 +3,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-POLL = 0.05
+POLL, SELDOM = 0.05, 0.25
+"""Seconds between two looks, first and later: many a look opens a session with the database."""
 PATIENCE = 120.0
 """Seconds for whatever takes one or two on an idle machine."""
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
     """Blocks until the condition holds; fails the test, saying what it waited for, when it does not in time."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > seconds:
             raise AssertionError(f"waited {seconds:g} s in vain: {what}")
-        time.sleep(POLL)
+        time.sleep(min(POLL + waited / 20, SELDOM))
 
 
 def last_for(seconds: float) -> None:

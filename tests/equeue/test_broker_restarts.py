@@ -22,8 +22,8 @@ from enode_django.testing.transport_lease_contract import messages
 from tests.equeue.brokers import DEADLINE, RunningBroker
 from tests.equeue.lossy_proxy import LossyProxy
 
-LEASE = 10.0
-"""Seconds: a broker that was killed waits as long for who had a queue, and the test with it."""
+LEASE, SHORT_LEASE = 60.0, 1.0
+"""Seconds: a broker that was killed waits as long for who had a queue, and the test with the second."""
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -117,6 +117,7 @@ def test_restart_keeps_topics_groups_offsets_and_receipts_and_ends_leases(own_br
         assert transport.receipts("g", "t", 0) == [b"r"]
         assert transport.groups("t")["g"].division == {"one": frozenset({0, 1})}
         lease = again
+    transport.acquire("g", "t", 0, "one", SHORT_LEASE)
     own_broker.kill()
     own_broker.start()
     wait_until(lambda: not _is_held(transport, "two"))
