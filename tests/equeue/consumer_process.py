@@ -35,7 +35,7 @@ def main(backend: str, location: str, options: str, file: str) -> int:
         limits=Limits(lease=2.0, pull_wait=0.2, commit_interval=0.1),
     )
     drained = []
-    signal.signal(signal.SIGTERM, lambda *_: drained.append(consumer.stop(10)))
+    signal.signal(signal.SIGTERM, lambda *_: drained.append(consumer.stop(60)))
     consumer.run()
     transport.close()
     return 0 if drained == [True] else 1
