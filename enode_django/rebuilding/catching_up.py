@@ -7,6 +7,7 @@ more than one range's aggregates, however many have changed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 
 from enode_django.concurrency.backoff import once
@@ -15,6 +16,7 @@ from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.frontiers import Frontier, frontier
 from enode_django.eventstore.position_ranges import PositionRange, ranges_between, rest_since
 from enode_django.eventstore.positions import Position
+from enode_django.eventstore.scanning import persistently
 from enode_django.exceptions import RebuildError
 from enode_django.rebuilding.catch_up_tasks import ALONE, CatchUpTask, passed_over, tasks_of, todo_of
 from enode_django.rebuilding.engine import Engine, postgres_shards
@@ -73,11 +75,11 @@ class CatchingUp:
         out. The next round takes what such transactions have stored, if they have ended by then."""
         streams, done = 0, Replayed()
         for shard in postgres_shards(self.store):
-            until = frontier(shard.alias)
+            until = persistently(shard.alias, partial(frontier, shard.alias))
             for tasks in self._tasks(shard.alias, self._frontiers[shard.number], until):
                 done += self.engine.work_off(self.shadow, tasks)
                 streams += tasks[0].range.streams
-                self.report("catch up", round=number, aggregates=done.aggregates, before=before)
+                self.report("catch up", round=number, streams=streams, aggregates=done.aggregates, before=before)
             self._frontiers[shard.number] = until
         self.total += done
         return streams
@@ -93,22 +95,29 @@ class CatchingUp:
         """Bring aggregates up to these versions, as far as the store has them, settled or not."""
         self.total += self.engine.catch_up(self.shadow, todo)
 
+    def check_little_is_left(self) -> None:
+        """Raise `TooMuchLeft` if more came since the last round than writers should wait for."""
+        self._rest()
+
     def finish(self) -> None:
         """Catch up with everything that is stored. Call it when nobody writes to the tables in use; it does not wait
         for a database that is away, and looks at nothing that the last round has seen. Raises `TooMuchLeft`. It is not
         counted, since the transaction may be tried again."""
+        rest = self._rest()
+        with replayer(self.shadow, once) as replaying:
+            todo = [one for whole in rest for one in todo_of(replaying, CatchUpTask(whole))]
+            self.report("swap", streams=_streams(rest), aggregates=len(todo))
+            replaying.catch_up(todo)
+
+    def _rest(self) -> Sequence[PositionRange]:
         rest = [
             one
             for shard in postgres_shards(self.store)
             for one in rest_since(shard.alias, self._frontiers[shard.number], self._without, MOST)
         ]
-        streams = _streams(rest)
-        if streams > MOST:
+        if _streams(rest) > MOST:
             raise TooMuchLeft("more came meanwhile than writers should wait for")
-        with replayer(self.shadow, once) as replaying:
-            todo = [one for whole in rest for one in todo_of(replaying, CatchUpTask(whole))]
-            self.report("swap", streams=streams, aggregates=len(todo))
-            replaying.catch_up(todo)
+        return rest
 
 
 class TooMuchLeft(RebuildError):
