@@ -12,7 +12,10 @@ from tests.integration.store_sessions import Call
 
 
 class Threads(InProcess):
-    """Works on three tasks at a time, each in a thread of its own. ``given`` are the lists of tasks it was given."""
+    """Works on three tasks at a time, each in a thread of its own. ``given`` are the lists of tasks it was given, in
+    turn, and ``shadow`` what the last of them were for."""
+
+    shadow: Shadow
 
     def __init__(self) -> None:
         self.given: list[Sequence[CatchUpTask]] = []
@@ -22,6 +25,7 @@ class Threads(InProcess):
 
     def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
         self.given.append(tasks)
+        self.shadow = shadow
         total = Replayed()
         for done in [again(shadow, task) for task in tasks]:
             total += done.result()

@@ -21,7 +21,6 @@ from enode_django.rebuilding import catch_up_tasks, catching_up
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask, todo_of
 from enode_django.rebuilding.catching_up import CatchingUp, now
 from enode_django.rebuilding.engine import InProcess, Plan
-from enode_django.rebuilding.putting_in_use import put_in_use
 from enode_django.rebuilding.rebuild import rebuild
 from enode_django.rebuilding.replaying import Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
@@ -61,9 +60,6 @@ class Begun:
         scratch = self.target.make_scratch(self.record)
         InProcess().replay(Plan(scratch, self.target.types(), now(self.harness.store)), nothing)
         return scratch
-
-    def put_in_use(self) -> None:
-        put_in_use(self.target, self.record, self.catching_up)
 
 
 def rows(cls: type[Subscriber], shadow: Shadow) -> dict[str, Any]:
@@ -206,17 +202,21 @@ def _is_anybody_waiting(cursor: Any) -> bool:
 
 @BOTH
 def test_a_task_that_goes_on_after_the_swap_changes_nothing(postings: Harness, cls: type[Subscriber]) -> None:
-    begun = Begun(cls, postings)
-    postings.stored("z", Added(amount=1))
-    with replayer(begun.shadow) as late:
-        begun.catching_up.run()
-        begun.put_in_use()
-        postings.stored("z", Added(amount=2), Added(amount=3), after=1)
-        with pytest.raises(RebuildError, match="needs what it does not declare"):
-            late.catch_up([Todo("z", "following.Counter", 3)])
-    assert balances() == {"z": (1, 1, 1)} if cls is Balances else posted() == {"z": [1]}
+    engine = Threads()
+
+    def store(stage: str, **figures: object) -> None:
+        if stage == "replay":
+            postings.stored("z", Added(amount=1))
+
+    rebuild(cls.name, engine, store)
+    postings.stored("z", Added(amount=2), Added(amount=3), after=1)
+    with replayer(engine.shadow) as late, pytest.raises(RebuildError, match="needs what it does not declare"):
+        late.catch_up([Todo("z", "following.Counter", 3)])
+    with pytest.raises(RebuildError, match="needs what it does not declare"):
+        again(engine.shadow, engine.given[0][0]).result()
+    assert (balances() == {"z": (1, 1, 1)}) if cls is Balances else (posted() == {"z": [1]})
     follow(cls)
-    assert balances() == {"z": (6, 3, 3)} if cls is Balances else posted() == {"z": [1, 2, 3]}
+    assert (balances() == {"z": (6, 3, 3)}) if cls is Balances else (posted() == {"z": [1, 2, 3]})
 
 
 # -- any order of things ----------------------------------------------------------------------------------------------
