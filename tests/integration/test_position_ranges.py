@@ -15,19 +15,25 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enode_django.eventstore import frontiers, position_ranges
+from enode_django.eventstore import frontiers, statements
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.frontiers import Frontier, frontier
-from enode_django.eventstore.position_ranges import PositionRange, divided, heads, ranges_between, rest_since
-from enode_django.eventstore.positions import BEGINNING, FIRST, Begun
+from enode_django.eventstore.position_ranges import (
+    MOST_STRETCHES,
+    PositionRange,
+    divided,
+    heads,
+    ranges_between,
+    rest_since,
+)
+from enode_django.eventstore.positions import FIRST, Begun
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.eventstore.rows import execute
+from enode_django.eventstore.rows import by_index, connected, execute
 from enode_django.ids import new_id
 from tests.integration.store_sessions import bare_session, insert
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SINCE = Frontier.at(BEGINNING)
 OTHER = "notes.Note"
 
 
@@ -195,11 +201,22 @@ def test_one_transaction_with_very_many_aggregates_is_cut_and_read_in_small_part
     assert seen == MANY
 
 
-def test_ranges_are_found_by_the_index_of_transactions(store: PostgresEventStore) -> None:
+INDEX = "Bitmap Index Scan on enode_stream_position"
+
+
+def plan(statement: str, parameters: Sequence[object]) -> str:
+    with connected("default") as known, by_index(known):
+        return "\n".join(line for (line,) in execute(known, f"EXPLAIN {statement}", parameters))
+
+
+@pytest.mark.parametrize("late", [1, 100])
+def test_ranges_are_found_by_the_index_of_transactions(store: PostgresEventStore, late: int) -> None:
     store.append([stream("a", 1)])
-    (whole,) = rest_since("default", SINCE, (), 10)
+    end = frontier("default").end
+    since = Frontier(0, end, tuple(range(end - late, end)))
+    whole = rest_since("default", since, (), 10)[0]
+    assert len(whole.stretches) == min(late + 1, MOST_STRETCHES)
     condition, parameters = whole.where()
-    query = position_ranges.statements.HEADS_IN_RANGES.replace("{ranges}", condition)
-    with position_ranges.connected("default") as known, position_ranges.by_index(known):
-        plan = execute(known, f"EXPLAIN {query}", (*parameters, "", None, None))
-    assert "Bitmap Index Scan on enode_stream_position" in "\n".join(line for (line,) in plan)
+    query = statements.HEADS_IN_RANGES.replace("{ranges}", condition)
+    assert INDEX in plan(query, (*parameters, "", None, None))
+    assert INDEX in plan(statements.COUNT_BY_TRANSACTION, (list(since.late), 0, 2**62, []))

@@ -196,7 +196,7 @@ def test_two_runs_of_a_task_at_a_time_handle_each_event_once(
 
 
 def _is_anybody_waiting(cursor: Any) -> bool:
-    cursor.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+    cursor.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
     return cursor.fetchone() is not None
 
 
