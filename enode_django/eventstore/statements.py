@@ -234,6 +234,45 @@ _STRETCH = f"""
     {_TRANSACTION} >= %s::bigint AND {_TRANSACTION} < %s::bigint AND sequence + 0 > %s AND sequence + 0 <= %s
 """
 
+SNAPSHOT = """
+    SELECT pg_snapshot_xmax(now)::text::bigint,
+           ARRAY(SELECT id::text::bigint AS id FROM pg_snapshot_xip(now) AS id ORDER BY id)
+    FROM pg_current_snapshot() AS now
+"""
+
+# Streams in ranges of positions, without those of some types. Nothing is added to the version, and what else is asked
+# is asked outside of the materialized part, so that the planner takes no other index for it.
+RANGE = f"({_STRETCH})"
+RANGE_BY_SEQUENCE = f"({_TRANSACTION} = %s::bigint AND sequence > %s AND sequence <= %s)"
+_WANTED = "version + 0 IS NOT NULL AND aggregate_root_type <> ALL(%s::text[])"
+_IN_RANGES = f"SELECT {{columns}} FROM {TABLE} WHERE ({{ranges}}) AND {_WANTED}"
+
+COUNT_IN_RANGES = f"SELECT count(*) FROM ({_IN_RANGES.replace('{columns}', '')} LIMIT %s) AS counted"
+
+COUNT_BY_TRANSACTION = f"""
+    SELECT {_TRANSACTION} AS id, count(*) FROM {TABLE}
+    WHERE {_TRANSACTION} = ANY(%s::bigint[]) AND sequence + 0 > %s AND sequence + 0 <= %s AND {_WANTED}
+    GROUP BY id ORDER BY id
+"""
+
+SEQUENCES_IN_RANGES = _IN_RANGES.replace("{columns}", "min(sequence), max(sequence)")
+
+NEXT_SEQUENCES = f"""
+    SELECT count(*), max(sequence) FROM ({_IN_RANGES.replace("{columns}", "sequence")} ORDER BY sequence LIMIT %s) AS found
+"""  # noqa: E501
+
+DIVIDE_RANGES = f"""
+    WITH found AS MATERIALIZED ({_IN_RANGES.replace("{columns}", "aggregate_root_id")})
+    SELECT percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY aggregate_root_id) FROM found
+"""
+
+HEADS_IN_RANGES = f"""
+    WITH found AS MATERIALIZED ({_IN_RANGES.replace("{columns}", "aggregate_root_id, aggregate_root_type, version")})
+    SELECT DISTINCT ON (aggregate_root_id) aggregate_root_id, aggregate_root_type, version FROM found
+    WHERE aggregate_root_id >= %s AND (%s::text IS NULL OR aggregate_root_id < %s)
+    ORDER BY aggregate_root_id, version DESC
+"""
+
 SETTLED = f"""
     SELECT aggregate_root_id, version, command_id, aggregate_root_type, command_type, created_at,
            CASE WHEN version IS NULL THEN events ELSE '' END, CASE WHEN version IS NULL THEN metadata ELSE '' END
@@ -244,7 +283,6 @@ SINCE = f"""
     SELECT count(*), min(created_at), min(sequence)
     FROM (SELECT created_at, sequence FROM {TABLE} WHERE {_STRETCH} LIMIT %s) AS counted
 """
-LAST_SEQUENCE = f"SELECT max(sequence) FROM {TABLE}"
 GENERATIONS_BEGUN = f"SELECT generation, after_sequence FROM {GENERATIONS} ORDER BY generation"
 
 # The rows' places are sorted, not the rows. Where there are more than can be sorted in one go, there is one row, with

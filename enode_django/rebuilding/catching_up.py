@@ -1,25 +1,36 @@
-"""Bringing a shadow up to what is stored, while more is stored."""
+"""Bringing a shadow up to what is stored, while more is stored.
+
+What came is cut into ranges of positions, and a range into tasks for the engine. Neither this process nor a task holds
+more than one range's aggregates, however many have changed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from functools import partial
+from math import inf
 
 from enode_django.concurrency.backoff import once
-from enode_django.eventing.sweeping import parts_of
+from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import EventStore
-from enode_django.eventstore.positions import END, Position
+from enode_django.eventstore.frontiers import Frontier, frontier
+from enode_django.eventstore.position_ranges import PositionRange, ranges_between, rest_since
+from enode_django.eventstore.positions import Position
+from enode_django.eventstore.scanning import persistently
 from enode_django.exceptions import RebuildError, shown
-from enode_django.rebuilding.engine import Engine
-from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer
+from enode_django.rebuilding.catch_up_tasks import ALONE, CatchUpTask, passed_over, tasks_of, todo_of
+from enode_django.rebuilding.engine import Engine, postgres_shards
+from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.reporting import Report
 
 SMALL = 500
-"""Aggregates that a round may leave for the next."""
+"""Streams that a round may leave for the next."""
 MOST = 5_000
-"""Aggregates that may be left for the moment when writers are shut out."""
+"""Streams, or aggregates, that may be left for the moment when writers are shut out."""
 ROUNDS = 50
+TASK_STREAMS = 10_000
+"""Streams for one task, which may be as many aggregates. A range has as many tasks as the engine does at a time."""
 Positions = Mapping[int, Position]
 """By the number of the shard."""
 
@@ -51,64 +62,84 @@ class CatchingUp:
     def __init__(self, store: EventStore, engine: Engine, shadow: Shadow, positions: Positions, report: Report) -> None:
         self.store = store
         self.shadow = shadow
-        self.positions = positions
         self.report = report
         self.total = Replayed()
         self.engine = engine
+        self._frontiers = {number: Frontier.at(position) for number, position in positions.items()}
+        self._without = passed_over(subscribers.get(shadow.subscriber))
+
+    @property
+    def positions(self) -> Positions:
+        return {number: one.position for number, one in self._frontiers.items()}
 
     def run(self) -> None:
-        """Catch up in rounds, each with what came during the one before, until little is left."""
-        last = 0
+        """Catch up in rounds, each with what came during the one before, until little is left; or no less than before,
+        but what may be left for the swap."""
+        last, before = 0, inf
         for number in range(1, ROUNDS + 1):
-            done = self._round(number, last)
-            self.total += done
-            last = done.aggregates
-            if last <= SMALL:
+            last = self._round(number, last)
+            if last <= SMALL or before <= last <= MOST:
                 return
+            before = last
         raise RebuildError(
-            f"{self.shadow.subscriber} was not caught up with after {ROUNDS} rounds, {last} aggregates in the last: "
+            f"{self.shadow.subscriber} was not caught up with after {ROUNDS} rounds, {last} streams in the last: "
             "events come in faster than they are handled; give Spark more cores, or try at a quieter time"
         )
 
-    def _round(self, number: int, before: int) -> Replayed:
-        """What comes after the beginning of a transaction that is still open is handled, too: that may stay open for
-        hours, and all that came since would be left for the moment when writers are shut out. The next round looks at
-        it again."""
-        until, done = now(self.store), Replayed()
-        with replayer(self.shadow) as replaying:
-            for todo in _in_portions(_behind(self.store, replaying, self.positions)):
-                done += self.engine.catch_up(self.shadow, todo)
-                self.report("catch up", round=number, aggregates=done.aggregates, before=before)
-        self.positions = until
-        return done
+    def _round(self, number: int, before: int) -> int:
+        """Return how many streams came. What comes after the beginning of a transaction that is still open is handled,
+        too: that may stay open for hours, and all that came since would be left for the moment when writers are shut
+        out. The next round takes what such transactions have stored, if they have ended by then."""
+        streams, done = 0, Replayed()
+        for shard in postgres_shards(self.store):
+            until = persistently(shard.alias, partial(frontier, shard.alias))
+            for tasks in self._tasks(shard.alias, self._frontiers[shard.number], until):
+                done += self.engine.work_off(self.shadow, tasks)
+                streams += tasks[0].range.streams
+                self.report("catch up", round=number, streams=streams, aggregates=done.aggregates, before=before)
+            self._frontiers[shard.number] = until
+        self.total += done
+        return streams
+
+    def _tasks(self, alias: str, since: Frontier, until: Frontier) -> Iterator[Sequence[CatchUpTask]]:
+        """Yield the tasks of one range after the other."""
+        is_little = _streams(rest_since(alias, since, self._without, ALONE)) <= ALONE
+        at_once = 1 if is_little else self.engine.tasks_at_once()
+        for one in ranges_between(alias, since, until, self._without, TASK_STREAMS * at_once):
+            yield tasks_of(one, at_once)
 
     def reach(self, todo: Sequence[Todo]) -> None:
         """Bring aggregates up to these versions, as far as the store has them, settled or not."""
         self.total += self.engine.catch_up(self.shadow, todo)
 
+    def check_little_is_left(self) -> None:
+        """Raise `TooMuchLeft` if more came since the last round than writers should wait for."""
+        self._rest()
+
     def finish(self) -> None:
         """Catch up with everything that is stored. Call it when nobody writes to the tables in use; it does not wait
-        for a database that is away. Raises `TooMuchLeft`. It is not counted, since the transaction may be tried
-        again."""
+        for a database that is away, and looks at nothing that the last round has seen. Raises `TooMuchLeft`. It is not
+        counted, since the transaction may be tried again."""
+        rest = self._rest()
         with replayer(self.shadow, once) as replaying:
-            todo = list(islice(_behind(self.store, replaying, self.positions), MOST + 1))
-            if len(todo) > MOST:
-                raise TooMuchLeft("more came meanwhile than writers should wait for")
-            self.report("swap", aggregates=len(todo))
+            todo = [one for whole in rest for one in todo_of(replaying, CatchUpTask(whole))]
+            self.report("swap", streams=_streams(rest), aggregates=len(todo))
             replaying.catch_up(todo)
+
+    def _rest(self) -> Sequence[PositionRange]:
+        rest = [
+            one
+            for shard in postgres_shards(self.store)
+            for one in rest_since(shard.alias, self._frontiers[shard.number], self._without, MOST)
+        ]
+        if _streams(rest) > MOST:
+            raise TooMuchLeft("more came meanwhile than writers should wait for")
+        return rest
 
 
 class TooMuchLeft(RebuildError):
     pass
 
 
-def _behind(store: EventStore, replaying: Replayer, since: Positions) -> Iterator[Todo]:
-    """What is stored from these positions on, settled or not, and not handled."""
-    for shard in store.shards:
-        for part in parts_of(shard, since[shard.number], END):
-            yield from replaying.behind(part.settled)
-
-
-def _in_portions(todo: Iterator[Todo], size: int = 50_000) -> Iterator[Sequence[Todo]]:
-    while some := list(islice(todo, size)):
-        yield some
+def _streams(ranges: Sequence[PositionRange]) -> int:
+    return sum(one.streams for one in ranges)

@@ -72,10 +72,13 @@ def _answer(task: bytes) -> Replayed | Failed:
 
 def _done(data: bytes) -> Replayed:
     from enode_django.eventstore.scanning import scan_records
+    from enode_django.rebuilding.catch_up_tasks import work_off
     from enode_django.rebuilding.replaying import replayer
     from enode_django.rebuilding.task_messages import unpacked_task
 
     task = unpacked_task(data)
+    if task.catch_up is not None:
+        return work_off(task.shadow, [task.catch_up])
     with replayer(task.shadow) as replaying:
         if task.scan is None:
             return replaying.catch_up(task.todo)

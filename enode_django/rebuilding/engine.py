@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from enode_django.concurrency.stopping import checked
+from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.scanning import Scan, scan_records
 from enode_django.exceptions import ConfigurationError
+from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.reporting import Report
@@ -34,6 +36,12 @@ class Engine(Protocol):
 
     def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed: ...
 
+    def tasks_at_once(self) -> int:
+        """Return how many tasks of a catch-up it works on at a time."""
+
+    def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
+        """Do the tasks of one range, in any order."""
+
 
 class InProcess:
     """Replays in the calling thread, for small stores. It needs no Spark."""
@@ -46,9 +54,7 @@ class InProcess:
         total = Replayed()
         store = make_store()
         with replayer(plan.shadow) as replaying:
-            for shard in store.shards:
-                if not isinstance(shard, PostgresEventStore):
-                    raise ConfigurationError(f"projections are rebuilt from PostgreSQL, not from {shard!r}")
+            for shard in postgres_shards(store):
                 wanted = Scan(shard.alias, horizon=plan.horizon[shard.number], types=plan.types)
                 total += replaying.replay(checked(scan_records(wanted)))
                 report("replay", shard=shard.name, streams=total.streams, aggregates=total.aggregates)
@@ -57,3 +63,19 @@ class InProcess:
     def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
         with replayer(shadow) as replaying:
             return replaying.catch_up(checked(todo))
+
+    def tasks_at_once(self) -> int:
+        return 1
+
+    def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
+        return work_off(shadow, tasks)
+
+
+def postgres_shards(store: EventStore) -> Sequence[PostgresEventStore]:
+    """Raises `ConfigurationError` for a store that projections cannot be rebuilt from."""
+    shards = []
+    for shard in store.shards:
+        if not isinstance(shard, PostgresEventStore):
+            raise ConfigurationError(f"projections are rebuilt from PostgreSQL, not from {shard!r}")
+        shards.append(shard)
+    return shards

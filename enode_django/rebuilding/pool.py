@@ -146,6 +146,8 @@ def _environment() -> dict[str, str]:
 
 
 def _text(task: Task) -> str:
+    if task.catch_up is not None:
+        return f"the aggregates from {task.catch_up.low!r} to {task.catch_up.high!r} that have changed meanwhile"
     if task.scan is None:
         return f"{len(task.todo)} aggregates from {task.todo[0].aggregate_root_id!r} on"
     return f"the aggregates from {task.scan.low!r} to {task.scan.high!r}"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from enode_django.exceptions import ConfigurationError
+from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.pool import Pool
 from enode_django.rebuilding.ranges import scans
@@ -40,6 +41,14 @@ class Processes:
             return InProcess().catch_up(shadow, todo)
         starts = range(0, len(todo), ALONE)
         return self._pool.run([Task(shadow, None, list(todo[start : start + ALONE])) for start in starts])
+
+    def tasks_at_once(self) -> int:
+        return self._pool.size
+
+    def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
+        if len(tasks) == 1:
+            return work_off(shadow, tasks)
+        return self._pool.run([Task(shadow, None, (), task) for task in tasks])
 
 
 class _Telling:

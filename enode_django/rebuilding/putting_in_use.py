@@ -87,6 +87,7 @@ class _Swapping:
 
     def _last_steps(self, is_last: bool) -> None:
         locked = self._target.locked(self._record, self._was)
+        self._catching_up.check_little_is_left()
         if self._check is not None and not self._accepted.differences:
             self._compare(self._check, is_last)
         self._catching_up.finish()

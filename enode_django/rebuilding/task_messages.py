@@ -7,21 +7,24 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from enode_django import exceptions
-from enode_django.eventstore.positions import Position
+from enode_django.eventstore.position_ranges import PositionRange
+from enode_django.eventstore.positions import Position, Stretch
 from enode_django.eventstore.scanning import Scan
 from enode_django.exceptions import EnodeError, RebuildError
+from enode_django.rebuilding.catch_up_tasks import CatchUpTask
 from enode_django.rebuilding.replaying import Replayed, Todo
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.serialization.plain import pack, unpack
 
 
 class Task(NamedTuple):
-    """Replay what ``scan`` reads, or (None) bring aggregates up to where ``todo`` says. Of the scan go the alias, the
-    range, the horizon and the types."""
+    """Replay what ``scan`` reads, or do a task of a catch-up, or (both None) bring aggregates up to where ``todo``
+    says. Of the scan go the alias, the range, the horizon and the types."""
 
     shadow: Shadow
     scan: Scan | None
     todo: Sequence[Todo] = ()
+    catch_up: CatchUpTask | None = None
 
 
 class Failed(NamedTuple):
@@ -44,7 +47,13 @@ class Failed(NamedTuple):
 
 def packed_task(task: Task) -> bytes:
     scan = task.scan and [task.scan.alias, task.scan.low, task.scan.high, str(task.scan.horizon), list(task.scan.types)]
-    return pack([list(task.shadow), scan, [list(one) for one in task.todo]])
+    caught_up = task.catch_up and [_values(task.catch_up.range), task.catch_up.low, task.catch_up.high]
+    return pack([list(task.shadow), scan, [list(one) for one in task.todo], caught_up])
+
+
+def _values(whole: PositionRange) -> list[Any]:
+    stretches = [[*one[:1], list(one.begin), *one[2:]] for one in whole.stretches]
+    return [whole.alias, stretches, whole.streams, list(whole.without), whole.by_sequence]
 
 
 def unpacked_task(data: bytes) -> Task:
@@ -54,9 +63,20 @@ def unpacked_task(data: bytes) -> Task:
     >>> task = Task(Shadow("bank.Ledger", "default", 3), scan)
     >>> unpacked_task(packed_task(task)) == task
     True
+    >>> some = PositionRange("default", (Stretch(0, Position(0, 7), 9, 0, 100),), 5, ("bank.Account",))
+    >>> task = Task(Shadow("bank.Ledger", "default", 3), None, (), CatchUpTask(some, "a", "b"))
+    >>> unpacked_task(packed_task(task)) == task
+    True
     """
-    shadow, scan, todo = unpack(data)
-    return Task(Shadow(*shadow), _scan(*scan) if scan else None, tuple(Todo(*one) for one in todo))
+    shadow, scan, todo, caught_up = unpack(data)
+    some = tuple(Todo(*one) for one in todo)
+    return Task(Shadow(*shadow), _scan(*scan) if scan else None, some, _caught_up(*caught_up) if caught_up else None)
+
+
+def _caught_up(whole: Sequence[Any], low: str, high: str | None) -> CatchUpTask:
+    alias, stretches, streams, without, by_sequence = whole
+    found = tuple(Stretch(generation, Position(*begin), *rest) for generation, begin, *rest in stretches)
+    return CatchUpTask(PositionRange(alias, found, streams, tuple(without), by_sequence), low, high)
 
 
 def _scan(alias: str, low: str, high: str | None, horizon: str, types: list[str]) -> Scan:

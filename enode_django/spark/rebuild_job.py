@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.scanning import Scan, scan_records
+from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
 from enode_django.rebuilding.engine import Plan
 from enode_django.rebuilding.ranges import scans
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
@@ -73,6 +74,17 @@ class SparkEngine:
         caught_up = parts.mapPartitions(partial(_catch_up, shadow))
         return _sum(with_progress(self._session(), "catch up", caught_up.collect, silent))
 
+    def tasks_at_once(self) -> int:
+        """As many as Spark has cores: tasks of one range have about the same size."""
+        return limited_count(self._session().sparkContext.defaultParallelism)
+
+    def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
+        if len(tasks) == 1:
+            return work_off(shadow, tasks)
+        parts = self._session().sparkContext.parallelize(tasks, len(tasks))
+        worked_off = parts.mapPartitions(partial(_work_off, shadow))
+        return _sum(with_progress(self._session(), "catch up", worked_off.collect, silent))
+
 
 @contextmanager
 def _replaying(spark: SparkSession, plan: Plan, streams: Accumulator[int], report: Report) -> Iterator[DataFrame]:
@@ -114,6 +126,11 @@ def _replay(shadow: Shadow, streams: Accumulator[int], records: Iterable[StreamR
 def _catch_up(shadow: Shadow, todo: Iterator[Todo]) -> Iterator[Replayed]:
     with task(), replayer(shadow) as replaying:
         yield replaying.catch_up(todo)
+
+
+def _work_off(shadow: Shadow, tasks: Iterator[CatchUpTask]) -> Iterator[Replayed]:
+    with task():
+        yield work_off(shadow, list(tasks))
 
 
 def _sum(all_done: Iterator[Replayed] | list[Replayed]) -> Replayed:

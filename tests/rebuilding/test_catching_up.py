@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from enode_django.eventing import sweeping
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import RebuildError, TablesInUse
@@ -78,7 +77,7 @@ def test_what_came_in_many_transactions_is_handled_once(
     postings: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the aggregate is in many parts of what came."""
-    monkeypatch.setattr(sweeping, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(catching_up, "TASK_STREAMS", 1)
     postings.stored("a", Opened(owner="a"))
     follow(cls)
     versions = iter(range(1, 10))
@@ -154,30 +153,50 @@ def test_a_rebuild_that_cannot_keep_up_gives_up_and_says_why(
     postings: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catching_up, "SMALL", 0)
+    monkeypatch.setattr(catching_up, "MOST", 0)
     monkeypatch.setattr(catching_up, "ROUNDS", 3)
     some_history(postings, "a")
 
     def store(stage: str, **figures: Any) -> None:
         _store(postings, 1, f"{stage} {figures}")
 
-    with pytest.raises(RebuildError, match=r"rebuilding.balances was not caught up with after 3 rounds, 1 aggregates"):
+    with pytest.raises(RebuildError, match=r"rebuilding.balances was not caught up with after 3 rounds, 1 streams"):
         rebuild(Balances.name, InProcess(), store)
 
 
+@pytest.mark.parametrize("ids", [["x", "y", "z"], ["hot"]], ids=["many aggregates", "many streams of one"])
 def test_too_much_for_the_last_moment_is_caught_up_with_before_it(
-    postings: Harness, monkeypatch: pytest.MonkeyPatch
+    postings: Harness, monkeypatch: pytest.MonkeyPatch, ids: list[str]
 ) -> None:
     monkeypatch.setattr(catching_up, "MOST", 2)
     some_history(postings, "a")
-    before_the_last_step(monkeypatch, lambda: _store(postings, 3, "last"))
+    added = [Added(amount=1) for _ in range(3 // len(ids))]
+    before_the_last_step(monkeypatch, lambda: [postings.stored(id, *added) for id in ids])
     swaps: list[object] = []
     rebuild(
         Balances.name,
         InProcess(),
-        lambda stage, **figures: swaps.append(figures["aggregates"]) if stage == "swap" else None,
+        lambda stage, **figures: swaps.append(figures["streams"]) if stage == "swap" else None,
     )
     assert swaps == [0], "the first attempt was given up, and what it found was caught up with"
-    assert len(balances()) == 4
+    assert {id: balances()[id][1] for id in ids} == dict.fromkeys(ids, len(added))
+
+
+def test_rounds_end_when_they_leave_no_less_than_before_but_what_the_swap_may_take(
+    postings: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So much comes all the time."""
+    monkeypatch.setattr(catching_up, "SMALL", 0)
+    some_history(postings, "a")
+    rounds: list[object] = []
+
+    def store(stage: str, **figures: Any) -> None:
+        if stage in ("replay", "catch up"):
+            _store(postings, 2, f"{len(rounds)}")
+            rounds.append(figures.get("round"))
+
+    rebuild(Balances.name, InProcess(), store)
+    assert rounds == [None, 1, 2, 1, 2], "once before the comparison, once before the swap"
 
 
 @BOTH
@@ -194,9 +213,9 @@ def test_an_open_write_transaction_is_in_nobodys_way(
         rebuild(
             cls.name,
             InProcess(),
-            lambda stage, **figures: swaps.append(figures["aggregates"]) if stage == "swap" else None,
+            lambda stage, **figures: swaps.append(figures["streams"]) if stage == "swap" else None,
         )
-    assert swaps == [0]
+    assert swaps == [0], "nor is any of it looked at again in that moment"
     assert len(amounts(cls)) == 11
 
 

@@ -11,6 +11,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ProjectionsDiffer
 from enode_django.models import Rebuild
 from enode_django.rebuilding import putting_in_use
+from enode_django.rebuilding.catch_up_tasks import CatchUpTask
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild
 from enode_django.rebuilding.replaying import Replayed, Todo
@@ -59,6 +60,11 @@ class BusyEngine(InProcess):
 
     def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
         done = super().catch_up(shadow, todo)
+        self._happens()
+        return done
+
+    def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
+        done = super().work_off(shadow, tasks)
         self._happens()
         return done
 

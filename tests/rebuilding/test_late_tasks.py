@@ -10,9 +10,10 @@ import pytest
 
 from enode_django import DomainEvent
 from enode_django.eventing import checkpoints
+from enode_django.rebuilding.catch_up_tasks import CatchUpTask
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild
-from enode_django.rebuilding.replaying import Replayed, Todo
+from enode_django.rebuilding.replaying import Replayed
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.reporting import Report
 from tests.following.domain import Added, Closed, Opened
@@ -50,9 +51,9 @@ class StallingEngine(InProcess):
         self._meanwhile()
         return replayed
 
-    def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
-        done = super().catch_up(shadow, todo)
-        if self._late is not None and "z" in [one.aggregate_root_id for one in todo]:
+    def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
+        done = super().work_off(shadow, tasks)
+        if self._late is not None:
             self._go_on.set()
             self._late.result()
             self._late = None

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -22,8 +22,9 @@ from django.test import override_settings
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ConfigurationError, JobCancelled, RebuildError, StoreUnavailable, UnknownSubscriber
 from enode_django.models import ParkedEvent
+from enode_django.rebuilding import catch_up_tasks, catching_up, processes
 from enode_django.rebuilding import pool as pools
-from enode_django.rebuilding import processes
+from enode_django.rebuilding.catch_up_tasks import CatchUpTask
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.engines import engine_for
 from enode_django.rebuilding.pool import Pool
@@ -282,3 +283,29 @@ def test_wishes_that_exclude_each_other_are_refused(store: PostgresEventStore, p
     for engine in (Processes(pool), InProcess()):
         with pytest.raises(ConfigurationError, match="an archive is read by Spark"):
             engine.replay(plan, nothing)
+
+
+@pytest.mark.parametrize("name", [SUMMARIES, LEDGER])
+def test_what_came_during_the_replay_is_caught_up_with_in_processes(
+    store: PostgresEventStore, pool: Pool, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(catch_up_tasks, "ALONE", 10)
+    monkeypatch.setattr(catching_up, "ALONE", 10)
+    monkeypatch.setattr(catching_up, "TASK_STREAMS", 30)
+
+    class Engine(Processes):
+        def replay(self, plan: Plan, report: Report) -> Replayed:
+            replayed = super().replay(plan, report)
+            store.append([one for id in ACCOUNTS[::2] for one in account(id, range(6, 14))])
+            return replayed
+
+        def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
+            divided.append(len(tasks))
+            return super().work_off(shadow, tasks)
+
+    divided: list[int] = []
+    assert rebuild(name, Engine(pool), nothing).is_swapped
+    assert max(divided) == 2
+    caught_up = rows(name)
+    rebuild(name, InProcess(), nothing)
+    assert rows(name) == caught_up

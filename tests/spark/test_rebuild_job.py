@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,13 @@ from pyspark.sql import SparkSession
 
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.models import ParkedEvent
+from enode_django.rebuilding import catch_up_tasks, catching_up
+from enode_django.rebuilding.catch_up_tasks import CatchUpTask
+from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild
+from enode_django.rebuilding.replaying import Replayed
+from enode_django.rebuilding.shadow import Shadow
+from enode_django.reporting import Report
 from enode_django.runtime import replay
 from enode_django.serialization.codec import encode_stream
 from enode_django.spark import rebuild_job
@@ -99,6 +105,37 @@ def test_a_corrected_event_is_read_from_the_store_and_from_an_archive_of_the_ori
     monkeypatch.delattr(rebuild_job, "scans")
     rebuild(LEDGER, SparkEngine(lambda: spark), silent, accept_differences=True, archive=str(tmp_path))
     assert rows(LEDGER) == expected
+
+
+@pytest.mark.parametrize("name", [SUMMARIES, LEDGER])
+def test_what_came_during_the_replay_is_caught_up_with_in_tasks_of_spark(
+    spark: SparkSession, store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(catch_up_tasks, "ALONE", 10)
+    monkeypatch.setattr(catching_up, "ALONE", 10)
+    monkeypatch.setattr(catching_up, "TASK_STREAMS", 30)
+    store.append([one for id in ACCOUNTS for one in account(id, range(1, 4))])
+
+    class Engine(SparkEngine):
+        def replay(self, plan: Plan, report: Report) -> Replayed:
+            replayed = super().replay(plan, report)
+            store.append([one for id in ACCOUNTS[::2] for one in account(id, range(4, 12))])
+            store.append(account("new", range(1, 4)))
+            return replayed
+
+        def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
+            divided.append(len(tasks))
+            return super().work_off(shadow, tasks)
+
+    divided: list[int] = []
+    rebuilt = rebuild(name, Engine(lambda: spark), silent)
+    assert max(divided) == spark.sparkContext.defaultParallelism > 1
+    assert rebuilt.is_swapped
+    caught_up = rows(name)
+    rebuild(name, InProcess(), silent)
+    assert rows(name) == caught_up
+    versions = dict(AccountSummary._base_manager.values_list("pk", "version")) if name == SUMMARIES else {}
+    assert not versions or (versions["a00"], versions["a01"], versions["new"]) == (11, 3, 3)
 
 
 def test_a_poison_event_is_parked_in_the_rebuilt_tables(spark: SparkSession, store: PostgresEventStore) -> None:

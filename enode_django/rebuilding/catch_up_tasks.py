@@ -1,0 +1,59 @@
+"""Tasks of a catch-up: each brings some of the aggregates up to date that have streams in a range of positions.
+
+Tasks of one range share no aggregate, so that none waits for another, and ranges are worked off one after the other. A
+task that runs again, or goes on after it was given up on, does no harm: the shadow's checkpoints, locked, say what is
+there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from enode_django.concurrency.stopping import checked
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventstore.base import Settled
+from enode_django.eventstore.position_ranges import PositionRange, divided, heads
+from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer
+from enode_django.rebuilding.shadow import Shadow
+from enode_django.serialization.registry import types
+
+ALONE = 2_000
+"""Streams. To divide fewer among tasks costs more than it saves."""
+
+
+class CatchUpTask(NamedTuple):
+    """The aggregates with low <= id < high (in the order of bytes; None: no end) that have streams in the range."""
+
+    range: PositionRange
+    low: str = ""
+    high: str | None = None
+
+
+def tasks_of(whole: PositionRange, most: int) -> list[CatchUpTask]:
+    """Divide a range into at most ``most`` tasks with about as many streams each. Blocks on the store; raises
+    `StoreUnavailable`."""
+    parts = min(most, whole.streams // ALONE)
+    edges = ["", *(divided(whole, parts) if parts > 1 else []), None]
+    return [CatchUpTask(whole, low or "", high) for low, high in pairwise(edges)]
+
+
+def work_off(shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
+    """Do the tasks one after the other in this thread. Blocks; raises as `Replayer`."""
+    total = Replayed()
+    with replayer(shadow) as replaying:
+        for task in tasks:
+            total += replaying.catch_up(checked(todo_of(replaying, task)))
+    return total
+
+
+def todo_of(replaying: Replayer, task: CatchUpTask) -> list[Todo]:
+    """Return the task's aggregates that the shadow has not come as far with as the range has."""
+    return replaying.behind(Settled(heads(*task), ()))
+
+
+def passed_over(subscriber: Subscriber) -> list[str]:
+    """Return the stored names of aggregates that the subscriber cannot follow, among those that this process knows."""
+    return [name for name in types.names_of(AggregateRoot) if not subscriber.follows(name)]
