@@ -20,10 +20,13 @@ def run(services: Services, quick: bool) -> list[Figure]:
     count, rounds = (50_000, 1) if quick else (200_000, 5)
     accounts = loads.account_ids(ACCOUNTS)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
-    ours, raw = [], []
+    ours, raw, used = [], [], []
     for _ in range(rounds):
         with services.workspace() as workspace:
-            ours.append(count / pipeline_seconds(workspace, opening, messages))
+            seconds, processor_seconds = _pipeline(workspace, opening, messages)
+            ours.append(count / seconds)
+            used.append(1e6 * processor_seconds / count)
+            check_stored(workspace, len(opening) + count)
             rows = stored_rows(workspace)
         with services.workspace() as target:
             raw.append(count / copy_seconds(target, rows[: len(accounts)], rows[len(accounts) :]))
@@ -32,6 +35,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
     return [
         median("raw COPY", raw, "rows/s", "batches of 1,000"),
         median("spread", ours, "commands/s", f"{count:,} deposits over {ACCOUNTS:,} accounts, 2 workers"),
+        median("spread, workers", used, "µs", "processor time a command"),
         Figure("spread, while they are being sent", beside, "commands/s", note="the sender needs cores, too"),
     ]
 
@@ -69,12 +73,19 @@ def pipeline_seconds(
     workspace: Workspace, opening: loads.Messages, messages: loads.Messages, effective: int | None = None
 ) -> float:
     """The accounts are opened first, which also warms the workers."""
+    seconds, _ = _pipeline(workspace, opening, messages)
+    check_stored(workspace, len(opening) + (len(messages) if effective is None else effective))
+    return seconds
+
+
+def _pipeline(workspace: Workspace, opening: loads.Messages, messages: loads.Messages) -> tuple[float, float]:
+    """Seconds from the start to the last stream published, and the workers' processor time meanwhile."""
     with Processors(workspace) as processors:
         workspace.send(opening)
         processors.wait_published(len(opening))
+        before = processors.processor_seconds()
         seconds = timed_run(workspace, processors, messages, len(messages))
-    check_stored(workspace, len(opening) + (len(messages) if effective is None else effective))
-    return seconds
+        return seconds, processors.processor_seconds() - before
 
 
 def check_stored(workspace: Workspace, expected: int) -> None:

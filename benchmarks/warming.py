@@ -8,8 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-import psutil
-
 from benchmarks import loads
 from benchmarks.figures import Figure, median
 from benchmarks.processors import BenchmarkError, Processors, timed_run, wait_for
@@ -98,15 +96,11 @@ def _spread(workspace: Workspace, opening: loads.Messages, messages: loads.Messa
     with Processors(workspace) as processors:
         workspace.send(opening)
         processors.wait_published(len(opening))
-        before = _processor_seconds(processors)
+        before = processors.processor_seconds()
         seconds = timed_run(workspace, processors, messages, len(messages))
-        used = _processor_seconds(processors) - before
+        used = processors.processor_seconds() - before
     check_stored(workspace, len(opening) + len(messages))
     return seconds, used
-
-
-def _processor_seconds(processors: Processors) -> float:
-    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in processors.pids())
 
 
 def _shared(workspace: Workspace) -> dict[str, str]:

@@ -179,8 +179,7 @@ class CommandProcessor:
             if slot is None or not slot.unfinished or envelope is None:
                 continue
             # Another entry may stand there for the same command, if the aggregate was recovered meanwhile.
-            held = slot.unfinished.pop(envelope, None)
-            if held is None:
+            if (held := slot.unfinished.pop(envelope, None)) is None:
                 continue
             if envelope.window is not None and envelope.window.closed:
                 self._recent.forget(envelope.id, slot.id)  # its verdict, if it is one, was never confirmed
