@@ -140,7 +140,7 @@ def test_postgres_may_restart_and_crash_while_events_are_followed(reading: Stack
 
 def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> None:
     commands = stack.start_ready(role="command")
-    events = stack.start(role="event", apps=HINDERED, SWEEP_INTERVAL=0.2)
+    events = stack.start(role="event", apps=HINDERED, SWEEP_INTERVAL=0.2, HANDLER_TIME_LIMIT=PATIENCE)
     with stack.load(seed, varied=True) as load:
         wait_until(events.following_event_workers, "an event worker that follows")
         (worker,) = events.following_event_workers().values()
