@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from enode_django.conf import conf
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.dividing import position_bounds, size
+from enode_django.eventstore.positions import BEGINNING
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
 from enode_django.reporting import Report
 from enode_django.runtime import make_store
@@ -95,16 +96,28 @@ def _oldest_job() -> datetime:
 
 def _added(run: ArchiveRun, manifest: Manifest, json: bool) -> Manifest:
     """Return the manifest that counts when what is new was added: the same one if nothing is new."""
-    name = run.files.new_increment(manifest)
     horizon = horizon_of(run.store)
+    if not has_new(run.store, manifest.horizon, horizon):
+        return manifest
+    name = run.files.new_increment(manifest)
     run.report("writing", increment=name)
     increment, known = write_new(run, name, manifest.horizon, horizon, json=json)
-    if not increment.rows:
+    if not increment.rows:  # refusals may have been pruned meanwhile
         run.files.remove(name)
         return manifest
     added = manifest.followed_by(increment, known)
     run.files.add(added)
     return added
+
+
+def has_new(store: EventStore, after: Positions, horizon: Positions) -> bool:
+    """Return True if the store has rows at positions p with after <= p < horizon: a query for each shard tells that,
+    and a job of Spark takes seconds."""
+    return any(
+        entry.position < horizon[shard.number]
+        for shard in store.shards
+        for entry in shard.feed(after.get(shard.number, BEGINNING), limit=1).entries
+    )
 
 
 def write_new(

@@ -12,7 +12,7 @@ from enode_django.conf import conf
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ArchiveError, ArchiveMismatch
 from enode_django.reporting import Report, silent
-from enode_django.spark.archive import ArchiveRun, check_history, tail_held, write_new
+from enode_django.spark.archive import ArchiveRun, check_history, has_new, tail_held, write_new
 from enode_django.spark.archive_corrections import with_corrections
 from enode_django.spark.archive_files import ArchiveFiles
 from enode_django.spark.archive_rows import TYPE, bucket_branches, label_in, rows_by_bucket, rows_by_day
@@ -61,7 +61,7 @@ def archived_events(
 @contextmanager
 def _tail(run: ArchiveRun, manifest: Manifest, horizon: Positions, types: Sequence[str]) -> Iterator[list[Increment]]:
     """Write what the store has beyond the archive into an increment that no manifest names."""
-    if manifest.horizon == horizon:
+    if not has_new(run.store, manifest.horizon, horizon):
         yield []
         return
     name = run.files.new_tail()

@@ -86,7 +86,7 @@ def test_each_kind_of_job_is_started_after_a_page_that_says_what_it_does(work: l
     assert work == [
         {"type": "bank.BankAccount", "archive": None},
         {"name": "bank.Ledger", "accept_differences": True, "accept_uncompared": False, "archive": None},
-        {"path": STARTS["export"]["path"]},
+        {"path": STARTS["export"]["path"], "json": False, "compact": False},
     ]
     assert set(Job.objects.values_list("state", flat=True)) == {"succeeded"}
 

@@ -201,7 +201,7 @@ def test_what_could_not_be_swapped_is_swapped_later_and_not_built_again(kept: Ha
 
 
 def test_a_job_swaps_what_an_earlier_one_has_built(kept: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enode_django.job_kinds.engine_for", lambda master: nullcontext(SwapsOnly()))
+    monkeypatch.setattr("enode_django.job_kinds.engine_for", lambda archive: nullcontext(SwapsOnly()))
     with running_job("rebuild", Postings.name) as job:
         KINDS["rebuild"](job, name=Postings.name)
     assert job.figures["swapped"]
