@@ -50,6 +50,8 @@ def _chosen(master: str | None, engine: str | None, archive: str | None) -> str:
         raise ConfigurationError(f"the master {master!r} is Spark's, and the engine is to be {engine!r}: name only one")
     place = master or conf().spark_master
     wanted = engine or (conf().rebuild_engine if master is None else ON_SPARK)
+    if place == NO_MASTER and wanted == ON_SPARK and engine is not None:
+        raise ConfigurationError(f"Spark has no master, MASTER in ENODE['SPARK'] is {place!r}: name one by --master")
     if place == NO_MASTER and engine is None:
         return NO_MASTER
     if wanted != BY_SIZE:

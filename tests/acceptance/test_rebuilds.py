@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from enode_django.exceptions import SparkUnavailable
-from enode_django.rebuilding.engines import NO_MASTER
 from enode_django.spark.java import check_java
 from sample_project.bank.domain import Deposit, OpenAccount
 from sample_project.embedded import Postgres, Redis
@@ -158,7 +157,7 @@ def test_spark_ends_with_a_task_that_is_revoked_and_with_a_worker_and_the_next_t
     stack.release(LEDGER)
 
     stack.wait_lease_ran_out()
-    stack.start_worker(SPARK={"MASTER": NO_MASTER})
+    stack.start_worker(REBUILDS={"ENGINE": "processes"})  # from daemons, as Celery's children are
     task = stack.celery.send_task(TASK, [LEDGER])
     wait_until(task.ready, "the task has ended")
     figures = task.get()

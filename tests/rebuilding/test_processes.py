@@ -279,6 +279,12 @@ def test_the_engine_is_chosen_by_the_place_of_the_work_and_the_size_of_the_store
 def test_wishes_that_exclude_each_other_are_refused(store: PostgresEventStore, pool: Pool) -> None:
     with pytest.raises(ConfigurationError, match="name only one"), engine_for("local[*]", "processes"):
         pass
+    with (
+        override_settings(ENODE={**settings.ENODE, "SPARK": {"MASTER": "none"}}),
+        pytest.raises(ConfigurationError, match="Spark has no master"),
+        engine_for(engine="spark"),
+    ):
+        pass
     plan = Plan(Shadow(SUMMARIES, "default", 1), ["bank.BankAccount"], {}, "/archive")
     for engine in (Processes(pool), InProcess()):
         with pytest.raises(ConfigurationError, match="an archive is read by Spark"):
