@@ -36,6 +36,8 @@ def by_own_ages(parts: Sequence[QueuePart], max_age: float | None, own_age: OwnA
         return parts
     ages = {part.topic: own_age(part.topic) for part in parts}
     shifts = {topic: age - max_age for topic, age in ages.items() if age is not None}
+    if not shifts:
+        return parts
     return [part._replace(newest=part.newest + shifts.get(part.topic, 0.0)) for part in parts]
 
 

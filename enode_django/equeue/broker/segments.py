@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.files import translated
-from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, Entry, Segment, entry_at, number_of, time_in
+from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, POSITION, Entry, Segment, entry_at, time_in
+from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.retention import QueuePart
 from enode_django.exceptions import StorageFailed
 
@@ -28,16 +29,25 @@ class SegmentFile(NamedTuple):
     """Enough of a segment to read its entries from disk, in any thread. ``after`` is the position of the last entry
     before it; ``saved`` and ``check`` are those of the segment."""
 
-    path: Path
-    topic: str
-    queue: int
+    name: IndexFile
     segment: Segment
-    start: int
     after: int
     last_position: int
     saved: int
     check: int
     find: FindEntries
+
+    @property
+    def path(self) -> Path:
+        return self.name.path
+
+    @property
+    def topic(self) -> str:
+        return self.name.topic
+
+    @property
+    def queue(self) -> int:
+        return self.name.queue
 
     def whole_words(self) -> array[int] | None:
         """Return what the file has; None if it is missing or damaged."""
@@ -56,7 +66,7 @@ class SegmentFile(NamedTuple):
         words = array("Q")
         with translated("making an index anew"):
             for entry in self.find(self.topic, self.queue, self.after, self.last_position, is_over):
-                if entry.first_offset >= self.start:
+                if entry.first_offset >= self.name.start:
                     words.extend(entry.words)
         return words
 
@@ -121,6 +131,7 @@ class QueueView:
         self._queue = queue
         self._lasts = lasts
         self._words = words
+        self._positions: dict[int, array[int]] = {}
 
     @property
     def loads(self) -> list[SegmentLoad]:
@@ -143,6 +154,7 @@ class QueueView:
 
     def forget(self) -> None:
         """Let go of what was read from index files that are whole."""
+        self._positions.clear()
         for load in self.loads:
             if not load.is_anew:
                 load.words = None
@@ -154,7 +166,11 @@ class QueueView:
         return words.run() if isinstance(words, SegmentLoad) else words
 
     def _number(self, place: int, end: int) -> int:
-        return number_of(self._at(place), end)
+        """Return how many entries of a segment lie below a position."""
+        positions = self._positions.get(place)
+        if positions is None:
+            positions = self._positions[place] = self._at(place)[POSITION::ENTRY_WORDS]
+        return bisect_left(positions, end)
 
     def _entry(self, place: int, number: int) -> Entry | None:
         words = self._at(place)

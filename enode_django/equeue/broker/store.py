@@ -26,6 +26,7 @@ from enode_django.equeue.broker.deletion import Deletion
 from enode_django.equeue.broker.files import DirectoryLock, make_directory, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.index import Effort
+from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
@@ -270,7 +271,7 @@ class MessageStore:
         entry = next(index.at_time(int(at * 1000 // 1), effort), None)
         return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
 
-    def empty(self, topic: str, only: int | None = None) -> list[Path]:
+    def empty(self, topic: str, only: int | None = None) -> list[IndexFile]:
         """See `Queues.empty`. The messages stay in their files until those are due, and are not read any more."""
         self.deletion.forget_surveys()
         return self.queues.empty(topic, only)
