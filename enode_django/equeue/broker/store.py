@@ -30,7 +30,7 @@ from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
-from enode_django.equeue.broker.reading import BatchReader, ColdRead, Damage, Loaded
+from enode_django.equeue.broker.reading import Allowance, BatchReader, ColdRead, Damage, Loaded
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
 from enode_django.equeue.broker.retention import Consumed, Retention
@@ -247,10 +247,10 @@ class MessageStore:
         return self._reader.read(topic, queue, offset, limit, max_bytes)
 
     def read_held(
-        self, topic: str, queue: int, offset: int, limit: int, max_bytes: int
+        self, topic: str, queue: int, offset: int, limit: int, max_bytes: int, allowance: Allowance | None = None
     ) -> list[StoredBatch] | ColdRead:
         """See `BatchReader.read_held`, which does not wait for the message files."""
-        return self._reader.read_held(topic, queue, offset, limit, max_bytes)
+        return self._reader.read_held(topic, queue, offset, limit, max_bytes, allowance)
 
     def finish_read(self, read: ColdRead, loaded: Sequence[Loaded]) -> list[StoredBatch]:
         """See `BatchReader.finish`."""
