@@ -469,7 +469,9 @@ def _plain(record: GroupRecord) -> list[Any]:
     return [group.generation, dict(group.sessions), division, claims, record.retired, record.paused]
 
 
-def _plain_deaths(claim: QueueClaim) -> list[Any]:
+def _plain_deaths(claim: QueueClaim) -> Sequence[Any]:
+    if not claim.deaths:
+        return ()  # it is nearly always so, and this costs no object
     return [[offset, sorted(members)] for offset, members in claim.deaths.items()]
 
 

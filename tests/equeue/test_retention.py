@@ -7,7 +7,7 @@ import pytest
 
 from enode_django.equeue.broker.deletion import SURVEYED_AT_ONCE, Survey
 from enode_django.equeue.broker.queues import VIEWED_AT_ONCE
-from enode_django.equeue.broker.retention import Notices, QueuePart, Retention, by_own_ages
+from enode_django.equeue.broker.retention import Notices, QueuePart, QueueParts, Retention, by_own_ages
 from enode_django.equeue.broker.store import MessageStore
 from tests.equeue.storing import chunks, messages, opened, send
 
@@ -282,3 +282,11 @@ def test_a_topic_that_is_deleted_while_files_are_looked_into_or_afterwards_holds
     assert store.delete(Retention(max_bytes=1), lambda topic, queue: 12) >= len(again.contents)
     assert store.bounds("deleted", 0) == (12, 13)
     store.abandon()
+
+
+def test_parts_of_a_file_are_what_was_added_in_this_order() -> None:
+    parts = QueueParts()
+    parts.add(("orders", 1), 7, 1_500, None)
+    parts.add(("billing", 0), 1 << 62, 2_000, 0)
+    assert len(parts) == 2
+    assert list(parts) == [QueuePart("orders", 1, 7, 1.5, None), QueuePart("billing", 0, 1 << 62, 2.0, 0)]

@@ -141,6 +141,7 @@ class Deleter:
         if self._surveying is not None and not self._stops:
             await _in_thread(self._surveying.run)
             self._deletion.finish_survey(self._surveying)
+            self._surveying = None
             await asyncio.sleep(0)
 
     async def _detach(self, retention: Retention) -> list[Detached]:

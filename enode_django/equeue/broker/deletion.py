@@ -14,9 +14,10 @@ from typing import NamedTuple
 from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.clock import FAR_AHEAD
 from enode_django.equeue.broker.index_files import IndexFile
+from enode_django.equeue.broker.interpreter import let_others_run
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
-from enode_django.equeue.broker.retention import Consumed, Notices, OwnAge, QueuePart, Retention, by_own_ages
+from enode_django.equeue.broker.retention import Consumed, Notices, OwnAge, QueueParts, Retention, by_own_ages
 from enode_django.equeue.broker.segments import QueueView, SegmentLoad
 
 SURVEYED_AT_ONCE = 32
@@ -26,7 +27,7 @@ SURVEYED_AT_ONCE = 32
 class Contents(NamedTuple):
     """``newest``: when the newest batch of the file was taken, in seconds since 1970."""
 
-    parts: Sequence[QueuePart]
+    parts: QueueParts
     newest: float
 
 
@@ -56,16 +57,15 @@ class Survey:
         return some is not None
 
     def run(self) -> None:
-        parts: dict[int, list[QueuePart]] = {start: [] for start, _, _ in self._places}
+        found = [(start, end, QueueParts()) for start, end, _ in self._places]
         for view in self._views:
-            for start, end, _ in self._places:
-                part = view.part(start, end)
-                if part is not None:
-                    parts[start].append(part)
+            for start, end, parts in found:
+                view.find(start, end, parts)
             view.forget()
-        for start, _, path in self._places:
-            newest = max((part.newest for part in parts[start]), default=None)
-            self.contents[start] = Contents(parts[start], _written(path) if newest is None else newest)
+            let_others_run()
+        for (start, _, parts), (_, _, path) in zip(found, self._places, strict=True):
+            newest = max((part.newest for part in parts), default=None)
+            self.contents[start] = Contents(parts, _written(path) if newest is None else newest)
         self.made_anew = [load for load in self._loads() if load.is_anew]
         while self._views:  # one by one: other threads have their turn while much memory is given back
             self._views.pop()
@@ -124,6 +124,7 @@ class Deletion:
     def finish_survey(self, survey: Survey) -> None:
         if survey is self._surveying:
             self._contents |= survey.contents
+            self._surveying = None  # with all that it has found, which goes file by file now
         self._take(survey)
 
     def forget_surveys(self) -> None:
@@ -138,7 +139,7 @@ class Deletion:
         if contents is None:
             return False
         now = self._now()
-        parts = by_own_ages(contents.parts, retention.max_age, self.own_age)
+        parts = by_own_ages(list(contents.parts), retention.max_age, self.own_age)
         newest = max((part.newest for part in parts), default=contents.newest)
         if contents.newest > now + FAR_AHEAD:
             newest = self.wrong_times_seen
@@ -169,9 +170,10 @@ class Deletion:
         """Let what follows begin a new file if nothing in the log is needed any more, so that the newest file may be
         deleted, too. Raises `QueueFull`."""
         start, end = self._log.start, self._log.end
-        views = chain.from_iterable(self._queues.views(start, end))
-        parts = [part for view in views if (part := view.part(start, end)) is not None]
-        if not retention.spares(parts, consumed, self._notices, now=self._now()):
+        parts = QueueParts()
+        for view in chain.from_iterable(self._queues.views(start, end)):
+            view.find(start, end, parts)
+        if not retention.spares(list(parts), consumed, self._notices, now=self._now()):
             self._log.roll()
 
     def _take(self, survey: Survey) -> None:

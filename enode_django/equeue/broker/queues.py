@@ -141,7 +141,7 @@ class Queues:
         if not segments:
             return None
         lasts = [segment.last_position for segment in segments]
-        return QueueView(topic, queue, lasts, [self._words_or_load(topic, queue, segment) for segment in segments])
+        return QueueView((topic, queue), lasts, [self._words_or_load(topic, queue, segment) for segment in segments])
 
     def take(self, load: SegmentLoad) -> None:
         """Use what another thread has read of a segment, unless that is of no use any more."""
