@@ -26,11 +26,12 @@ from enode_django.equeue.broker.packing import Packed
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.broker.timelines import Copies, run_after_copy
-from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
+from enode_django.equeue.coordination import EPOCHS_PER_RUN, Coordinator
 from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
 from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.topic_records import Bounds
 from enode_django.equeue.transports.base import check_age, check_new_topic
 from enode_django.exceptions import QueueError, QueueFull
 
