@@ -15,11 +15,13 @@ import threading
 import time
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.figures import Figure
 from benchmarks.processors import BenchmarkError
+from benchmarks.turns import Turn
 from benchmarks.workspace import Services
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.checkpoint import write_checkpoint
@@ -43,6 +45,8 @@ SETTLING = 25.0
 """Seconds at least: checkpoints come every ten."""
 Late = list[float]
 """Milliseconds."""
+Samples = dict[str, Any]
+"""What one `stalling_broker` has written."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
@@ -50,18 +54,28 @@ def run(services: Services, quick: bool) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="enode-bench-") as home:
         directory = Path(home) / "broker"
         _prepare(directory, files, queues, receipts)
-        samples, checkpoints = _measured(directory, Path(home) / "samples", queues)
+        samples, checkpoints = _measured(directory, Path(home), queues)
     note = f"{files * FILE / 1e9:.0f} GB due, {queues:,} queues, {receipts:,} receipts each, {checkpoints} checkpoints"
-    late, worked, robbed = samples["late"], samples["worked"], samples["robbed"]
-    pauses = _each_millisecond(max(0.0, pause - lost) for pause, lost in zip(late, robbed, strict=True))
-    with_neighbours = _each_millisecond(late)
+    pauses, idle = _own_pauses(samples["broker"]), _own_pauses(samples["idle"])
+    with_neighbours, worked = _each_millisecond(samples["broker"]["late"]), samples["broker"]["worked"]
+    print("the broker's longest turns, without what its thread waited for a core:")
+    for turn in samples["broker"]["turns"]:
+        print(f"  {Turn(**turn)}")
     return [
         Figure("broker's pauses, p99.9", _percentile(pauses, 999), "ms", note=note),
         Figure("broker's pauses, p99", _percentile(pauses, 990), "ms"),
         Figure("broker's longest pause", pauses[-1], "ms"),
         Figure("pauses with neighbours, p99.9", _percentile(with_neighbours, 999), "ms", note="no core was free, too"),
+        Figure("pauses of an idle process, p99.9", _percentile(idle, 999), "ms", note="what the machine does to any"),
         Figure("loop's longest work at once", max(worked), "ms", note="processor time of its thread"),
     ]
+
+
+def _own_pauses(samples: Samples) -> Late:
+    """Return the pauses without what the thread waited for a core."""
+    return _each_millisecond(
+        max(0.0, pause - lost) for pause, lost in zip(samples["late"], samples["robbed"], strict=True)
+    )
 
 
 def _each_millisecond(late: Iterable[float]) -> Late:
@@ -131,20 +145,30 @@ def _drop_from_memory(path: Path) -> None:
 # -- the measurement --------------------------------------------------------------------------------------------------
 
 
-def _measured(directory: Path, samples: Path, queues: int) -> tuple[dict[str, Late], int]:
-    """What `stalling_broker` has written, and how many checkpoints there were."""
-    command = [sys.executable, "-m", "benchmarks.stalling_broker", str(directory), str(samples)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
-        try:
-            assert broker.stdout is not None
-            location = broker.stdout.readline().strip()
-            if not location:
-                raise BenchmarkError("the broker has not come up")
+def _measured(directory: Path, home: Path, queues: int) -> tuple[dict[str, Samples], int]:
+    """What two `stalling_broker` have written, of which one is idle, and how many checkpoints there were."""
+    files = {"broker": home / "samples", "idle": home / "idle"}
+    with _ticking(files["broker"], directory) as (broker, location):
+        if not location:
+            raise BenchmarkError("the broker has not come up")
+        with _ticking(files["idle"]) as (idle, _):
             checkpoints = _disturb(directory, location, queues)
-            broker.send_signal(signal.SIGUSR1)
+            idle.send_signal(signal.SIGUSR1)
+            idle.wait()
+        broker.send_signal(signal.SIGUSR1)
+    return {name: json.loads(file.read_text()) for name, file in files.items()}, checkpoints
+
+
+@contextlib.contextmanager
+def _ticking(samples: Path, *directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Yield the process and what it prints when it begins."""
+    command = [sys.executable, "-m", "benchmarks.stalling_broker", str(samples), *map(str, directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
         finally:
-            broker.terminate()
-    return json.loads(samples.read_text()), checkpoints
+            process.terminate()
 
 
 def _disturb(directory: Path, location: str, queues: int) -> int:

@@ -1,9 +1,12 @@
-"""A broker that measures how late its event loop is: ``python -m benchmarks.stalling_broker DIRECTORY SAMPLES``.
+"""A broker that measures how late its event loop is: ``python -m benchmarks.stalling_broker SAMPLES DIRECTORY``.
 
 It prints its location when it takes connections. SIGUSR1 ends the measurement: nobody waits for the checkpoint that a
 broker writes at its end. After SIGTERM the file SAMPLES has, as JSON and in milliseconds, how
 late each tick of the loop came (``late``), what processor time the loop's thread took since the tick before
-(``worked``), and for how long it could have run and got no core (``robbed``; 0 where the kernel does not tell).
+(``worked``), for how long it could have run and got no core (``robbed``; 0 where the kernel does not tell), and the
+longest turns of the loop (``turns``, see `benchmarks.turns`).
+
+Without DIRECTORY there is no broker: a loop that has nothing to do but tick shows what the machine itself does to it.
 
 It is measured inside, since a client beside it would measure how late the client is, too.
 """
@@ -11,12 +14,15 @@ It is measured inside, since a client beside it would measure how late the clien
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+from benchmarks.turns import WatchedLoop, WatchedLoops, without_core
 from enode_django.equeue.broker.options import BrokerOptions
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.server import run
@@ -30,46 +36,58 @@ class Ticker:
 
     def __init__(self) -> None:
         self.samples: dict[str, list[float]] = {"late": [], "worked": [], "robbed": []}
-        self._task: asyncio.Task[None] | None = None
+        self.turns: list[dict[str, Any]] = []
 
-    def start(self, location: str) -> None:
+    def start(self, location: str = "") -> asyncio.Task[None]:
+        """Print where the broker is, and measure until SIGUSR1."""
         loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._tick())
-        loop.add_signal_handler(signal.SIGUSR1, self._task.cancel)
+        assert isinstance(loop, WatchedLoop)
+        loop.call_soon(loop.turns.forget)  # what the start took
+        task = loop.create_task(self._tick())
+
+        def end() -> None:
+            self.turns = loop.turns.plain()
+            task.cancel()
+
+        loop.add_signal_handler(signal.SIGUSR1, end)
         print(location, flush=True)
+        return task
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         late, worked, robbed = self.samples.values()
         while True:
-            due, work, waiting = loop.time() + TICK, time.thread_time(), _without_core()
+            waiting, work = without_core(), time.thread_time()
+            due = loop.time() + TICK  # after them: who is robbed while asking is not late by it
             await asyncio.sleep(TICK)
             late.append(1e3 * max(0.0, loop.time() - due))
             worked.append(1e3 * (time.thread_time() - work))
-            robbed.append(1e3 * (_without_core() - waiting))
+            robbed.append(1e3 * (without_core() - waiting))
 
 
-def _without_core() -> float:
-    """Return the seconds that this thread has waited for a core since it began."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
-            return int(file.read().split()[1]) / 1e9
-    except FileNotFoundError:
-        return 0.0
+async def _idle(ticker: Ticker) -> int:
+    with contextlib.suppress(asyncio.CancelledError):
+        await ticker.start()
+    return 0
 
 
 def main() -> int:
-    directory, samples = map(Path, sys.argv[1:])
+    samples, *directory = map(Path, sys.argv[1:])
     ticker = Ticker()
+    asyncio.set_event_loop_policy(WatchedLoops())
+    status = _serve(ticker, *directory) if directory else asyncio.run(_idle(ticker))
+    samples.write_text(json.dumps({**ticker.samples, "turns": ticker.turns}))
+    return status
+
+
+def _serve(ticker: Ticker, directory: Path) -> int:
     options = BrokerOptions(
         directory=directory,
         listen="tcp://127.0.0.1:0",
         retention=Retention(max_age=3 * DAY),
         retention_interval=1.0,
     )
-    status = run(options, ticker.start)
-    samples.write_text(json.dumps(ticker.samples))
-    return status
+    return run(options, ticker.start)
 
 
 if __name__ == "__main__":

@@ -9,152 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import Any
 
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.deletion import topic_deleted
-from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group, joined, left
-from enode_django.equeue.messages import Claim, Commit, GroupState, Lease, Membership, QueueState, Route, Start
-from enode_django.equeue.receipts import Receipts
-from enode_django.equeue.transports.base import check_age, check_new_topic, check_queues
-from enode_django.exceptions import QueueBacklog, QueueError, QueueHeld, UnknownTopic
-
-Bounds = Mapping[int, tuple[int, int]]
-"""Of each queue the offset of its oldest message, and the one that the next will get."""
+from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Start
+from enode_django.equeue.topic_records import (
+    Bounds,
+    GroupRecord,
+    QueueClaim,
+    Topic,
+    plain_group,
+    restored_group,
+    shown_group,
+)
+from enode_django.equeue.transports.base import check_age, check_new_topic
+from enode_django.exceptions import QueueError, QueueHeld, UnknownTopic
 
 EPOCHS_PER_RUN = 1 << 32
-
-
-@dataclass(slots=True)
-class QueueClaim:
-    """What one group has of one queue. ``owner`` is None when the lease was released, ``offset`` before the group has
-    ever had the queue; no commit ever comes with epoch 0. ``previous``: the owner before, until the owner has shown
-    that it was told. ``deaths``: who has died at the message of an offset. ``lease``: for how many seconds the owner
-    was given it last."""
-
-    owner: str | None = None
-    until: float = 0.0
-    epoch: int = 0
-    previous: str | None = None
-    offset: int | None = None
-    receipts: Receipts = field(default_factory=Receipts)
-    deaths: dict[int, set[str]] = field(default_factory=dict)
-    lease: float = 0.0
-
-    @property
-    def committed(self) -> int:
-        return self.offset or 0
-
-    def commit(self, commit: Commit) -> None:
-        if commit.offset <= self.committed:
-            return
-        if commit.receipts:
-            self.receipts.add(receipt.body for receipt in commit.receipts if receipt.offset >= self.committed)
-            self.receipts.keep(commit.keep)
-        self.move_to(commit.offset)
-
-    def move_to(self, offset: int) -> None:
-        self.offset = offset
-        if self.deaths:
-            self.deaths = {at: members for at, members in self.deaths.items() if at >= offset}
-
-    def lose(self) -> None:
-        self.owner, self.until, self.epoch = None, 0.0, 0
-
-    def shown(self, now: float) -> Claim:
-        return Claim(self.committed, self.epoch, self.owner, max(0.0, self.until - now) if self.owner else 0.0)
-
-
-@dataclass(slots=True)
-class GroupRecord:
-    group: Group = field(default_factory=Group)
-    claims: dict[int, QueueClaim] = field(default_factory=dict)
-    retired: bool = False
-    paused: bool = False
-
-    @property
-    def longest_lease(self) -> float:
-        return max((claim.lease for claim in self.claims.values() if claim.owner is not None), default=0.0)
-
-    def knows(self, member: str) -> bool:
-        """Return True for a member, and for who has a queue."""
-        return member in self.group.sessions or any(claim.owner == member for claim in self.claims.values())
-
-    def ruled_by(self, queue: int, epoch: int) -> QueueClaim | None:
-        claim = self.claims.get(queue)
-        return claim if claim is not None and epoch and claim.epoch == epoch else None
-
-
-@dataclass(slots=True)
-class Topic:
-    name: str
-    queues: int
-    version: int = 1
-    hidden_from_producers: set[int] = field(default_factory=set)
-    hidden_from_consumers: set[int] = field(default_factory=set)
-    groups: dict[str, GroupRecord] = field(default_factory=dict)
-    producers: KnownProducers = field(default_factory=KnownProducers, compare=False)
-    max_age: float | None = None
-
-    @property
-    def route(self) -> Route:
-        return Route(self.version, tuple(q for q in range(self.queues) if q not in self.hidden_from_producers))
-
-    @property
-    def consumed(self) -> list[int]:
-        return [queue for queue in range(self.queues) if queue not in self.hidden_from_consumers]
-
-    def given(self, group: str) -> list[int]:
-        """The queues that are given to the members of a group: none while it is paused."""
-        record = self.groups.get(group)
-        return [] if record is not None and record.paused else self.consumed
-
-    def check(self, queues: Collection[int]) -> None:
-        check_queues(self.name, queues, self.queues)
-
-    def shown(self, bounds: Bounds) -> dict[int, QueueState]:
-        return {
-            queue: QueueState(*at, queue not in self.hidden_from_producers, queue not in self.hidden_from_consumers)
-            for queue, at in bounds.items()
-        }
-
-    def record(self, group: str) -> GroupRecord:
-        return self.groups.setdefault(group, GroupRecord())
-
-    def counting(self) -> list[GroupRecord]:
-        """The groups that trimming waits for: those that ever acquired a queue, and were not retired since."""
-        return [record for record in self.groups.values() if record.claims and not record.retired]
-
-    def lowest_committed(self, queue: int) -> int:
-        return self.needed(queue) or 0
-
-    def needed(self, queue: int) -> int | None:
-        """The lowest offset that a group has not committed; None if trimming waits for no group."""
-        committed = [
-            claim.committed if (claim := record.claims.get(queue)) is not None else 0
-            for record in self.groups.values()
-            if record.claims and not record.retired
-        ]
-        return min(committed) if committed else None
-
-    def turned(self, queue: int) -> set[int]:
-        """What is hidden from producers when this queue is hidden, or shown again. Raises `QueueError` for the last."""
-        hidden = self.hidden_from_producers ^ {queue}
-        if len(hidden) == self.queues:
-            raise QueueError(f"queue {queue} is the last of topic {self.name!r} that producers see; show another first")
-        return hidden
-
-    def check_no_backlog(self, bounds: Bounds) -> None:
-        for queue, (first, end) in bounds.items():
-            left_over = end - max(first, self.lowest_committed(queue))
-            if left_over > 0:
-                raise QueueBacklog(
-                    f"queue {queue} of topic {self.name!r} has {left_over} messages that not every group has finished, "
-                    "and keys would go to other queues now; wait until there is no backlog, or say that order does not "
-                    "matter (unordered)"
-                )
 
 
 class Coordinator:
@@ -373,7 +246,7 @@ class Coordinator:
         claim.move_to(min(max(offset, bounds[0]), bounds[1]))
 
     def groups(self, name: str, *, now: float) -> Mapping[str, GroupState]:
-        return {group: _shown(record, now) for group, record in sorted(self.topic(name).groups.items())}
+        return {group: shown_group(record, now) for group, record in sorted(self.topic(name).groups.items())}
 
     def retire_group(self, group: str, name: str) -> None:
         record = self.topic(name).groups.get(group)
@@ -420,7 +293,7 @@ class Coordinator:
                 [
                     *(topic.name, topic.queues, topic.version),
                     *(sorted(topic.hidden_from_producers), sorted(topic.hidden_from_consumers)),
-                    {name: _plain(record) for name, record in topic.groups.items()},
+                    {name: plain_group(record) for name, record in topic.groups.items()},
                     topic.max_age,
                 ]
                 for topic in self.topics.values()
@@ -435,7 +308,7 @@ class Coordinator:
         topics, coordinator._epoch, *deleted = plain
         coordinator._deleted = dict(*deleted)  # none in what an earlier version has written
         for name, queues, version, producers, consumers, groups, *max_age in topics:
-            records = {group: _restored(*values) for group, values in groups.items()}
+            records = {group: restored_group(*values) for group, values in groups.items()}
             topic = Topic(name, queues, version, set(producers), set(consumers), records)
             (topic.max_age,) = max_age or (None,)  # none in what an earlier version has written
             coordinator.topics[name] = topic
@@ -447,43 +320,3 @@ def _start(start: Start | int, bounds: tuple[int, int]) -> int:
     if isinstance(start, Start):
         return first if start is Start.FIRST else end
     return min(max(start, first), end)
-
-
-def _shown(record: GroupRecord, now: float) -> GroupState:
-    group = record.group
-    members = {member: max(0.0, until - now) for member, until in sorted(group.sessions.items())}
-    claims = {queue: claim.shown(now) for queue, claim in sorted(record.claims.items())}
-    return GroupState(group.generation, members, dict(group.division), claims, bool(claims) and not record.retired)
-
-
-def _plain(record: GroupRecord) -> list[Any]:
-    group = record.group
-    division = {member: sorted(queues) for member, queues in group.division.items()}
-    claims = [
-        [
-            *(queue, claim.owner, claim.until, claim.epoch, claim.previous, claim.offset, claim.receipts.plain()),
-            *(_plain_deaths(claim), claim.lease),
-        ]
-        for queue, claim in record.claims.items()
-    ]
-    return [group.generation, dict(group.sessions), division, claims, record.retired, record.paused]
-
-
-def _plain_deaths(claim: QueueClaim) -> list[Any]:
-    return [[offset, sorted(members)] for offset, members in claim.deaths.items()]
-
-
-def _restored(
-    generation: int, sessions: Any, division: Any, claims: Any, retired: bool, paused: bool = False
-) -> GroupRecord:
-    group = Group(generation, sessions, {member: frozenset(queues) for member, queues in division.items()})
-    restored = {
-        queue: QueueClaim(
-            *(owner, until, epoch, previous, offset),
-            Receipts.restore(receipts),
-            {at: set(members) for at, members in deaths},
-            *lease,  # none in what an earlier version has written
-        )
-        for queue, owner, until, epoch, previous, offset, receipts, deaths, *lease in claims
-    }
-    return GroupRecord(group, restored, retired, paused)

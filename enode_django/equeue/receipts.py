@@ -19,11 +19,12 @@ BLOCK = 256
 @dataclass(slots=True)
 class Receipts:
     """Oldest first. Full ``blocks`` are packed and never change; the newest receipts are in ``loose``. Of all these the
-    first ``dropped`` do not count any more."""
+    first ``dropped`` do not count any more. ``_taken_down`` are the blocks as `plain` gave them last."""
 
     blocks: deque[bytes] = field(default_factory=deque)
     loose: list[bytes] = field(default_factory=list)
     dropped: int = 0
+    _taken_down: tuple[bytes, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.blocks) * BLOCK + len(self.loose) - self.dropped
@@ -32,6 +33,7 @@ class Receipts:
         self.loose += bodies
         while len(self.loose) >= BLOCK:
             self.blocks.append(msgpack.packb(self.loose[:BLOCK]))
+            self._taken_down = None
             del self.loose[:BLOCK]
 
     def keep(self, newest: int) -> None:
@@ -39,6 +41,7 @@ class Receipts:
         self.dropped += max(0, len(self) - newest)
         while self.blocks and self.dropped >= BLOCK:
             self.blocks.popleft()
+            self._taken_down = None
             self.dropped -= BLOCK
         if not self.blocks:
             del self.loose[: self.dropped]
@@ -55,7 +58,9 @@ class Receipts:
 
     def plain(self) -> list[Any]:
         """Return what `restore` takes; later changes do not change it."""
-        return [self.dropped, list(self.blocks), list(self.loose)]
+        if self._taken_down is None:
+            self._taken_down = tuple(self.blocks)
+        return [self.dropped, self._taken_down, tuple(self.loose)]
 
     @classmethod
     def restore(cls, plain: Sequence[Any]) -> Receipts:

@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from enode_django.equeue.broker.index import ENTRY_SIZE, Segment
+from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.measuring import MOST_CLIENTS, OTHERS, Measuring
 from enode_django.equeue.broker.segments import SegmentFile, SegmentLoad, UnreadTime
 from enode_django.equeue.broker.state import BrokerState
@@ -57,16 +58,18 @@ def test_the_age_is_known_after_a_start_when_only_the_disk_has_the_index(own_bro
 
 
 def test_the_age_is_unknown_while_the_index_is_damaged(tmp_path: Path) -> None:
-    assert unread(tmp_path / "missing").read() is None
-    (tmp_path / "short").write_bytes(b"short")
-    assert unread(tmp_path / "short").read() is None
-    (tmp_path / "damaged").write_bytes(bytes(ENTRY_SIZE))
-    assert unread(tmp_path / "damaged").read() is None
+    file = IndexFile(tmp_path, "orders", 0, 0)
+    assert unread(file).read() is None
+    file.path.parent.mkdir(parents=True)
+    file.path.write_bytes(b"short")
+    assert unread(file).read() is None
+    file.path.write_bytes(bytes(ENTRY_SIZE))
+    assert unread(file).read() is None
 
 
-def unread(path: Path) -> UnreadTime:
+def unread(name: IndexFile) -> UnreadTime:
     """The index has one entry whose CRC is 1."""
-    file = SegmentFile(path, "orders", 0, Segment(0, 1), 0, 0, 0, saved=1, check=1, find=lambda *_: ())
+    file = SegmentFile(name, Segment(0, 1), 0, 0, saved=1, check=1, find=lambda *_: ())
     return UnreadTime(SegmentLoad(file), 0)
 
 

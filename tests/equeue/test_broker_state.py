@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from enode_django.equeue.broker.batches import NewBatch
-from enode_django.equeue.broker.files import delete_files
+from enode_django.equeue.broker.index_files import delete_index_files
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.coordination import EPOCHS_PER_RUN
@@ -354,7 +354,7 @@ def test_a_deleted_topic_stays_deleted_and_a_later_one_has_only_its_own_messages
     first.state.checkpoint()
     first.send("orders", 0, 2)
     files = first.state.delete_topic("orders", True)
-    assert [path.name for path in files] == [f"{0:020}.index"]
+    assert [file.path.name for file in files] == [f"{0:020}.index"]
     if checkpointed:
         first.state.checkpoint()
     second = opened()
@@ -376,7 +376,7 @@ def test_messages_of_a_deleted_topic_do_not_come_back_when_a_checkpoint_and_an_i
     first = Opened(tmp_path, Clock())
     first.state.create_topic("orders", 1)
     first.send("orders", 0, 1)
-    delete_files(first.state.delete_topic("orders", True))
+    delete_index_files(first.state.delete_topic("orders", True))
     first.state.create_topic("orders", 1)
     first.send("orders", 0, 2)
     first.state.checkpoint()
@@ -408,7 +408,7 @@ def test_a_deleted_queue_is_empty_after_crashes_and_others_are_not(
     first.send("orders", 0, 3)
     first.state.show("orders", 0, False, False, True)
     files = first.state.delete_queue("orders", 0, True)
-    assert [path.parent.name for path in files] == ["0"]
+    assert [file.path.parent.name for file in files] == ["0"]
     if checkpointed:
         first.state.checkpoint()
     second = opened()

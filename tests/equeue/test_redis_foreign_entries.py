@@ -11,7 +11,8 @@ from enode_django.equeue import administration
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.equeue.transports.redis_keys import Keys
-from enode_django.equeue.transports.redis_streams import MENDED_PER_CALL, RedisStreamsTransport
+from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from enode_django.equeue.transports.redis_trimming import MENDED_PER_CALL
 from enode_django.exceptions import ForeignEntries, QueueError
 
 

@@ -15,7 +15,7 @@ import redis
 
 from enode_django.equeue.messages import Commit, Once
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports import redis_streams, redis_topics
+from enode_django.equeue.transports import redis_topics, redis_trimming
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import QueueBacklog, StaleRoute, TransportUnavailable
@@ -240,7 +240,7 @@ def test_consumed_messages_are_kept_for_their_age_and_others_deleted_by_it_only_
 def test_a_long_trim_is_left_to_the_next_calls(
     transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_streams, "TRIM_SECONDS", 0.0)
+    monkeypatch.setattr(redis_trimming, "TRIM_SECONDS", 0.0)
     count = 25_000
     transport.send("topic", {0: [b"x"] * count})
     lease = transport.acquire("group", "topic", 0, "one", 60)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from enode_django.equeue.broker.retention import Notices, QueuePart, Retention, by_own_ages
+from enode_django.equeue.broker.deletion import SURVEYED_AT_ONCE, Survey
+from enode_django.equeue.broker.queues import VIEWED_AT_ONCE
+from enode_django.equeue.broker.retention import Notices, QueuePart, QueueParts, Retention, by_own_ages
 from enode_django.equeue.broker.store import MessageStore
 from tests.equeue.storing import chunks, messages, opened, send
 
@@ -14,6 +16,11 @@ BODY = b"x" * 900
 
 def everything(topic: str, queue: int) -> int:
     return 1 << 60
+
+
+def take_all(survey: Survey) -> None:
+    while survey.take():
+        pass
 
 
 def no_group(topic: str, queue: int) -> None:
@@ -236,6 +243,22 @@ def test_store_keeps_a_file_for_the_age_of_its_topic(tmp_path: Path) -> None:
     store.abandon()
 
 
+def test_files_are_looked_into_for_some_queues_at_a_time_even_if_a_topic_comes_in_between(tmp_path: Path) -> None:
+    store, *_ = opened(tmp_path, chunk_size=4096)
+    for queue in range(2 * VIEWED_AT_ONCE + 1):
+        send(store, queue, BODY)
+    survey = store.deletion.begin_survey()
+    assert survey is not None
+    assert survey.take()
+    send(store, 0, BODY, topic="new")
+    assert [survey.take(), survey.take(), survey.take()] == [True, True, False]
+    survey.run()
+    seen = {part.queue for contents in survey.contents.values() for part in contents.parts}
+    assert len(survey.contents) == SURVEYED_AT_ONCE
+    assert seen == set(range(max(seen) + 1)), "the oldest files hold the first messages"
+    store.abandon()
+
+
 def test_a_topic_that_is_deleted_while_files_are_looked_into_or_afterwards_holds_none_back(tmp_path: Path) -> None:
     store, *_ = opened(tmp_path, chunk_size=4096)
     for _ in range(12):
@@ -244,11 +267,13 @@ def test_a_topic_that_is_deleted_while_files_are_looked_into_or_afterwards_holds
     store.checkpoint(b"")
     first = store.deletion.begin_survey()
     assert first is not None
+    take_all(first)
     first.run()
     store.empty("deleted")
     store.deletion.finish_survey(first)
     again = store.deletion.begin_survey()
     assert again is not None, "what the first one has seen does not count"
+    take_all(again)
     again.run()
     store.deletion.finish_survey(again)
     assert again.contents
@@ -257,3 +282,11 @@ def test_a_topic_that_is_deleted_while_files_are_looked_into_or_afterwards_holds
     assert store.delete(Retention(max_bytes=1), lambda topic, queue: 12) >= len(again.contents)
     assert store.bounds("deleted", 0) == (12, 13)
     store.abandon()
+
+
+def test_parts_of_a_file_are_what_was_added_in_this_order() -> None:
+    parts = QueueParts()
+    parts.add(("orders", 1), 7, 1_500, None)
+    parts.add(("billing", 0), 1 << 62, 2_000, 0)
+    assert len(parts) == 2
+    assert list(parts) == [QueuePart("orders", 1, 7, 1.5, None), QueuePart("billing", 0, 1 << 62, 2.0, 0)]

@@ -17,7 +17,7 @@ def test_command_workers_cut_events_that_nobody_consumes(
     redis_queue: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "TRIM_INTERVAL", 0.05)
-    monkeypatch.setattr(redis_queue, "_max_length", 200)
+    monkeypatch.setattr(redis_queue._trimmer, "_max_length", 200)
     conf = Conf(COMMAND_MAILBOXES=1)
     redis_queue.create_topic(conf.COMMAND_TOPIC, 1)
     pipeline = Pipeline(conf, redis_queue, MemoryEventStore(), owner="w", notes=[[0]], statistics=Statistics())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from enode_django.equeue.broker.calls import Call, Later
-from enode_django.equeue.broker.pulling import Pulling
+from enode_django.equeue.broker.pulling import READ_IN_LOOP, Pulling
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import decode_records
 from enode_django.exceptions import EnodeError, StorageFailed
@@ -177,6 +177,27 @@ def test_the_loop_reads_what_is_in_memory_and_threads_read_the_rest(
         assert store.reads.file == 1
 
     asyncio.run(scenario())
+    store.abandon()
+
+
+def test_a_thread_reads_what_is_too_much_for_the_loop_though_it_is_in_memory(tmp_path: Path) -> None:
+    need_kernel_that_tells(tmp_path)
+    store, _ = opened(tmp_path, chunk_size=8 * CHUNK, ring_batches=1)
+    large = b"x" * (READ_IN_LOOP // 3)
+    for number in range(6):
+        send(store, 0, b"%d" % number + large)
+    store.append("orders", [batch(0, b"hot")])
+    store.flush()
+    (path,) = chunks(tmp_path)
+    flip(path, path.read_bytes().index(b"3xxx"))
+
+    async def scenario() -> None:
+        [(_, records)] = await Answer().of(Pulling(store), {0: 0}, 30.0)
+        assert [record[:3] for record in records] == [b"0xx", b"1xx", b"2xx", b"4xx", b"5xx", b"hot"]
+        assert (store.reads.memory, store.reads.file, store.reads.ring) == (2, 4, 0)
+
+    asyncio.run(scenario())
+    assert len(store.damaged) == 1
     store.abandon()
 
 

@@ -19,8 +19,8 @@ from enode_django.equeue.broker.checkpoint import Checkpoint, before, load_check
 from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.index import ENTRY_SIZE, Entry, entries_of
+from enode_django.equeue.broker.index_files import index_path
 from enode_django.equeue.broker.log import LogReader, chunks_in
-from enode_django.equeue.broker.queues import index_path
 from enode_django.equeue.broker.recovery import entry_of
 from enode_django.equeue.broker.scan import Damaged, Found, scan
 from enode_django.equeue.coordination import Coordinator

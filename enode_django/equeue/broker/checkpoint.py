@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from enode_django.equeue.broker.files import replaced_file
+from enode_django.equeue.broker.interpreter import let_others_run
 from enode_django.equeue.broker.packing import joined, pieces
 from enode_django.equeue.broker.queues import SavedQueue
 from enode_django.equeue.records import CHECK_BYTES, check_of, is_whole, unseal
@@ -46,6 +47,7 @@ def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any]
         for part in joined(chain(head, state)):
             check = zlib.crc32(part, check)
             file.write(part)
+            let_others_run()
         size = file.tell()
         file.seek(0)
         file.write(check_of(check))

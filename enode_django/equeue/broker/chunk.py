@@ -126,14 +126,14 @@ class Chunk:
 
     def read(self, position: int, length: int) -> bytes:
         """Return up to ``length`` bytes: fewer at the chunk's end. Blocks on the disk."""
-        self._touch()
+        self.touch()
         return os.pread(self.fileno(), self._left(position, length), position - self.start)
 
     def read_held(self, position: int, length: int) -> bytearray | None:
         """Return what `read` would, or None if that might have to wait for the disk."""
         if _NO_WAIT is None:
             return None
-        self._touch()
+        self.touch()
         data = bytearray(self._left(position, length))
         try:
             read = os.preadv(self.fileno(), [data], position - self.start, _NO_WAIT)
@@ -167,7 +167,7 @@ class Chunk:
     def _left(self, position: int, length: int) -> int:
         return max(min(length, self.end - position), 0)
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
         """Note that it is read, and let it be held unless memory is short."""
         self._touched = self._memory.monotonic()
         grown = self.end - self.start - self._held
@@ -176,7 +176,7 @@ class Chunk:
 
     def preload(self) -> None:
         """Let the kernel read ahead what may be held."""
-        self._touch()
+        self.touch()
         if self.is_held:
             os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 

@@ -136,9 +136,12 @@ class Deleter:
 
     async def _survey(self) -> None:
         self._surveying = self._deletion.begin_survey()
-        if self._surveying is not None:
+        while self._surveying is not None and self._surveying.take():
+            await asyncio.sleep(0)  # others have their turn
+        if self._surveying is not None and not self._stops:
             await _in_thread(self._surveying.run)
             self._deletion.finish_survey(self._surveying)
+            self._surveying = None
             await asyncio.sleep(0)
 
     async def _detach(self, retention: Retention) -> list[Detached]:

@@ -6,15 +6,18 @@ no group needs it, it is *detached*, and from then on not to be seen; then it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.clock import FAR_AHEAD
+from enode_django.equeue.broker.index_files import IndexFile
+from enode_django.equeue.broker.interpreter import let_others_run
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
-from enode_django.equeue.broker.retention import Consumed, Notices, OwnAge, QueuePart, Retention, by_own_ages
+from enode_django.equeue.broker.retention import Consumed, Notices, OwnAge, QueueParts, Retention, by_own_ages
 from enode_django.equeue.broker.segments import QueueView, SegmentLoad
 
 SURVEYED_AT_ONCE = 32
@@ -24,7 +27,7 @@ SURVEYED_AT_ONCE = 32
 class Contents(NamedTuple):
     """``newest``: when the newest batch of the file was taken, in seconds since 1970."""
 
-    parts: Sequence[QueuePart]
+    parts: QueueParts
     newest: float
 
 
@@ -32,37 +35,47 @@ class Detached(NamedTuple):
     """A file of messages that is in the log no more, and the index files that told of nothing else."""
 
     chunk: Path
-    indexes: Sequence[Path]
+    indexes: Sequence[IndexFile]
 
 
 class Survey:
-    """`run` blocks on the disk and may be called by any thread."""
+    """First the thread of the store calls `take` until that returns False. `run` blocks on the disk and may be called
+    by any thread."""
 
-    def __init__(self, chunks: Sequence[Chunk], views: Sequence[QueueView]) -> None:
+    def __init__(self, chunks: Sequence[Chunk], views: Iterator[list[QueueView]]) -> None:
         self._places = [(chunk.start, chunk.end, chunk.path) for chunk in chunks]
-        self._views = views
+        self._coming = views
+        self._views: list[QueueView] = []
+        self.made_anew: Sequence[SegmentLoad] = ()
         self.contents: dict[int, Contents] = {}
         """By the position where each file starts."""
 
-    def run(self) -> None:
-        parts: dict[int, list[QueuePart]] = {start: [] for start, _, _ in self._places}
-        for view in self._views:
-            for start, end, _ in self._places:
-                part = view.part(start, end)
-                if part is not None:
-                    parts[start].append(part)
-            view.forget()
-        for start, _, path in self._places:
-            newest = max((part.newest for part in parts[start]), default=None)
-            self.contents[start] = Contents(parts[start], _written(path) if newest is None else newest)
+    def take(self) -> bool:
+        """Take down where the indexes of some more queues are. Return False when there are no more."""
+        some = next(self._coming, None)
+        self._views += some or ()
+        return some is not None
 
-    @property
-    def loads(self) -> list[SegmentLoad]:
-        return [load for view in self._views for load in view.loads]
+    def run(self) -> None:
+        found = [(start, end, QueueParts()) for start, end, _ in self._places]
+        for view in self._views:
+            for start, end, parts in found:
+                view.find(start, end, parts)
+            view.forget()
+            let_others_run()
+        for (start, _, parts), (_, _, path) in zip(found, self._places, strict=True):
+            newest = max((part.newest for part in parts), default=None)
+            self.contents[start] = Contents(parts, _written(path) if newest is None else newest)
+        self.made_anew = [load for load in self._loads() if load.is_anew]
+        while self._views:  # one by one: other threads have their turn while much memory is given back
+            self._views.pop()
+
+    def _loads(self) -> Iterator[SegmentLoad]:
+        return (load for view in self._views for load in view.loads)
 
     def give_up(self) -> None:
         """Let `run` raise `StorageFailed` rather than read the log for a damaged index. Any thread may call it."""
-        for load in self.loads:
+        for load in self._loads():
             load.give_up()
 
 
@@ -90,6 +103,8 @@ class Deletion:
         while True:
             survey = self.begin_survey()
             if survey is not None:
+                while survey.take():
+                    pass
                 survey.run()
                 self.finish_survey(survey)
             if not (self.is_due(retention, consumed) and self.may_detach):
@@ -98,8 +113,8 @@ class Deletion:
             deleted += 1
 
     def begin_survey(self) -> Survey | None:
-        """Return the survey that a thread must run before `is_due` can judge the oldest file; None if none is needed.
-        Hand it to `finish_survey` afterwards."""
+        """Return the survey that must `take` and `run` before `is_due` can judge the oldest file; None if none is
+        needed. Hand it to `finish_survey` afterwards."""
         oldest = self._log.chunks[:-1][:SURVEYED_AT_ONCE]
         if not oldest or oldest[0].start in self._contents:
             return None
@@ -109,6 +124,7 @@ class Deletion:
     def finish_survey(self, survey: Survey) -> None:
         if survey is self._surveying:
             self._contents |= survey.contents
+            self._surveying = None  # with all that it has found, which goes file by file now
         self._take(survey)
 
     def forget_surveys(self) -> None:
@@ -123,7 +139,7 @@ class Deletion:
         if contents is None:
             return False
         now = self._now()
-        parts = by_own_ages(contents.parts, retention.max_age, self.own_age)
+        parts = by_own_ages(list(contents.parts), retention.max_age, self.own_age)
         newest = max((part.newest for part in parts), default=contents.newest)
         if contents.newest > now + FAR_AHEAD:
             newest = self.wrong_times_seen
@@ -148,23 +164,29 @@ class Deletion:
     def remove(self, detached: Sequence[Detached]) -> None:
         """Delete what was detached, the oldest first. Blocks on the disk. Raises `StorageFailed`."""
         self._log.flush()  # the commits that have made the messages superfluous
-        self._log.remove(path for each in detached for path in (each.chunk, *each.indexes))
+        self._log.remove(path for each in detached for path in _paths(each))
 
     def roll(self, retention: Retention, consumed: Consumed) -> None:
         """Let what follows begin a new file if nothing in the log is needed any more, so that the newest file may be
         deleted, too. Raises `QueueFull`."""
         start, end = self._log.start, self._log.end
-        parts = [part for view in self._queues.views(start, end) if (part := view.part(start, end)) is not None]
-        if not retention.spares(parts, consumed, self._notices, now=self._now()):
+        parts = QueueParts()
+        for view in chain.from_iterable(self._queues.views(start, end)):
+            view.find(start, end, parts)
+        if not retention.spares(list(parts), consumed, self._notices, now=self._now()):
             self._log.roll()
 
     def _take(self, survey: Survey) -> None:
-        for load in survey.loads:
-            if load.is_anew:
-                self._queues.take(load)
+        for load in survey.made_anew:
+            self._queues.take(load)
 
     def _count_messages(self) -> int:
         return sum(index.end - index.first(self._log.start) for _, index in self._queues.items())
+
+
+def _paths(detached: Detached) -> Iterator[Path]:
+    yield detached.chunk
+    yield from (index.path for index in detached.indexes)
 
 
 def _written(path: Path) -> float:

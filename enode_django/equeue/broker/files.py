@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
-
-logger = logging.getLogger(__name__)
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN})
@@ -98,12 +95,3 @@ class DirectoryLock:
 
     def release(self) -> None:
         os.close(self._descriptor)
-
-
-def delete_files(paths: Iterable[Path]) -> None:
-    """Delete files that nobody needs, as far as the disk lets it."""
-    for path in paths:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            logger.error("%s is of no use, but cannot be deleted: %s", path, error)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.backing_up import BackingUp
 from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
-from enode_django.equeue.broker.files import delete_files
+from enode_django.equeue.broker.index_files import IndexFile, delete_index_files
 from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
@@ -185,6 +184,6 @@ class Handlers:
         }
 
 
-def _delete_soon(files: Sequence[Path]) -> None:
+def _delete_soon(files: Sequence[IndexFile]) -> None:
     if files:
-        asyncio.get_running_loop().run_in_executor(None, delete_files, files)
+        asyncio.get_running_loop().run_in_executor(None, delete_index_files, files)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 SEGMENT_ENTRIES = 8192
 ENTRY_SIZE = 32
 ENTRY_WORDS = 4
+POSITION = 1
+"""Which word of an entry is its position."""
 
 
 class Entry(NamedTuple):
@@ -105,7 +107,7 @@ class QueueIndex:
         if self._first is None:
             place = bisect_left(self.segments, log_start, key=lambda segment: segment.last_position)
             try:
-                entry = next(self._from(place, 1, log_start, effort=Effort.FILE), None)
+                entry = next(self._from(place, POSITION, log_start, effort=Effort.FILE), None)
             except NotInMemory:
                 self._first = self.segments[place].start
                 return self._first
@@ -131,7 +133,7 @@ class QueueIndex:
     def at_position(self, position: int) -> Iterator[Entry]:
         """Entries in order, beginning with the first one at or behind a position in the log."""
         place = bisect_left(self.segments, position, key=lambda segment: segment.last_position)
-        return self._from(place, 1, position)
+        return self._from(place, POSITION, position)
 
     def at_time(self, time: int, effort: Effort = Effort.LOG) -> Iterator[Entry]:
         """Entries in order, beginning with the first one that is not older than ``time``."""
@@ -153,6 +155,8 @@ class QueueIndex:
         """Forget segments all of whose batches lie below a position in the log; returns them, for their files.
         ``first``: the first offset that is left, if that is known."""
         self._first = first
+        if self.segments and self.segments[0].last_position >= position:
+            return []
         keep = bisect_left(self.segments, position, key=lambda segment: segment.last_position)
         dropped, self.segments[:keep] = self.segments[:keep], []
         return dropped
@@ -187,11 +191,6 @@ class QueueIndex:
             words = segment.words if segment.words is not None else self._load(segment, effort)
             for number in range(max(_bisect(words, column, sought) + shift, 0), len(words) // ENTRY_WORDS):
                 yield entry_at(words, number)
-
-
-def number_of(words: array[int], position: int) -> int:
-    """Return how many of the entries lie below a position in the log."""
-    return _bisect(words, 1, position)
 
 
 def entries_of(words: array[int]) -> Iterator[Entry]:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 
-THRESHOLDS = (10_000, 20, 100)
-"""New containers until the youngest are looked through, and how often that until the next generation is, too. To look
-through all of them takes tens of milliseconds in a large broker; what a request makes has no cycles."""
-SWITCH_SECONDS = 0.001
-"""A thread that packs a checkpoint or reads indexes gives the interpreter to the loop after so long."""
+THRESHOLDS = (2_000, 10, 1_000)
+"""New containers until the youngest are looked through, which takes up to half a millisecond for a thousand, and
+how often that until the next generation is, too. To look through all of them takes tens of milliseconds in a large
+broker; what a request makes has no cycles."""
+SWITCH_SECONDS = 0.0002
+"""A thread that packs a checkpoint or reads indexes gives the interpreter to the loop after so long. The loop lets go
+of it whenever it reads, writes or takes a checksum, some dozen times for one answer, and each time it may have to wait
+for so long."""
+
+
+REST_SECONDS = 0.0002
+"""Such a thread rests for so long after each small portion."""
 
 
 def favour_loop() -> None:
@@ -18,3 +26,9 @@ def favour_loop() -> None:
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
     sys.setswitchinterval(SWITCH_SECONDS)
+
+
+def let_others_run() -> None:
+    """To be called again and again by a thread that works for long without waiting for the disk. Else it and the event
+    loop share the interpreter half and half, and what the loop has to do takes twice as long."""
+    time.sleep(REST_SECONDS)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from enode_django.equeue.broker.batches import StoredBatch
 from enode_django.equeue.broker.calls import LATER, Call, Later
 from enode_django.equeue.broker.index_loader import IndexLoader
-from enode_django.equeue.broker.reading import ColdRead, Loaded
+from enode_django.equeue.broker.reading import Allowance, ColdRead, Loaded
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import EnodeError, QueueError
 
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 GIVEN_BYTES = 8 * 1024 * 1024
 """Of one answer, as far as whole batches allow."""
 LEAST_BYTES = 64 * 1024
+READ_IN_LOOP = 512 * 1024
+"""Bytes that one pull takes from files in memory while all others wait; a thread reads what goes beyond."""
 INDEXES_AT_ONCE = 32
 """Parts of indexes that one pull brings into memory; queues beyond have their turn with the next one."""
 READERS = 2
@@ -130,7 +132,7 @@ class Pulling:
         task.add_done_callback(self._reads.discard)
 
     async def _from_disk(self, pull: _Pull, found: Found, cold: Sequence[ColdRead]) -> None:
-        """Answer with what was found and what the disk gives; if all of that is damaged, look again."""
+        """Answer with what was found and what a thread reads; if all of that is damaged, look again."""
         try:
             await self.indexes.load([read.segment for read in cold if read.segment is not None])
             async with self._readers:
@@ -151,7 +153,7 @@ class Pulling:
             self._look(pull)
 
     def _read(self, topic: str, offsets: Mapping[int, int], limit: int) -> tuple[Found, list[ColdRead]]:
-        """What is in memory, and what has to be read from the disk to go with it.
+        """What is in memory, and what a thread has to read to go with it.
 
         Every queue gets its share of the answer's size. What does not fit behind others waits for an answer in which
         chance puts its queue first.
@@ -163,8 +165,9 @@ class Pulling:
             return found, cold
         share = max(GIVEN_BYTES // len(offsets), LEAST_BYTES)
         left = GIVEN_BYTES
+        allowance = Allowance(READ_IN_LOOP)
         for queue in _from_anywhere(list(offsets)):
-            batches = self._store.read_held(topic, queue, offsets[queue], limit, min(share, left))
+            batches = self._store.read_held(topic, queue, offsets[queue], limit, min(share, left), allowance)
             if isinstance(batches, ColdRead) and batches.segment is not None:
                 indexes.append(batches)
                 continue

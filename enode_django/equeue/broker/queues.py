@@ -7,9 +7,9 @@ import zlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
-from urllib.parse import quote
 
 from enode_django.equeue.broker.files import make_directory, sync_directory, write_all
 from enode_django.equeue.broker.index import (
@@ -21,14 +21,15 @@ from enode_django.equeue.broker.index import (
     QueueIndex,
     Segment,
 )
+from enode_django.equeue.broker.index_files import IndexFile, directory_name
 from enode_django.equeue.broker.retention import QueuePart
 from enode_django.equeue.broker.segments import FindEntries, QueueView, SegmentFile, SegmentLoad, UnreadTime
-from enode_django.exceptions import QueueError
 
 _CACHED_SEGMENTS = 128
+VIEWED_AT_ONCE = 100
+"""Queues. The event loop has others to serve before it makes views of the next ones."""
 _GOES_ON = SEGMENT_ENTRIES // 8
 """Entries. The newest segment of a queue is read at the start if it has no more: else every start costs memory."""
-_LONGEST_NAME = 200
 _COUNT, _CHECK = 1, 4
 
 SavedQueue: TypeAlias = tuple[str, int, int, list[list[int]]]
@@ -39,7 +40,7 @@ class SegmentWrite(NamedTuple):
     """Entries that a checkpoint has to bring to a file. ``before`` is the CRC of those that are there. ``fields`` are
     those of the segment in the checkpoint, whose CRC is right when `write` has been called."""
 
-    path: Path
+    file: IndexFile
     offset: int
     words: array[int]
     before: int
@@ -51,8 +52,9 @@ class SegmentWrite(NamedTuple):
         """Blocks until the entries are safe. What a lost checkpoint has left behind them is taken away."""
         data = memoryview(self.words).cast("B")
         self.fields[_CHECK] = zlib.crc32(data, self.before)
-        make_directory(self.path.parent)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        path = self.file.path
+        make_directory(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, self.offset)
             write_all(descriptor, data, self.offset)
@@ -60,7 +62,7 @@ class SegmentWrite(NamedTuple):
         finally:
             os.close(descriptor)
         if not self.offset:
-            sync_directory(self.path.parent)
+            sync_directory(path.parent)
 
     def finish(self) -> None:
         self.segment.saved, self.segment.check = self.fields[_COUNT], self.fields[_CHECK]
@@ -121,22 +123,25 @@ class Queues:
             segments = [segment.fields() for segment in index.segments]
             for segment, fields in zip(index.segments, segments, strict=True):
                 if segment.saved < segment.count and segment.words is not None:
-                    path, offset = self._path(topic, queue, segment), segment.saved * ENTRY_SIZE
+                    file, offset = self._file(topic, queue, segment), segment.saved * ENTRY_SIZE
                     words = segment.words[segment.saved * ENTRY_WORDS :]
-                    writes.append(SegmentWrite(path, offset, words, segment.check, index, segment, fields))
+                    writes.append(SegmentWrite(file, offset, words, segment.check, index, segment, fields))
             saved.append((topic, queue, index.end, segments))
         return writes, saved
 
-    def views(self, start: int, end: int) -> list[QueueView]:
-        """Return views by which a thread finds the entries between two positions of the log."""
-        views = []
-        for (topic, queue), index in self._queues.items():
-            segments = index.between(start, end)
-            if segments:
-                lasts = [segment.last_position for segment in segments]
-                words = [self._words_or_load(topic, queue, segment) for segment in segments]
-                views.append(QueueView(topic, queue, lasts, words))
-        return views
+    def views(self, start: int, end: int) -> Iterator[list[QueueView]]:
+        """Yield views by which a thread finds the entries between two positions of the log, for `VIEWED_AT_ONCE` queues
+        at a time. Queues may change in between."""
+        queues = iter(list(self._queues))
+        while some := list(islice(queues, VIEWED_AT_ONCE)):
+            yield [view for name in some if (view := self._view(*name, start, end)) is not None]
+
+    def _view(self, topic: str, queue: int, start: int, end: int) -> QueueView | None:
+        segments = self._queues[topic, queue].between(start, end)
+        if not segments:
+            return None
+        lasts = [segment.last_position for segment in segments]
+        return QueueView((topic, queue), lasts, [self._words_or_load(topic, queue, segment) for segment in segments])
 
     def take(self, load: SegmentLoad) -> None:
         """Use what another thread has read of a segment, unless that is of no use any more."""
@@ -164,15 +169,15 @@ class Queues:
     def is_being_made(self, load: SegmentLoad) -> bool:
         return load.file.segment in self._made
 
-    def drop_below(self, position: int, parts: Iterable[QueuePart]) -> list[Path]:
+    def drop_below(self, position: int, parts: Iterable[QueuePart]) -> list[IndexFile]:
         """Forget what lies below a position in the log; returns the files that hold nothing else. ``parts`` tell of the
         file of messages that goes, the oldest."""
-        paths = []
+        files = []
         for part in parts:
             for segment in self._queues[part.topic, part.queue].drop_below(position, part.following):
                 self._cache.pop((segment, segment.saved), None)
-                paths.append(self._path(part.topic, part.queue, segment))
-        return paths
+                files.append(self._file(part.topic, part.queue, segment))
+        return files
 
     def load_newest(self) -> None:
         """Bring the newest segments into memory that have room. A queue whose newest one is full, or damaged, goes on
@@ -182,7 +187,7 @@ class Queues:
             if newest is not None and newest.words is None and newest.count <= _GOES_ON:
                 newest.words = self._load_of(topic, queue, newest).file.whole_words()
 
-    def empty(self, topic: str, only: int | None = None) -> list[Path]:
+    def empty(self, topic: str, only: int | None = None) -> list[IndexFile]:
         """Forget what is in the queues of a topic, or in one of them, but not where they end; returns the files to
         delete, in any thread: the next start deletes them else."""
         files = []
@@ -190,13 +195,13 @@ class Queues:
             if name == topic and only in (None, queue):
                 for segment in index.empty():
                     self._cache.pop((segment, segment.saved), None)
-                    files.append(self._path(topic, queue, segment))
+                    files.append(self._file(topic, queue, segment))
         return files
 
     def delete_unknown(self) -> None:
         """Delete files that a crash has left: those of no segment."""
         known = {
-            self._path(topic, queue, segment)
+            self._file(topic, queue, segment).path
             for (topic, queue), index in self._queues.items()
             for segment in index.segments
         }
@@ -205,7 +210,7 @@ class Queues:
                 path.unlink(missing_ok=True)
 
     def _new(self, topic: str, queue: int, end: int = 0, segments: list[Segment] | None = None) -> QueueIndex:
-        _directory_name(topic)
+        directory_name(topic)
         index = QueueIndex(lambda segment, effort: self._loaded(topic, queue, segment, effort), end, segments)
         self._queues[topic, queue] = index
         return index
@@ -237,25 +242,9 @@ class Queues:
         index = self._queues[topic, queue]
         place = index.place_of(segment)
         after = index.segments[place - 1].last_position if place > 0 else 0
-        path = self._path(topic, queue, segment)
-        of_segment = (segment, segment.start, after, segment.last_position, segment.saved, segment.check)
-        return SegmentLoad(SegmentFile(path, topic, queue, *of_segment, self._find))
+        file = self._file(topic, queue, segment)
+        of_segment = (segment, after, segment.last_position, segment.saved, segment.check)
+        return SegmentLoad(SegmentFile(file, *of_segment, self._find))
 
-    def _path(self, topic: str, queue: int, segment: Segment) -> Path:
-        return index_path(self._directory, topic, queue, segment.start)
-
-
-def index_path(directory: Path, topic: str, queue: int, start: int) -> Path:
-    """Return the path of the file of the segment that begins at offset ``start``. Raises `QueueError` for what cannot
-    name a topic."""
-    return directory / _directory_name(topic) / str(queue) / f"{start:020}.index"
-
-
-def _directory_name(topic: str) -> str:
-    """One that no topic has but this one, and that is no path."""
-    name = quote(topic, safe="").replace(".", "%2E")
-    if not name or len(name) > _LONGEST_NAME:
-        raise QueueError(
-            f"{topic[:50]!r} cannot name a topic here; use 1 to {_LONGEST_NAME} letters, digits, '-' and '_'"
-        )
-    return name
+    def _file(self, topic: str, queue: int, segment: Segment) -> IndexFile:
+        return IndexFile(self._directory, topic, queue, segment.start)

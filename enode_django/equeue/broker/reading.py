@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -22,8 +24,24 @@ from enode_django.exceptions import StorageFailed
 
 logger = logging.getLogger(__name__)
 
-Loaded: TypeAlias = bytes | OSError
-"""The bytes of a batch, or why they cannot be read."""
+Loaded: TypeAlias = StoredBatch | OSError | None
+"""A batch, or why its bytes cannot be read; None if they are damaged."""
+
+BATCH_COST = 4096
+"""Bytes. To read a batch takes as long as to read so much more of a large one."""
+
+
+class Allowance:
+    """How much may still be read from files that are in memory before others have their turn, in bytes; what goes
+    beyond is left to a thread."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def take(self, length: int) -> bool:
+        """Count a batch of so many bytes. Return False, and for all that follow, when there is no room for it."""
+        self._left -= BATCH_COST + length
+        return self._left >= 0
 
 
 class Damage(NamedTuple):
@@ -44,36 +62,52 @@ class Place(NamedTuple):
     length: int
     keep: bool
 
-    def load(self) -> Loaded:
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                data = os.pread(descriptor, self.length, self.offset)
-                if not self.keep:
-                    os.posix_fadvise(descriptor, self.offset, self.length, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            return error
+    def read(self, descriptor: int) -> bytes:
+        data = os.pread(descriptor, self.length, self.offset)
+        if not self.keep:
+            os.posix_fadvise(descriptor, self.offset, self.length, os.POSIX_FADV_DONTNEED)
         return data
 
 
 class ColdRead(NamedTuple):
-    """Batches of one queue that only the disk has; or the ``segment`` of its index that tells where they are."""
+    """Batches of one queue: those that were ``found``, and behind them those that a thread has to read; or the
+    ``segment`` of its index that tells where they are."""
 
     topic: str
     queue: int
     places: Sequence[Place]
     segment: SegmentLoad | None = None
+    found: Sequence[StoredBatch] = ()
 
     @property
     def size(self) -> int:
         """Of the bodies, in bytes."""
-        return sum(place.entry.length for place in self.places)
+        return sum(len(batch.body) for batch in self.found) + sum(place.entry.length for place in self.places)
 
     def load(self) -> list[Loaded]:
         """Block until they are read. Any thread may call it, whatever the store does meanwhile."""
-        return [place.load() for place in self.places]
+        return [
+            loaded
+            for path, places in groupby(self.places, attrgetter("path"))
+            for loaded in self._of_file(path, [*places])
+        ]
+
+    def _of_file(self, path: Path, places: Sequence[Place]) -> list[Loaded]:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            return [error] * len(places)
+        try:
+            return [self._loaded(place, descriptor) for place in places]
+        finally:
+            os.close(descriptor)
+
+    def _loaded(self, place: Place, descriptor: int) -> Loaded:
+        try:
+            data = place.read(descriptor)
+        except OSError as error:
+            return error
+        return _whole(self.topic, self.queue, place.entry, data)
 
 
 class BatchReader:
@@ -98,7 +132,7 @@ class BatchReader:
         found: list[StoredBatch] = []
         size = 0
         for entry in self._entries(topic, queue, offset, Effort.LOG):
-            batch = self._held(topic, queue, entry) or self._from_disk(topic, queue, entry)
+            batch = self._in_ring(entry) or self._in_memory(topic, queue, entry) or self._from_disk(topic, queue, entry)
             if batch is not None:
                 size += entry.length
                 if found and size > max_bytes:
@@ -109,21 +143,22 @@ class BatchReader:
         return found
 
     def read_held(
-        self, topic: str, queue: int, offset: int, limit: int, max_bytes: int
+        self, topic: str, queue: int, offset: int, limit: int, max_bytes: int, allowance: Allowance | None = None
     ) -> list[StoredBatch] | ColdRead:
         """Return what `read` would, as far as it is in memory; does not block on the message files.
 
-        If not even the first batch is, return what has to be read from the disk, to be given to `finish`; or a segment
-        of the index, to be given to the `IndexLoader`. Nothing while that is being made anew.
+        If not even the first batch is, or more is in files than ``allowance`` has room for, return what a thread has to
+        read, to be given to `finish`; or a segment of the index, to be given to the `IndexLoader`. Nothing while that
+        is being made anew.
         """
         found: list[StoredBatch] = []
         cold: list[Place] = []
         try:
-            self._collect(found, cold, topic, queue, offset, limit, max_bytes)
+            self._collect(found, cold, topic, queue, offset, limit, max_bytes, allowance)
         except NotInMemory as missing:
             if not (found or cold or self._queues.is_being_made(missing.load)):
                 return ColdRead(topic, queue, (), missing.load)
-        return ColdRead(topic, queue, cold) if cold else found
+        return ColdRead(topic, queue, cold, found=found) if cold else found
 
     def _collect(
         self,
@@ -134,6 +169,7 @@ class BatchReader:
         offset: int,
         limit: int,
         max_bytes: int,
+        allowance: Allowance | None,
     ) -> None:
         """Add batches that are in memory, or the places of those that are not. Raises `NotInMemory` where the index is
         not."""
@@ -141,15 +177,18 @@ class BatchReader:
         for entry in self._entries(topic, queue, offset, Effort.MEMORY):
             if (found or cold) and size + entry.length > max_bytes:
                 break
-            batch = None if cold else self._held(topic, queue, entry)
+            if entry.position in self.damaged:
+                continue
+            batch = self._in_ring(entry) if not cold else None
+            may_look = not (batch or cold) and (allowance is None or allowance.take(entry.length))
+            if may_look:
+                batch = self._in_memory(topic, queue, entry)
             if batch is not None:
                 found.append(batch)
-            elif entry.position not in self.damaged:
-                if found:
-                    break
-                cold += self._places(topic, entry)
+            elif found and may_look:
+                break  # only the disk has it: what was found does not wait for that
             else:
-                continue
+                cold += self._places(topic, entry)
             size += entry.length
             if entry.end - offset >= limit or size >= max_bytes:
                 break
@@ -158,11 +197,11 @@ class BatchReader:
         """Return the batches that were read, without the damaged ones and those deleted meanwhile; maybe none is left.
         Raises `StorageFailed` as `read` does."""
         batches = (
-            self._checked(read.topic, read.queue, place.entry, data)
-            for place, data in zip(read.places, loaded, strict=True)
+            self._checked(place.entry, each)
+            for place, each in zip(read.places, loaded, strict=True)
             if place.entry.position >= self._log.start
         )
-        return [batch for batch in batches if batch is not None]
+        return [*read.found, *(batch for batch in batches if batch is not None)]
 
     def report(self, position: int, reason: str) -> None:
         """Take note of a damaged batch, once."""
@@ -182,17 +221,19 @@ class BatchReader:
                 return
             yield entry
 
-    def _held(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
-        """The batch, from the ring or the kernel's memory."""
+    def _in_ring(self, entry: Entry) -> StoredBatch | None:
         batch = self._ring.get(entry.position)
         if batch is not None:
             self.counts.ring += 1
-            return batch
+        return batch
+
+    def _in_memory(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
+        """The batch, from the kernel's memory."""
         chunk = self._log.chunk_at(entry.position)
         if chunk is None or entry.position in self.damaged:
             return None
         data = chunk.read_held(entry.position, batch_length(topic, entry.length))
-        batch = self._whole(topic, queue, entry, data) if data is not None else None
+        batch = _whole(topic, queue, entry, data) if data is not None else None
         if batch is not None:
             self.counts.memory += 1
         return batch
@@ -200,8 +241,8 @@ class BatchReader:
     def _from_disk(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
         if entry.position in self.damaged:
             return None
-        batches = [self._checked(topic, queue, entry, place.load()) for place in self._places(topic, entry)]
-        return batches[0] if batches else None
+        loaded = ColdRead(topic, queue, self._places(topic, entry)).load()
+        return self._checked(entry, loaded[0]) if loaded else None
 
     def _places(self, topic: str, entry: Entry) -> list[Place]:
         """Where the batch is; nowhere, which is damage, if its file is missing."""
@@ -209,29 +250,30 @@ class BatchReader:
         if chunk is None:
             self.report(entry.position, "no file has it")
             return []
+        chunk.touch()
         length = batch_length(topic, entry.length)
         return [Place(entry, chunk.path, entry.position - chunk.start, length, chunk.is_held)]
 
-    def _checked(self, topic: str, queue: int, entry: Entry, data: Loaded) -> StoredBatch | None:
-        if isinstance(data, FileNotFoundError) or (isinstance(data, OSError) and data.errno in UNREADABLE):
-            self.report(entry.position, f"it cannot be read ({data.strerror})")
+    def _checked(self, entry: Entry, loaded: Loaded) -> StoredBatch | None:
+        if isinstance(loaded, FileNotFoundError) or (isinstance(loaded, OSError) and loaded.errno in UNREADABLE):
+            self.report(entry.position, f"it cannot be read ({loaded.strerror})")
             return None
-        if isinstance(data, OSError):
-            raise StorageFailed(f"messages cannot be read: {data}; look after the broker and its disk") from data
-        batch = self._whole(topic, queue, entry, data)
-        if batch is None:
+        if isinstance(loaded, OSError):
+            raise StorageFailed(f"messages cannot be read: {loaded}; look after the broker and its disk") from loaded
+        if loaded is None:
             self.report(entry.position, "its bytes are not what the index says, or do not match their CRC")
         else:
             self.counts.file += 1
-        return batch
+        return loaded
 
-    @staticmethod
-    def _whole(topic: str, queue: int, entry: Entry, data: Buffer) -> StoredBatch | None:
-        header = decode_header(data, entry.position)
-        if header is None or header.topic != topic or header.queue != queue or entry_of(header) != entry:
-            return None
-        first = header.body_position - header.position
-        body = memoryview(data)[first : first + header.body_length]
-        if len(body) != header.body_length or not is_whole(body):
-            return None
-        return StoredBatch(header.first_offset, header.messages, header.time / 1000, body)
+
+def _whole(topic: str, queue: int, entry: Entry, data: Buffer) -> StoredBatch | None:
+    """Return the batch of an entry from its bytes; None if they are damaged."""
+    header = decode_header(data, entry.position)
+    if header is None or header.topic != topic or header.queue != queue or entry_of(header) != entry:
+        return None
+    first = header.body_position - header.position
+    body = memoryview(data)[first : first + header.body_length]
+    if len(body) != header.body_length or not is_whole(body):
+        return None
+    return StoredBatch(header.first_offset, header.messages, header.time / 1000, body)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 logger = logging.getLogger(__name__)
 
+_NONE = (1 << 64) - 1
+"""Is no offset."""
 LONGEST_NOTICE = 86_400.0
 """Seconds from when it is said that what nobody consumes will be deleted, until it is: a third of the age at most."""
 
@@ -26,6 +29,28 @@ class QueuePart(NamedTuple):
     following: int | None = None
 
 
+class QueueParts:
+    """What one file holds of each queue, in the order in which it was added. Iterating makes the tuples: as tuples,
+    what some files hold of a thousand queues would keep the garbage collector busy for tens of milliseconds."""
+
+    def __init__(self) -> None:
+        self._names: list[tuple[str, int]] = []
+        self._numbers = array("Q")
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[QueuePart]:
+        numbers = iter(self._numbers)
+        for (topic, queue), beyond, time, following in zip(self._names, numbers, numbers, numbers, strict=True):
+            yield QueuePart(topic, queue, beyond, time / 1000, following if following != _NONE else None)
+
+    def add(self, name: tuple[str, int], beyond: int, time: int, following: int | None) -> None:
+        """``time`` in milliseconds since 1970."""
+        self._names.append(name)
+        self._numbers.extend((beyond, time, _NONE if following is None else following))
+
+
 OwnAge: TypeAlias = Callable[[str], float | None]
 """For how many seconds the messages of a topic are kept, if that was said of it."""
 
@@ -34,8 +59,10 @@ def by_own_ages(parts: Sequence[QueuePart], max_age: float | None, own_age: OwnA
     """Let parts of topics with an age of their own be as much younger or older as they are kept longer or shorter."""
     if max_age is None:
         return parts
-    ages = {part.topic: own_age(part.topic) for part in parts}
+    ages = {topic: own_age(topic) for topic in {part.topic for part in parts}}
     shifts = {topic: age - max_age for topic, age in ages.items() if age is not None}
+    if not shifts:
+        return parts
     return [part._replace(newest=part.newest + shifts.get(part.topic, 0.0)) for part in parts]
 
 

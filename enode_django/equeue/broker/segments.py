@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.files import translated
-from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, Entry, Segment, entry_at, number_of, time_in
-from enode_django.equeue.broker.retention import QueuePart
+from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, POSITION, Entry, Segment, entry_at, time_in
+from enode_django.equeue.broker.index_files import IndexFile
+from enode_django.equeue.broker.retention import QueueParts
 from enode_django.exceptions import StorageFailed
 
 logger = logging.getLogger(__name__)
@@ -28,16 +29,25 @@ class SegmentFile(NamedTuple):
     """Enough of a segment to read its entries from disk, in any thread. ``after`` is the position of the last entry
     before it; ``saved`` and ``check`` are those of the segment."""
 
-    path: Path
-    topic: str
-    queue: int
+    name: IndexFile
     segment: Segment
-    start: int
     after: int
     last_position: int
     saved: int
     check: int
     find: FindEntries
+
+    @property
+    def path(self) -> Path:
+        return self.name.path
+
+    @property
+    def topic(self) -> str:
+        return self.name.topic
+
+    @property
+    def queue(self) -> int:
+        return self.name.queue
 
     def whole_words(self) -> array[int] | None:
         """Return what the file has; None if it is missing or damaged."""
@@ -56,7 +66,7 @@ class SegmentFile(NamedTuple):
         words = array("Q")
         with translated("making an index anew"):
             for entry in self.find(self.topic, self.queue, self.after, self.last_position, is_over):
-                if entry.first_offset >= self.start:
+                if entry.first_offset >= self.name.start:
                     words.extend(entry.words)
         return words
 
@@ -116,46 +126,48 @@ class QueueView:
     ``lasts`` are the last position of each segment, ``words`` its words or how to get them.
     """
 
-    def __init__(self, topic: str, queue: int, lasts: Sequence[int], words: Sequence[array[int] | SegmentLoad]) -> None:
-        self._topic = topic
-        self._queue = queue
+    def __init__(self, name: tuple[str, int], lasts: Sequence[int], words: Sequence[array[int] | SegmentLoad]) -> None:
+        self._name = name
         self._lasts = lasts
         self._words = words
+        self._known: dict[int, tuple[array[int], array[int]]] = {}
 
     @property
     def loads(self) -> list[SegmentLoad]:
         return [words for words in self._words if isinstance(words, SegmentLoad)]
 
-    def part(self, start: int, end: int) -> QueuePart | None:
-        """Return the entries between two positions of the log; None if there are none. Blocks on the disk."""
+    def find(self, start: int, end: int, parts: QueueParts) -> None:
+        """Add to ``parts`` what there is between two positions of the log, if anything. Blocks on the disk."""
         place = bisect_left(self._lasts, end)
-        number = self._number(place, end)
-        following = self._entry(place, number)
+        words, positions = self._segment(place)
+        number = bisect_left(positions, end)
+        following = words[number * ENTRY_WORDS] if number < len(positions) else None
         if not number:  # the last one before is the last of the segment before, which may have grown since
-            place -= 1
-            number = self._number(place, end)
-            following = following or self._entry(place, number)
-        last = self._entry(place, number - 1)
-        if last is None or last.position < start:
-            return None
-        first = following.first_offset if following is not None else None
-        return QueuePart(self._topic, self._queue, last.end, last.time / 1000, first)
+            words, positions = self._segment(place - 1)
+            number = bisect_left(positions, end)
+            if following is None and number < len(positions):
+                following = words[number * ENTRY_WORDS]
+        if number and positions[number - 1] >= start:
+            last = entry_at(words, number - 1)
+            parts.add(self._name, last.end, last.time, following)
 
     def forget(self) -> None:
         """Let go of what was read from index files that are whole."""
+        self._known.clear()
         for load in self.loads:
             if not load.is_anew:
                 load.words = None
+
+    def _segment(self, place: int) -> tuple[array[int], array[int]]:
+        """Return the words of a segment, and the positions among them."""
+        known = self._known.get(place)
+        if known is None:
+            words = self._at(place)
+            known = self._known[place] = words, words[POSITION::ENTRY_WORDS]
+        return known
 
     def _at(self, place: int) -> array[int]:
         if not 0 <= place < len(self._words):
             return _NOTHING
         words = self._words[place]
         return words.run() if isinstance(words, SegmentLoad) else words
-
-    def _number(self, place: int, end: int) -> int:
-        return number_of(self._at(place), end)
-
-    def _entry(self, place: int, number: int) -> Entry | None:
-        words = self._at(place)
-        return entry_at(words, number) if 0 <= number * ENTRY_WORDS < len(words) else None

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -21,17 +20,18 @@ import msgpack
 
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
-from enode_django.equeue.broker.files import delete_files
+from enode_django.equeue.broker.index_files import IndexFile, delete_index_files
 from enode_django.equeue.broker.known_sends import KnownSends
 from enode_django.equeue.broker.packing import Packed
 from enode_django.equeue.broker.recovery import Sent
 from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.broker.timelines import Copies, run_after_copy
-from enode_django.equeue.coordination import EPOCHS_PER_RUN, Bounds, Coordinator
+from enode_django.equeue.coordination import EPOCHS_PER_RUN, Coordinator
 from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
 from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.topic_records import Bounds
 from enode_django.equeue.transports.base import check_age, check_new_topic
 from enode_django.exceptions import QueueError, QueueFull
 
@@ -143,7 +143,7 @@ class BrokerState:
         shown = {"to_producers": to_producers, "to_consumers": to_consumers}
         self._changed("show", topic, queue, **shown, unordered=True, bounds={})
 
-    def delete_topic(self, topic: str, force: bool) -> list[Path]:
+    def delete_topic(self, topic: str, force: bool) -> list[IndexFile]:
         """Return the files that nobody needs any more; see `Queues.empty`."""
         bounds = self.bounds(topic)
         if not force:
@@ -152,12 +152,12 @@ class BrokerState:
         self._write("delete_topic", (topic,))
         return self._delete_topic(topic)
 
-    def _delete_topic(self, topic: str) -> list[Path]:
+    def _delete_topic(self, topic: str) -> list[IndexFile]:
         self.coordinator.delete_topic(topic)
         self.sends.forget_topic(topic)
         return self._store.empty(topic)
 
-    def delete_queue(self, topic: str, queue: int, force: bool) -> list[Path]:
+    def delete_queue(self, topic: str, queue: int, force: bool) -> list[IndexFile]:
         """Return the files that nobody needs any more; see `Queues.empty`."""
         state = self.coordinator.topic(topic, (queue,)).shown({queue: self._store.bounds(topic, queue)})[queue]
         check_deletable_queue(topic, queue, state, self.shown_groups(topic), force=force)
@@ -165,7 +165,7 @@ class BrokerState:
         self._write("delete_queue", (topic, queue, state.end))
         return self._delete_queue(topic, queue, state.end)
 
-    def _delete_queue(self, topic: str, queue: int, end: int) -> list[Path]:
+    def _delete_queue(self, topic: str, queue: int, end: int) -> list[IndexFile]:
         self.coordinator.delete_queue(topic, queue, end)
         return self._store.empty(topic, queue)
 
@@ -366,9 +366,9 @@ class BrokerState:
             elif name == "acquire":
                 self._acquired(*arguments)
             elif name == "delete_topic":
-                delete_files(self._delete_topic(*arguments))
+                delete_index_files(self._delete_topic(*arguments))
             elif name == "delete_queue":
-                delete_files(self._delete_queue(*arguments))
+                delete_index_files(self._delete_queue(*arguments))
             elif name in _REPLAYED:
                 if "now" in named:
                     named["now"] = -math.inf  # which members had been silent for too long is a record of its own

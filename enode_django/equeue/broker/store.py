@@ -26,10 +26,11 @@ from enode_django.equeue.broker.deletion import Deletion
 from enode_django.equeue.broker.files import DirectoryLock, make_directory, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.index import Effort
+from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
-from enode_django.equeue.broker.reading import BatchReader, ColdRead, Damage, Loaded
+from enode_django.equeue.broker.reading import Allowance, BatchReader, ColdRead, Damage, Loaded
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
 from enode_django.equeue.broker.retention import Consumed, Retention
@@ -246,10 +247,10 @@ class MessageStore:
         return self._reader.read(topic, queue, offset, limit, max_bytes)
 
     def read_held(
-        self, topic: str, queue: int, offset: int, limit: int, max_bytes: int
+        self, topic: str, queue: int, offset: int, limit: int, max_bytes: int, allowance: Allowance | None = None
     ) -> list[StoredBatch] | ColdRead:
         """See `BatchReader.read_held`, which does not wait for the message files."""
-        return self._reader.read_held(topic, queue, offset, limit, max_bytes)
+        return self._reader.read_held(topic, queue, offset, limit, max_bytes, allowance)
 
     def finish_read(self, read: ColdRead, loaded: Sequence[Loaded]) -> list[StoredBatch]:
         """See `BatchReader.finish`."""
@@ -270,7 +271,7 @@ class MessageStore:
         entry = next(index.at_time(int(at * 1000 // 1), effort), None)
         return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
 
-    def empty(self, topic: str, only: int | None = None) -> list[Path]:
+    def empty(self, topic: str, only: int | None = None) -> list[IndexFile]:
         """See `Queues.empty`. The messages stay in their files until those are due, and are not read any more."""
         self.deletion.forget_surveys()
         return self.queues.empty(topic, only)

@@ -17,7 +17,7 @@ from functools import partial
 from operator import itemgetter
 
 from enode_django.equeue.assignment import Allocate, divide
-from enode_django.equeue.coordination import Bounds, Coordinator
+from enode_django.equeue.coordination import Coordinator
 from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.messages import (
     Commit,
@@ -30,6 +30,7 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
+from enode_django.equeue.topic_records import Bounds
 from enode_django.equeue.transports.base import KNOWN_SENDS, LONG_POLL, check_limit, check_route, check_size
 
 

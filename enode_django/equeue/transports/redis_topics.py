@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from enode_django.equeue.coordination import Bounds, GroupRecord, QueueClaim, Topic
 from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.messages import QueueState, Route
+from enode_django.equeue.topic_records import Bounds, GroupRecord, QueueClaim, Topic
 from enode_django.equeue.transports.base import check_new_topic, check_queues
 from enode_django.equeue.transports.redis_batches import milliseconds, parse_queues
 from enode_django.equeue.transports.redis_connection import RedisConnection, ScriptCall
