@@ -47,7 +47,7 @@ BY_SIZE, IN_PROCESSES, ON_SPARK = "auto", "processes", "spark"
 ENGINES = (BY_SIZE, IN_PROCESSES, ON_SPARK)
 """Of a rebuild."""
 SPARK_FROM = 5_000_000
-"""Streams. A choice, and no crossing that was measured: see decision 0030."""
+"""Streams. A choice, and no crossing that was measured: see decision 0033."""
 
 API_DEFAULTS: Mapping[str, Any] = {
     "COMMANDS": {},
