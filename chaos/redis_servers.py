@@ -183,10 +183,12 @@ class RedisCluster(Servers):
 
     def _knows_all(self, server: Redis) -> bool:
         info = ask(server, "CLUSTER INFO")
-        told = {owner[1] for _, _, *owners in ask(server, "CLUSTER SLOTS") for owner in owners}
+        ranges = ask(server, "CLUSTER SLOTS")
+        told = {owner[1] for _, _, *owners in ranges for owner in owners}
         return (
             info["cluster_known_nodes"] == str(len(self.servers))
-            and info["cluster_state"] == "ok"
+            and info["cluster_state"] == "ok"  # also when slots have no owner yet, if the cluster may do without
+            and sum(last - first + 1 for first, last, *_ in ranges) == SLOTS
             and told <= set(map(told_port, self.servers))
         )
 
@@ -195,7 +197,8 @@ class RedisCluster(Servers):
 
     def _is_joined(self, server: Redis) -> bool:
         state = says(server, "CLUSTER INFO")
-        link = says(server, "INFO", "replication") if state and state["cluster_state"] == "ok" else None
+        is_whole = state and state["cluster_state"] == "ok" and state["cluster_slots_ok"] == str(SLOTS)
+        link = says(server, "INFO", "replication") if is_whole else None
         return link is not None and link.get("master_link_status", "up") == "up"
 
     def change_roles(self) -> None:

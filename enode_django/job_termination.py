@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -17,8 +19,8 @@ from enode_django.concurrency.threads import start_thread
 from enode_django.exceptions import JobCancelled
 from enode_django.jobs import RunningJob
 
-PATIENCE = 5.0
-"""Seconds that the work has to stop. Then SIGTERM has its default effect."""
+PATIENCE = 60.0
+"""Seconds that the work has to stop. Then SIGTERM has its default effect there."""
 
 
 class ProcessTerminated(JobCancelled):
@@ -36,23 +38,29 @@ class Termination:
         self._heard = 0
         self._is_over = threading.Event()
         self._is_late = False
+        self._is_interrupted = False
 
     def __enter__(self) -> Self:
         if self._is_ours:
             self._default = signal.signal(signal.SIGTERM, self._hear)
         return self
 
-    def stops(self, job: RunningJob) -> None:
-        """Stop this job by SIGTERM. Raises `ProcessTerminated` if that has come already."""
+    @contextmanager
+    def stops(self, job: RunningJob) -> Iterator[None]:
+        """``with`` lets SIGTERM stop this job, whose work is the block. Raises `ProcessTerminated` if the signal has
+        come already."""
         job.on_stop(self._limit)
         self._job = job
         if self._heard:
             self._stop(job)
             job.check()
+        try:
+            yield
+        finally:
+            self._is_over.set()  # the end of the job is written in peace
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._is_over.set()
-        if not self._is_ours or self._is_late:
+        if not self._is_ours or self._is_interrupted:
             return
         signal.signal(signal.SIGTERM, self._default)
         if self._heard > isinstance(error, ProcessTerminated):
@@ -60,7 +68,8 @@ class Termination:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self._heard += 1
-        if self._is_late:
+        if self._is_late and not self._is_over.is_set():
+            self._is_interrupted = True
             signal.signal(signal.SIGTERM, self._default)
             signal.raise_signal(signal.SIGTERM)
         elif self._job is not None:

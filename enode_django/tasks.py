@@ -97,9 +97,9 @@ def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[st
         with (
             Termination(in_pool=current_process().name != "MainProcess") as termination,
             running_job(kind, name, task_id=task.request.id or "") as job,
+            termination.stops(job),
             _told(task, job),
         ):
-            termination.stops(job)
             KINDS[kind](job, **arguments)
         return dict(job.figures)
     except ProcessTerminated as error:

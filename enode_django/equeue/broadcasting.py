@@ -161,11 +161,15 @@ class BroadcastQueues:
 
     def commit(self) -> None:
         reached = self._reached
-        if reached is None:
+        if reached is None or not self._is_ahead(reached):
             return
-        if reached.is_new or any(window.committable > window.committed for window in list(self._windows.values())):
-            with self._writing:
+        with self._writing:
+            if self._is_ahead(reached):  # another thread may have written it while this one waited
                 self._write(reached)
+
+    def _is_ahead(self, reached: Reached) -> bool:
+        """Return True if there is more to keep than the file has."""
+        return reached.is_new or any(window.committable > window.committed for window in list(self._windows.values()))
 
     def _write(self, reached: Reached) -> None:
         """Called by who holds the lock."""

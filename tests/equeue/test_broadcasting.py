@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,35 @@ def test_a_file_of_the_version_before_is_read(memory: MemoryTransport, tmp_path:
     assert kept["offsets"] == {"0": 2, "1": 0}
     assert kept["settled"] == {"0": 1, "1": 0}
     assert set(kept["timelines"].values()) == {memory._timeline}
+
+
+def test_offsets_that_two_threads_commit_are_written_once(
+    memory: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broadcast = Broadcast(memory, tmp_path)
+    memory.send("orders", {0: texts("a")})
+    (pulled,) = broadcast.queues.pull(100, 0)
+    pulled.window.finish_many(pulled.offsets)
+    writing, may_write, written = threading.Event(), threading.Event(), []
+    write = OffsetsFile.write
+
+    def slowly(self: OffsetsFile, kept: KeptOffsets) -> None:
+        writing.set()
+        may_write.wait()
+        write(self, kept)
+        written.append(kept.offsets[0])
+
+    monkeypatch.setattr(OffsetsFile, "write", slowly)
+    threads = [threading.Thread(target=broadcast.queues.commit) for _ in range(2)]
+    threads[0].start()
+    writing.wait()
+    threads[1].start()
+    threads[1].join(0.1)  # it waits for the first one
+    may_write.set()
+    for thread in threads:
+        thread.join()
+    assert written == [1]
+    broadcast.stop()
 
 
 def test_a_full_disk_of_the_consumer_does_not_end_it(tmp_path: Path) -> None:

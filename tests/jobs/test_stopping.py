@@ -23,6 +23,7 @@ from enode_django.jobs import RunningJob, request_cancel, running_job
 from enode_django.models import Job
 from enode_django.rebuilding.engines import NO_MASTER
 from enode_django.runtime import replay
+from enode_django.snapshots.fingerprint import fingerprint_of
 from sample_project.bank.domain import BankAccount
 from tests.integration.running import end_other_sessions, other_session, wait_for
 from tests.jobs.test_leases import KIND, NAME, ending_in, let_run_out
@@ -138,6 +139,7 @@ def test_snapshots_in_this_process_are_cancelled_between_two_aggregates(
     store.append([one for number in range(3) for one in account(f"a{number}", range(1, 101))])
     opened: list[str] = []
     original = BankAccount._opened
+    fingerprint_of(BankAccount)  # which this process keeps, before it is that of other code
 
     with override_settings(ENODE={"SPARK": {"MASTER": NO_MASTER}}), ending_in(JobCancelled, lease=LONG) as job:
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from enode_django.exceptions import DefinitionError
-from enode_django.snapshots.fingerprint import compute_fingerprint, fingerprint_of
+from enode_django.snapshots.fingerprint import compute_fingerprint
 from tests.meta.tree import ROOT
 from tests.snapshots.conftest import Define
 
@@ -232,7 +232,7 @@ def test_it_is_the_same_in_all_processes() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": seed, "DJANGO_SETTINGS_MODULE": "sample_project.settings"}
     command = [sys.executable, "-c", SHOW]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == fingerprint_of(BankAccount)
+    assert done.stdout.strip() == compute_fingerprint(BankAccount)
 
 
 def test_a_policy_that_is_none_is_refused(define: Define) -> None:
