@@ -62,42 +62,71 @@ def test_a_row_that_is_committed_late_is_not_skipped(store: PostgresEventStore) 
     assert roots(later) == ["slow", "quick"]
 
 
-@pytest.mark.parametrize("begin_at", [(), (150, 100, 50)], ids=["one generation", "four generations"])
+STORED, ROLLED_BACK, PAGES = 400, 21, 11
+"""What there has to be at least before the writers end: rows, transactions without an effect, pages with rows. A
+generation's part of the rows is more than what eight writers can have committed without having counted it yet."""
+
+
+def _stored() -> list[tuple[Position, str]]:
+    """Return the position and the aggregate of each row, in order, as the tables have them: what the feed has to
+    give."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"""
+            SELECT coalesce((SELECT max(generation) FROM {statements.GENERATIONS} WHERE after_sequence < sequence), 0),
+                   transaction_id::text::bigint, sequence, aggregate_root_id
+            FROM {statements.TABLE} ORDER BY 1, 2, 3
+        """)
+        return [(Position(*place), root_id) for *place, root_id in cursor.fetchall()]
+
+
+class _Reader:
+    """Reads beside writers, page by page, and begins generations."""
+
+    def __init__(self, store: PostgresEventStore, limit: int, generations: int) -> None:
+        self._store = store
+        self._limit = limit
+        self._generations = generations
+        self._at = BEGINNING
+        self._begun_after = [0]
+        self._pages_with_rows = 0
+        self.seen: list[FeedEntry] = []
+
+    def has_seen_enough(self, writers: Writers) -> bool:
+        """Read a page, and begin the next generation if this one has its part of the rows."""
+        page = self._store.feed(self._at, limit=self._limit)
+        self._pages_with_rows += bool(page.entries)
+        self.seen += page.entries
+        self._at = page.position
+        if writers.committed_rows - self._begun_after[-1] < STORED // self._generations:
+            return False
+        if len(self._begun_after) < self._generations:
+            self._store.begin_generation(self._store.position().generation)
+            self._begun_after.append(writers.committed_rows)
+            return False
+        return self._pages_with_rows >= PAGES and writers.rolled_back >= ROLLED_BACK
+
+    def read_the_rest(self) -> None:
+        """Wait until all that the writers stored is settled, and read it."""
+        last, _ = _stored()[-1]
+        wait_until(lambda: self._store.position() > last)
+        self.seen += read_on(self._store, self._at, limit=self._limit)[0]
+
+
+@pytest.mark.parametrize("generations", [1, 4], ids=["one generation", "four generations"])
 @pytest.mark.parametrize("limit", [1, 7, 1_000])
 def test_readers_beside_eight_writers_see_each_committed_row_once_in_one_order(
-    store: PostgresEventStore, limit: int, begin_at: tuple[int, ...]
+    store: PostgresEventStore, limit: int, generations: int
 ) -> None:
-    """``begin_at``: after how many rows a new generation begins."""
-    seen: list[FeedEntry] = []
-    at = BEGINNING
-    pages_with_rows = 0
-    writers = Writers(limit, writers=8, transactions=30)
-
-    def advance() -> None:
-        nonlocal at, pages_with_rows
-        page = store.feed(at, limit=limit)
-        pages_with_rows += bool(page.entries)
-        seen.extend(page.entries)
-        at = page.position
-
-    while writers.are_busy:
-        advance()
-        if begin_at and writers.committed.total() > begin_at[-1]:
-            begin_at = begin_at[:-1]
-            store.begin_generation(store.position().generation)
-    writers.join()
-
-    def has_caught_up() -> bool:
-        advance()
-        return len(seen) >= writers.committed.total()
-
-    wait_until(has_caught_up)
-    assert Counter(roots(seen)) == writers.committed
-    assert not begin_at
-    assert writers.rolled_back > 20
-    assert pages_with_rows > 10
-    assert [position for position, _ in seen] == sorted(position for position, _ in seen)
-    assert read_on(store, BEGINNING, limit=100)[0] == seen
+    reader = _Reader(store, limit, generations)
+    with Writers(limit, writers=8) as writers:
+        wait_until(lambda: reader.has_seen_enough(writers))
+    reader.read_the_rest()
+    given, stored = [(position, record.aggregate_root_id) for position, record in reader.seen], _stored()
+    assert [*(Counter(stored) - Counter(given))] == [], "these rows were left out"
+    assert given == stored
+    assert Counter(roots(reader.seen)) == writers.committed
+    assert len({position.generation for position, _ in reader.seen}) == generations
+    assert read_on(store, BEGINNING, limit=100)[0] == reader.seen
 
 
 # What it costs

@@ -112,7 +112,6 @@ def test_a_reader_that_advances_sees_each_committed_row_once(store: PostgresEven
     seen: Counter[str] = Counter()
     ranges: list[tuple[Position, Position, Settled]] = []
     swept = store.position()
-    writers = Writers(seed, writers=4, transactions=40)
 
     def advance() -> None:
         nonlocal swept
@@ -123,18 +122,19 @@ def test_a_reader_that_advances_sees_each_committed_row_once(store: PostgresEven
         seen.update(refused.aggregate_root_id for refused in settled.refusals)
         swept = before
 
-    while writers.are_busy:
+    def has_seen_enough() -> bool:
         advance()
-    writers.join()
+        ranges_with_rows = sum(bool(settled.heads) for _, _, settled in ranges)
+        return writers.committed_rows > 250 and writers.rolled_back > 10 and ranges_with_rows > 10
 
     def has_caught_up() -> bool:
         advance()
-        return seen.total() >= writers.committed.total()
+        return seen.total() >= writers.committed_rows
 
+    with Writers(seed, writers=4) as writers:
+        wait_until(has_seen_enough)
     wait_until(has_caught_up)
     assert seen == writers.committed
-    assert writers.rolled_back > 10
-    assert sum(bool(settled.heads) for _, _, settled in ranges) > 10
     for after, before, settled in ranges:
         again = rows_below(store, before, after=after)
         assert (again.heads, sorted(again.refusals)) == (settled.heads, sorted(settled.refusals))
