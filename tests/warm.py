@@ -46,15 +46,22 @@ LIBRARIES = [
 
 
 def run(
-    arguments: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None, seconds: float = 120.0
+    arguments: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    seconds: float = 120.0,
+    given: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python with these arguments, a script, ``-m MODULE`` or ``-c CODE``, and capture what it prints.
+    """Run Python with these arguments, a script, ``-m MODULE`` or ``-c CODE``, and capture what it prints. ``given`` is
+    its standard input.
 
     Raises TimeoutError if it takes longer; then it is killed.
     """
     with tempfile.TemporaryDirectory() as directory:
-        out, err = (os.path.join(directory, name) for name in ("out", "err"))
-        request = {"argv": list(map(str, arguments)), "cwd": str(cwd), "out": out, "err": err}
+        source, out, err = (os.path.join(directory, name) for name in ("in", "out", "err"))
+        Path(source).write_text(given)
+        request = {"argv": list(map(str, arguments)), "cwd": str(cwd), "in": source, "out": out, "err": err}
         status = _ask({**request, "env": dict(os.environ if env is None else env)}, seconds)
         shown = (Path(name).read_text() for name in (out, err))
         return subprocess.CompletedProcess(list(arguments), status, *shown)
@@ -105,8 +112,9 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def _become(request: Mapping[str, Any]) -> NoReturn:
-    for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, request["out"], 0), (2, request["err"], 0)):
-        opened = os.open(name, flags or os.O_WRONLY | os.O_CREAT)
+    written = os.O_WRONLY | os.O_CREAT
+    for number, name, flags in ((0, "in", os.O_RDONLY), (1, "out", written), (2, "err", written)):
+        opened = os.open(request[name], flags)
         os.dup2(opened, number)
         os.close(opened)
     os.chdir(request["cwd"])

@@ -163,9 +163,24 @@ class UndoRebuild(ProjectionOperation):
 class StartExport(JobOperation):
     title = "Export events"
     kind, task = "export", "export_events"
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "json": "From this run on, events are stored as JSON, too.",
+        "compact": "All its increments are merged into one.",
+    }
+    """What is said of each option that was chosen."""
 
     path = forms.CharField(
         label="To", max_length=500, help_text="A directory of the workers, or a URI that Spark can write to."
+    )
+    json = forms.BooleanField(
+        label="JSON",
+        required=False,
+        help_text="Store the events as JSON, too, for readers without this framework: in this run and all later ones.",
+    )
+    compact = forms.BooleanField(
+        label="Merge everything",
+        required=False,
+        help_text="Put all increments together to one. Without it only those are merged that have become many.",
     )
 
     def name(self) -> str:
@@ -173,13 +188,17 @@ class StartExport(JobOperation):
         return path
 
     def arguments(self) -> Mapping[str, Any]:
-        return {"path": self.name()}
+        return {"path": self.name(), **{option: self.cleaned_data[option] for option in self.OPTIONS}}
 
     def command(self) -> list[str]:
-        return ["exportevents", self.name()]
+        return ["exportevents", self.name(), *(f"--{option}" for option in self._chosen())]
 
     def said(self) -> str:
-        return f"What was stored since the last time is added to the archive at {self.name()}."
+        added = f"What was stored since the last time is added to the archive at {self.name()}."
+        return " ".join([added, *(self.OPTIONS[option] for option in self._chosen())])
+
+    def _chosen(self) -> list[str]:
+        return [option for option in self.OPTIONS if self.cleaned_data[option]]
 
 
 STARTS: Mapping[str, type[JobOperation]] = {

@@ -54,7 +54,8 @@ class Rebuild(models.Model):
     """A generation of a projection's tables that is being built, or was, and the one that it ``replaces``.
 
     The tables of a generation that is not in use lie in a schema of their own; ``positions`` are those below which
-    everything is in them. While it is being built there are none until it lacks nothing but the swap.
+    everything is in them. While it is being built there are none until it lacks nothing but the swap; then
+    ``corrections`` are noted, too.
     """
 
     class State(models.TextChoices):
@@ -71,6 +72,9 @@ class Rebuild(models.Model):
     tables = models.JSONField("tables", default=dict, help_text="What they were like when they were made.")
     migrations = models.JSONField("migrations", default=list, help_text="Those applied when it was swapped.")
     positions = models.JSONField("positions", default=dict, help_text="Up to which all is in what it replaces.")
+    corrections = models.JSONField(
+        "corrections", db_default={}, help_text="The number of the newest one in each shard when it began."
+    )
     fingerprint = models.CharField(
         "fingerprint",
         max_length=100,

@@ -48,19 +48,22 @@ def corrections_now(store: EventStore) -> Corrections:
     return {number: made[-1].number if made else 0 for number, made in found.items()}
 
 
-def check_corrections(store: EventStore, since: Corrections) -> None:
-    """Raises `RebuildError` if events were corrected since: they may have been replayed before."""
-    made = [one for shard in store.shards for one in shard.corrected_since(since[shard.number])]
-    if made:
-        ids = ", ".join(sorted({shown(one.aggregate_root_id) for one in made})[:10])
-        raise RebuildError(f"events of {ids} were corrected meanwhile: nothing is swapped; begin the rebuild again")
-
-
 class CatchingUp:
-    """``positions``: everything below them is in the shadow."""
+    """``positions``: everything below them is in the shadow. ``corrections``: those that there were before anything was
+    read for the shadow, 0 for a shard that is not named; None if the shadow may have events as they were before they
+    were corrected."""
 
-    def __init__(self, store: EventStore, engine: Engine, shadow: Shadow, positions: Positions, report: Report) -> None:
+    def __init__(
+        self,
+        store: EventStore,
+        engine: Engine,
+        shadow: Shadow,
+        positions: Positions,
+        report: Report,
+        corrections: Corrections | None = None,
+    ) -> None:
         self.store = store
+        self.corrections = corrections
         self.shadow = shadow
         self.report = report
         self.total = Replayed()
@@ -112,19 +115,30 @@ class CatchingUp:
         """Bring aggregates up to these versions, as far as the store has them, settled or not."""
         self.total += self.engine.catch_up(self.shadow, todo)
 
+    def check_corrections(self) -> None:
+        """Raise `RebuildError` if events were corrected since: the originals may be in the shadow."""
+        since = self.corrections
+        if since is None:
+            return
+        made = [one for shard in self.store.shards for one in shard.corrected_since(since.get(shard.number, 0))]
+        if made:
+            ids = ", ".join(sorted({shown(one.aggregate_root_id) for one in made})[:10])
+            raise RebuildError(f"events of {ids} were corrected meanwhile: nothing is swapped; begin the rebuild again")
+
     def check_little_is_left(self) -> None:
         """Raise `TooMuchLeft` if more came since the last round than writers should wait for."""
         self._rest()
 
     def finish(self) -> None:
         """Catch up with everything that is stored. Call it when nobody writes to the tables in use; it does not wait
-        for a database that is away, and looks at nothing that the last round has seen. Raises `TooMuchLeft`. It is not
-        counted, since the transaction may be tried again."""
+        for a database that is away, and looks at nothing that the last round has seen. Raises `TooMuchLeft`, and as
+        `check_corrections`. It is not counted, since the transaction may be tried again."""
         rest = self._rest()
         with replayer(self.shadow, once) as replaying:
             todo = [one for whole in rest for one in todo_of(replaying, CatchUpTask(whole))]
             self.report("swap", streams=_streams(rest), aggregates=len(todo))
             replaying.catch_up(todo)
+        self.check_corrections()
 
     def _rest(self) -> Sequence[PositionRange]:
         rest = [

@@ -18,14 +18,7 @@ from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.models import Rebuild
-from enode_django.rebuilding.catching_up import (
-    CatchingUp,
-    Corrections,
-    Positions,
-    check_corrections,
-    corrections_now,
-    now,
-)
+from enode_django.rebuilding.catching_up import CatchingUp, Corrections, Positions, corrections_now, now
 from enode_django.rebuilding.checking import Check, check_sample
 from enode_django.rebuilding.comparing import Comparison, check_volatile
 from enode_django.rebuilding.completing import complete
@@ -76,15 +69,15 @@ def rebuild(
         corrections = corrections_now(store)
         horizon = now(store)
         replayed = engine.replay(Plan(shadow, target.types(), horizon, archive), report)
-        catching_up = CatchingUp(store, engine, shadow, horizon, report)
+        catching_up = CatchingUp(store, engine, shadow, horizon, report, corrections)
         complete(target, catching_up)
         catching_up.run()
         target.analyze(shadow)
         still = retry_parked(target, store, shadow)
-        check_corrections(store, corrections)  # else the sample would be taken for handlers that cannot be relied on
+        catching_up.check_corrections()  # else the sample would be taken for handlers that cannot be relied on
         check_sample(target, record, catching_up, sample)
         accepted = None if compare_only else Accepted(accept_differences, accept_uncompared)
-        comparison = _compare_and_swap(target, record, catching_up, accepted, corrections)
+        comparison = _compare_and_swap(target, record, catching_up, accepted)
     if compare_only:
         target.abandon(record)
         if comparison.is_equal and comparison.is_whole:
@@ -98,7 +91,8 @@ def swap_kept(
 ) -> Rebuilt:
     """Swap what the last rebuild has built, and kept because that could not be swapped. Blocks.
 
-    Raises `RebuildError` if there is nothing, or if other code has built it, and as `rebuild`.
+    Raises `RebuildError` if there is nothing, if other code has built it, or if events were corrected since it was
+    begun, and as `rebuild`.
     """
     started = time.monotonic()
     target = plan(name)
@@ -106,14 +100,13 @@ def swap_kept(
     if record is None:
         raise RebuildError(f"{name} has nothing that could be swapped: no rebuild by this code has kept what it built")
     store = make_store()
-    corrections = corrections_now(store)
     shadow = target.shadow(record.generation)
+    accepted = Accepted(accept_differences, accept_uncompared)
     with _given_up(target, record):
-        catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report)
+        catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report, _corrections(record))
+        catching_up.check_corrections()
         catching_up.run()
-        comparison = _compare_and_swap(
-            target, record, catching_up, Accepted(accept_differences, accept_uncompared), corrections
-        )
+        comparison = _compare_and_swap(target, record, catching_up, accepted)
     return Rebuilt(catching_up.total, comparison, True, time.monotonic() - started)
 
 
@@ -123,18 +116,17 @@ def has_kept(name: str) -> bool:
 
 
 def _compare_and_swap(
-    target: Target, record: Rebuild, catching_up: CatchingUp, accepted: Accepted | None, corrections: Corrections
+    target: Target, record: Rebuild, catching_up: CatchingUp, accepted: Accepted | None
 ) -> Comparison:
-    """With ``accepted`` None nothing is swapped. ``corrections`` are those that were there before anything was
-    read."""
+    """With ``accepted`` None nothing is swapped."""
     catching_up.report("compare")
     check = Check(target, record, catching_up)
     try:
         check.run()
         if accepted is not None:
             accepted.check(target.name, check.comparison, is_last=False)
-            check_corrections(catching_up.store, corrections)
-            target.keep(record, catching_up.positions)
+            catching_up.check_corrections()
+            target.keep(record, catching_up.positions, catching_up.corrections or {})
             put_in_use(target, record, catching_up, check, accepted)
     except BaseException:
         with suppress(Exception):  # whoever goes on with what is kept drops it
@@ -147,6 +139,10 @@ def _compare_and_swap(
 def _positions(store: EventStore, record: Rebuild) -> Positions:
     since = {shard.number: BEGINNING for shard in store.shards}
     return since | {int(number): Position.parse(text) for number, text in record.positions.items()}
+
+
+def _corrections(record: Rebuild) -> Corrections:
+    return {int(number): newest for number, newest in record.corrections.items()}
 
 
 def undo(name: str, engine: Engine, report: Report) -> Rebuilt:

@@ -134,10 +134,12 @@ class Target(NamedTuple):
             for one in {generation, replaces, -generation} - needed:
                 yield self.shadow(one)
 
-    def keep(self, rebuild: Rebuild, positions: Mapping[int, Position]) -> None:
-        """Note that everything was built and compared, and holds what is stored below these positions of the shards."""
+    def keep(self, rebuild: Rebuild, positions: Mapping[int, Position], corrections: Mapping[int, int]) -> None:
+        """Note that everything was built and compared, and holds what is stored below these positions of the shards,
+        read with the corrections up to these numbers."""
         rebuild.positions = {str(number): str(position) for number, position in positions.items()}
-        rebuild.save(using=self.alias, update_fields=["positions"])
+        rebuild.corrections = {str(number): newest for number, newest in corrections.items()}
+        rebuild.save(using=self.alias, update_fields=["positions", "corrections"])
 
     def is_kept(self, rebuild: Rebuild) -> bool:
         """Return True if the rebuild lacks nothing but the swap."""

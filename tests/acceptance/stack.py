@@ -128,10 +128,11 @@ class Stack:
         self._apps += f" {app}"
         self.subscribers += subscribers
 
-    def python(self, *arguments: str, apps: str | None = None, **enode: Any) -> str:
-        """Run Python with the settings of the processors; returns what it prints. A failure fails the test."""
+    def python(self, *arguments: str, apps: str | None = None, given: str = "", **enode: Any) -> str:
+        """Run Python with the settings of the processors and with ``given`` as its standard input; returns what it
+        prints. A failure fails the test."""
         environment = {**os.environ, **self._environment(apps, REDIS_STREAMS, enode)}
-        done = warm.run(arguments, cwd=PROJECT, env=environment, seconds=PATIENCE)
+        done = warm.run(arguments, cwd=PROJECT, env=environment, seconds=PATIENCE, given=given)
         assert done.returncode == 0, f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout
 

@@ -27,7 +27,7 @@ SCRIPT = "<script>alert(1)</script>"
 STARTS: dict[str, dict[str, str]] = {
     "snapshots": {"type": "bank.BankAccount"},
     "rebuild": {"projection": "bank.Ledger", "accept_differences": "on"},
-    "export": {"path": f"/archive of {SCRIPT}"},
+    "export": {"path": f"/archive of {SCRIPT}", "json": "on", "compact": "on"},
 }
 
 
@@ -86,9 +86,29 @@ def test_each_kind_of_job_is_started_after_a_page_that_says_what_it_does(work: l
     assert work == [
         {"type": "bank.BankAccount", "archive": None},
         {"name": "bank.Ledger", "accept_differences": True, "accept_uncompared": False, "archive": None},
-        {"path": STARTS["export"]["path"], "json": False, "compact": False},
+        {"path": STARTS["export"]["path"], "json": True, "compact": True},
     ]
     assert set(Job.objects.values_list("state", flat=True)) == {"succeeded"}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({}, "is added to the archive at /archive."),
+        ({"json": "on"}, "is added to the archive at /archive. From this run on, events are stored as JSON, too."),
+        ({"compact": "on"}, "is added to the archive at /archive. All its increments are merged into one."),
+    ],
+)
+def test_an_export_is_started_with_the_options_that_were_chosen(
+    work: list[dict[str, Any]], chosen: dict[str, str], said: str
+) -> None:
+    client, url, values = client_of("add_job"), f"{LIST}start/export/", {"path": "/archive", **chosen}
+    fields = client.get(url).context["form"].fields
+    assert all(fields[name].help_text for name in ("json", "compact"))
+    assert client.post(url, values).context["consequences"][0].endswith(said)
+    client.post(url, {**values, CONFIRMED: "yes"})
+    assert work == [{"path": "/archive", "json": "json" in chosen, "compact": "compact" in chosen}]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -113,7 +133,7 @@ def test_undoing_a_rebuild_puts_the_tables_of_that_projection_back(work: list[di
     [
         ("snapshots", "manage.py buildsnapshots --type bank.BankAccount"),
         ("rebuild", "manage.py rebuildprojection bank.Ledger --accept-differences"),
-        ("export", escape(f"manage.py exportevents '/archive of {SCRIPT}'")),
+        ("export", escape(f"manage.py exportevents '/archive of {SCRIPT}' --json --compact")),
     ],
 )
 @pytest.mark.parametrize("confirmed", [{}, {CONFIRMED: "yes"}])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import pytest
 from django.db import connection, connections
@@ -14,21 +12,17 @@ from django.db.migrations.recorder import MigrationRecorder
 from enode_django import DomainEvent
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.exceptions import ProjectionsDiffer, RebuildError, RebuildOvertaken, TablesInUse
-from enode_django.job_kinds import KINDS
-from enode_django.jobs import running_job
+from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.models import Checkpoint, Rebuild
 from enode_django.rebuilding import swapping
-from enode_django.rebuilding.engine import InProcess, Plan
-from enode_django.rebuilding.rebuild import rebuild, swap_kept, undo
-from enode_django.rebuilding.replaying import Replayed
+from enode_django.rebuilding.engine import InProcess
+from enode_django.rebuilding.rebuild import rebuild, undo
 from enode_django.rebuilding.target import Target
-from enode_django.reporting import Report
 from tests.following.domain import Added
 from tests.following.harness import Harness
 from tests.integration.store_sessions import Call, bare_session, wait_until
 from tests.rebuilding.conftest import schemas
-from tests.rebuilding.domain import Balances, Effects, Posting, Postings
+from tests.rebuilding.domain import Balances, Effects, Postings
 from tests.rebuilding.histories import (
     balances,
     before_the_last_step,
@@ -165,62 +159,6 @@ def test_a_transaction_that_will_not_let_go_of_the_tables_is_told_of(
         with pytest.raises(TablesInUse, match=f"the tables of {cls.name} could not be locked in 2 attempts of 50ms"):
             rebuild(cls.name, InProcess(), nothing)
     assert (posted(), balances()) == before
-
-
-# -- what is kept for a later swap ------------------------------------------------------------------------------------
-
-
-class SwapsOnly(InProcess):
-    def replay(self, plan: Plan, report: Report) -> Replayed:
-        raise AssertionError("everything was replayed")
-
-
-@pytest.fixture
-def kept(followed: Harness, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """A rebuild could not swap because somebody read the tables, as pg_dump does."""
-    with monkeypatch.context() as patch, bare_session() as session:
-        patch.setattr(swapping, "ATTEMPTS", 2)
-        patch.setattr(swapping, "LOCK_TIMEOUT", "50ms")
-        session.execute("SELECT count(*) FROM rebuilding_posting")
-        with pytest.raises(TablesInUse, match=r"what was built is kept, .* rebuilding.postings --swap"):
-            rebuild(Postings.name, InProcess(), nothing)
-    return followed
-
-
-def test_what_could_not_be_swapped_is_swapped_later_and_not_built_again(kept: Harness) -> None:
-    kept.stored("a", Added(amount=5), after=3)
-    swapped = swap_kept(Postings.name, SwapsOnly(), nothing)
-    assert swapped.is_swapped
-    assert swapped.comparison.is_equal
-    assert Target.of(Postings.name).generation() == 1
-    assert posted()["a"] == [0, 10, 5]
-    with pytest.raises(RebuildError, match=r"rebuilding.postings has nothing that could be swapped"):
-        swap_kept(Postings.name, SwapsOnly(), nothing)
-    assert undo(Postings.name, InProcess(), nothing).is_swapped
-    assert posted()["a"] == [0, 10, 5]
-
-
-def test_a_job_swaps_what_an_earlier_one_has_built(kept: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enode_django.job_kinds.engine_for", lambda archive: nullcontext(SwapsOnly()))
-    with running_job("rebuild", Postings.name) as job:
-        KINDS["rebuild"](job, name=Postings.name)
-    assert job.figures["swapped"]
-
-
-def test_what_is_kept_is_compared_again(kept: Harness) -> None:
-    Posting.objects.filter(account="b", amount=10).update(amount=7)
-    with pytest.raises(ProjectionsDiffer, match="rebuilding_posting of b: amount: rebuilt 10, in use 7"):
-        swap_kept(Postings.name, SwapsOnly(), nothing)
-    assert schemas() == []
-
-
-def test_what_other_code_has_built_is_not_swapped(kept: Harness) -> None:
-    Rebuild.objects.update(fingerprint=f"{sys.implementation.cache_tag}:other")
-    with pytest.raises(RebuildError, match="no rebuild by this code has kept what it built"):
-        swap_kept(Postings.name, SwapsOnly(), nothing)
-    assert len(schemas()) == 1
-    rebuild(Postings.name, InProcess(), nothing)
-    assert len(schemas()) == 1, "the next rebuild has dropped it"
 
 
 # -- who alters the tables --------------------------------------------------------------------------------------------

@@ -5,8 +5,14 @@ import time
 from pathlib import Path
 
 from enode_django import CommandContext, command_handler
-from sample_project.bank.domain import BankAccount
-from tests.acceptance.faulty.commands import DepositIfFileExists, DepositWhenFileExists, EndProcess, NeverReturn
+from sample_project.bank.domain import BankAccount, Deposited
+from tests.acceptance.faulty.commands import (
+    DepositIfFileExists,
+    DepositUnchecked,
+    DepositWhenFileExists,
+    EndProcess,
+    NeverReturn,
+)
 
 
 @command_handler(EndProcess)
@@ -26,6 +32,12 @@ def deposit_if_file_exists(command: DepositIfFileExists, context: CommandContext
         context.get(BankAccount).deposit(command.amount)
     elif command.otherwise_raise:
         raise FileNotFoundError(f"there is nothing at {command.path!r}")
+
+
+@command_handler(DepositUnchecked)
+def deposit_unchecked(command: DepositUnchecked, context: CommandContext) -> None:
+    account = context.get(BankAccount)
+    account.apply(Deposited(amount=command.amount, balance=account.balance + command.amount))
 
 
 @command_handler(DepositWhenFileExists)

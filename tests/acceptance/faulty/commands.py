@@ -27,6 +27,14 @@ class DepositIfFileExists(Command):
     otherwise_raise: bool
 
 
+class DepositUnchecked(Command):
+    """Its handler deposits ``amount`` though the domain would refuse it: no column of a balance may hold it."""
+
+    type_name = "faulty.DepositUnchecked"
+
+    amount: Decimal
+
+
 class DepositWhenFileExists(Command):
     """Its handler does not return before there is a file at ``path``; ``path`` + ".begun" says that it began."""
 
