@@ -15,6 +15,7 @@ import pytest
 from chaos.redis_servers import SLOTS, RedisCluster, ask
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports import redis_reading
 from enode_django.equeue.transports.base import Transport
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
@@ -158,6 +159,23 @@ def test_close_ends_a_pull_that_waits_at_several_servers(
         transport.close()
         with pytest.raises(TransportUnavailable):
             waiting.result(DEADLINE)
+
+
+@pytest.mark.parametrize("queues", [1, QUEUES], ids=["one queue", "several"])
+def test_close_ends_a_pull_that_is_just_beginning_to_wait_again(
+    transport: RedisStreamsTransport, monkeypatch: pytest.MonkeyPatch, queues: int
+) -> None:
+    topic = f"topic-{uuid.uuid4().hex}"
+    transport.create_topic(topic, queues)
+
+    def closing(wait: float, longest: float = DEADLINE) -> Iterator[tuple[str, int]]:
+        yield "BLOCK", 1
+        transport.close()
+        yield "BLOCK", 1000 * round(wait)
+
+    monkeypatch.setattr(redis_reading, "blocks", closing)
+    with pytest.raises(TransportUnavailable, match="closed"):
+        transport.pull(topic, dict.fromkeys(range(queues), 0), limit=1, wait=DEADLINE)
 
 
 def test_order_of_keys_is_kept_while_queues_are_added_under_load(

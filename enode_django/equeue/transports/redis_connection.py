@@ -84,6 +84,8 @@ class RedisConnection:
         else:
             self._servers = SingleServer(parsed, timeouts, client)
         self.name = self._servers.name
+        self.closings = 0
+        """How often it was closed. It can be used again, but what waits at that moment is not to go on."""
 
     def execute(self, *command: str | int | float | bytes) -> Any:
         return self.execute_all([command])[0]
@@ -158,7 +160,13 @@ class RedisConnection:
         self._servers.moved(node, error)
 
     def close(self) -> None:
+        self.closings += 1
         self._servers.close()
+
+    def check_not_closed_since(self, closings: int) -> None:
+        """Raises redis-py's `ConnectionError` if it was closed since there were so many closings."""
+        if self.closings != closings:
+            raise ConnectionError("the transport was closed")
 
     def _everywhere(
         self,

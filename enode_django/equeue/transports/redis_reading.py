@@ -75,9 +75,10 @@ class RedisReader:
 
         if wait <= 0:
             return self._connection.read_blocking(None, command(), key=logs[0]) or ()
+        closings = self._connection.closings
         with self._wakes.waiting() as wakeup:
             for block in blocks(wait):
-                found = read_waking(self._connection, command(*block), key=logs[0], wakeup=wakeup)
+                found = read_waking(self._connection, command(*block), closings, key=logs[0], wakeup=wakeup)
                 if found or wakeup.is_woken:
                     return found or ()
         return ()
@@ -85,6 +86,7 @@ class RedisReader:
     def _read_each(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
         """First without waiting, as that takes one trip to each server. Servers that cannot be used are left out, and
         looked for again soon."""
+        closings = self._connection.closings
         places = list(zip(logs, after, strict=True))
         reads = {log: ("XREAD", "COUNT", limit, "STREAMS", log, start) for log, start in places}
         results = self._connection.read_each(reads)
@@ -97,7 +99,7 @@ class RedisReader:
         with self._wakes.waiting() as wakeup:
             for block in blocks(wait, LOOK_AGAIN if failures else LONGEST_BLOCK):
                 waits = {log: ("XREAD", "COUNT", limit, *block, "STREAMS", log, start) for log, start in places}
-                found = read_first(self._connection, waits, wakeup)
+                found = read_first(self._connection, waits, closings, wakeup)
                 if found or wakeup.is_woken:
                     return found
         return ()

@@ -8,7 +8,7 @@ up, and what they have found meanwhile counts too.
 from __future__ import annotations
 
 import selectors
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,17 +23,22 @@ GIVING_UP = 0.05
 """Seconds after which a connection that was told to give up is told again: it may have been too early."""
 
 
-def read_waking(connection: RedisConnection, command: Command, *, key: str, wakeup: Wakeup) -> Any:
-    """Run an XREAD that blocks; returns what it has found, and None if that is nothing or ``wakeup`` has ended it."""
-    return connection.at_node(key, partial(_read_waking, command=command, wakeup=wakeup))
+def read_waking(connection: RedisConnection, command: Command, closings: int, *, key: str, wakeup: Wakeup) -> Any:
+    """Run an XREAD that blocks; returns what it has found, and None if that is nothing or ``wakeup`` has ended it.
+
+    Raises `TransportUnavailable`, also if the transport was closed since it had so many ``closings``.
+    """
+    check_open = partial(connection.check_not_closed_since, closings)
+    return connection.at_node(key, partial(_read_waking, command=command, check_open=check_open, wakeup=wakeup))
 
 
-def _read_waking(node: Node, *, command: Command, wakeup: Wakeup) -> Any:
+def _read_waking(node: Node, *, command: Command, check_open: Callable[[], None], wakeup: Wakeup) -> Any:
     pool = node.quick.connection_pool  # what is to be waited for is waited for here
     connection = pool.get_connection()
     try:
         connection.send_command(*command)
         one = _Waiting(node, connection, 0, _socket_of(connection))
+        check_open()  # now: one that was closed before this connection was there has not closed it
         if _wait_for_one([one], wakeup):
             return one.answer()
         connection.disconnect()  # which ends the command, too
@@ -77,11 +82,11 @@ def _socket_of(connection: Any) -> Any:
     return connection._sock
 
 
-def read_first(connection: RedisConnection, reads: Mapping[str, Command], wakeup: Wakeup) -> list[Any]:
+def read_first(connection: RedisConnection, reads: Mapping[str, Command], closings: int, wakeup: Wakeup) -> list[Any]:
     """Run blocking XREADs, each by its key; returns what the first has found, and the others with it.
 
     Blocks as long as they do, or until ``wakeup`` is woken. Servers that cannot be used are left out; if all of them
-    are, it raises what is wrong with one.
+    are, it raises what is wrong with one. ``closings`` as in `read_waking`.
     """
     waiting: list[_Waiting] = []
     with connection.border():
@@ -89,6 +94,7 @@ def read_first(connection: RedisConnection, reads: Mapping[str, Command], wakeup
             failure = _begin_each(connection, reads, waiting)
             if failure is not None and not waiting:
                 raise failure
+            connection.check_not_closed_since(closings)
             with suppress(TimeoutError):  # who does not answer is found below
                 _wait_for_one(waiting, wakeup)
             return _answers(connection, waiting)
@@ -135,8 +141,11 @@ def _wait_for_one(waiting: Collection[_Waiting], wakeup: Wakeup) -> bool:
     if any(one.has_answer_or_error() for one in waiting):  # it may have been received with what came before it
         return True
     with selectors.PollSelector() as selector:  # which, other than epoll, always hears that another thread closes
-        for one in waiting:
-            selector.register(one.socket, selectors.EVENT_READ)
+        try:
+            for one in waiting:
+                selector.register(one.socket, selectors.EVENT_READ)
+        except ValueError as error:  # it has no number any more
+            raise ConnectionError("the connection was closed") from error
         selector.register(wakeup, selectors.EVENT_READ)
         if not selector.select(max(one.node.longest_wait for one in waiting)):
             raise TimeoutError("no answer in time")
