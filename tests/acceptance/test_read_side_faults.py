@@ -171,16 +171,12 @@ def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> Non
 def send_reservations_and_stop(stack: Stack, commands: Processors, events: Processors) -> None:
     """The process manager has told accounts to reserve, none has done so yet, and nobody follows any more."""
     hold, held = stack.directory / "holding-bank.transfers", stack.directory / "held-bank.transfers"
-    hold.touch()
     transfers = [transfer_from(new_id()) for _ in range(5)]
+    named = stack.directory / "named"
+    named.write_text(" ".join(transfer.aggregate_root_id for transfer in transfers))
+    named.replace(hold)  # at once: an empty one would hold what is older, whose commands are sent again
     stack.client.send(transfers)
-
-    def is_held() -> bool:
-        """What is older may be held, too, since its commands are sent again."""
-        lines = held.read_text() if held.exists() else ""
-        return any(transfer.aggregate_root_id in lines for transfer in transfers)
-
-    wait_until(is_held, "the process manager is in the middle of it")
+    wait_until(held.exists, "the process manager is in the middle of it")
     (worker,) = commands.living_workers().values()
     os.kill(worker, signal.SIGSTOP)
     hold.unlink()

@@ -1,10 +1,11 @@
 """Files in ``ACCEPTANCE_DIRECTORY``: with ``failing``, handlers raise for aggregates whose ids end in `UNLUCKY`; with
-``holding-<subscriber>``, that subscriber's handlers wait until it is gone, and add a line to
-``held-<subscriber>``: the id of their process, and that of the aggregate.
+``holding-<subscriber>``, that subscriber's handlers wait until it is gone, and add a line to ``held-<subscriber>``: the
+id of their process, and that of the aggregate. If the file names aggregates, only theirs do so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def _hindered(handler: Handler, name: str) -> Handler:
         if message.aggregate_root_id.endswith(UNLUCKY) and failing.exists():
             raise BadLuck(f"{name} does not like {message.aggregate_root_id}")
         result = handler(*arguments)
-        if holding.exists():
+        if _is_held(holding, message.aggregate_root_id):
             with held.open("a") as lines:
                 lines.write(f"{os.getpid()} {message.aggregate_root_id}\n")
         while holding.exists():
@@ -46,3 +47,10 @@ def _hindered(handler: Handler, name: str) -> Handler:
         return result
 
     return call
+
+
+def _is_held(holding: Path, aggregate_root_id: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        named = holding.read_text().split()
+        return not named or aggregate_root_id in named
+    return False
