@@ -45,9 +45,9 @@ BROKER_DEFAULTS: Mapping[str, Any] = {
 
 BY_SIZE, IN_PROCESSES, ON_SPARK = "auto", "processes", "spark"
 ENGINES = (BY_SIZE, IN_PROCESSES, ON_SPARK)
-"""Of a rebuild."""
+"""The engines of a rebuild that ``REBUILDS`` may name."""
 SPARK_FROM = 5_000_000
-"""Streams. A choice, and no crossing that was measured: see decision 0033."""
+"""A rebuild of so many streams or more runs on Spark. The number was chosen, not measured: see decision 0033."""
 
 API_DEFAULTS: Mapping[str, Any] = {
     "COMMANDS": {},

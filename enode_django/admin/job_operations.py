@@ -167,7 +167,7 @@ class StartExport(JobOperation):
         "json": "From this run on, events are stored as JSON, too.",
         "compact": "All its increments are merged into one.",
     }
-    """What is said of each option that was chosen."""
+    """The sentence that the page of confirmation shows for each chosen option."""
 
     path = forms.CharField(
         label="To", max_length=500, help_text="A directory of the workers, or a URI that Spark can write to."

@@ -1,5 +1,5 @@
-"""What a command mailbox knows of corrections of stored events, so that no aggregate stays as it was made of the
-original."""
+"""A command mailbox looks for corrections of stored events, and loads the aggregates anew that were made of the
+originals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topic and its consumer groups are known by: queues, members, leases, offsets, receipts. Pure.
+"""Records of a topic and its consumer groups: queues, members, leases, offsets, receipts. Pure.
 
 `plain_group` and `restored_group` turn what is known of a group into data and back.
 """
@@ -17,15 +17,15 @@ from enode_django.equeue.transports.base import check_queues
 from enode_django.exceptions import QueueBacklog, QueueError
 
 Bounds = Mapping[int, tuple[int, int]]
-"""Of each queue the offset of its oldest message, and the one that the next will get."""
+"""The offset of the oldest message of each queue, and the offset that its next message will get."""
 
 
 @dataclass(slots=True)
 class QueueClaim:
-    """What one group has of one queue. ``owner`` is None when the lease was released, ``offset`` before the group has
-    ever had the queue; no commit ever comes with epoch 0. ``previous``: the owner before, until the owner has shown
-    that it was told. ``deaths``: who has died at the message of an offset. ``lease``: for how many seconds the owner
-    was given it last."""
+    """The lease and the offset of one group at one queue. ``owner`` is None when the lease was released, ``offset``
+    before the group has ever had the queue; no commit ever comes with epoch 0. ``previous``: the owner before, until
+    the owner has shown that it was told. ``deaths``: who has died at the message of an offset. ``lease``: for how many
+    seconds the owner was given it last."""
 
     owner: str | None = None
     until: float = 0.0
@@ -133,7 +133,8 @@ class Topic:
         return min(committed) if committed else None
 
     def turned(self, queue: int) -> set[int]:
-        """What is hidden from producers when this queue is hidden, or shown again. Raises `QueueError` for the last."""
+        """Return the queues that are hidden from producers once this one is hidden, or shown again. Raises `QueueError`
+        if that would be all."""
         hidden = self.hidden_from_producers ^ {queue}
         if len(hidden) == self.queues:
             raise QueueError(f"queue {queue} is the last of topic {self.name!r} that producers see; show another first")

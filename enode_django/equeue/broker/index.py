@@ -59,8 +59,8 @@ class Segment:
 
 
 class Effort(Enum):
-    """How far a caller goes for entries that are not in memory: not at all, to the index file, or, if that is damaged,
-    to the messages."""
+    """Where a caller may look for entries: in memory only, in the index file too, or, if the index file is damaged, in
+    the messages too."""
 
     MEMORY = 0
     FILE = 1

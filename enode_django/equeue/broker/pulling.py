@@ -153,7 +153,7 @@ class Pulling:
             self._look(pull)
 
     def _read(self, topic: str, offsets: Mapping[int, int], limit: int) -> tuple[Found, list[ColdRead]]:
-        """What is in memory, and what a thread has to read to go with it.
+        """Return the batches that are in memory, and the reads by which a thread completes the answer.
 
         Every queue gets its share of the answer's size. What does not fit behind others waits for an answer in which
         chance puts its queue first.

@@ -32,8 +32,8 @@ BATCH_COST = 4096
 
 
 class Allowance:
-    """How much may still be read from files that are in memory before others have their turn, in bytes; what goes
-    beyond is left to a thread."""
+    """Bytes that the broker's loop may still read from files that are in memory, before other requests have their
+    turn. A thread reads the rest."""
 
     def __init__(self, size: int) -> None:
         self._left = size

@@ -30,8 +30,9 @@ class QueuePart(NamedTuple):
 
 
 class QueueParts:
-    """What one file holds of each queue, in the order in which it was added. Iterating makes the tuples: as tuples,
-    what some files hold of a thousand queues would keep the garbage collector busy for tens of milliseconds."""
+    """The contents of one file by queue, in the order in which they were added. They are kept in arrays, and
+    iterating makes the tuples: tuples for a thousand queues would keep the garbage collector busy for tens of
+    milliseconds."""
 
     def __init__(self) -> None:
         self._names: list[tuple[str, int]] = []

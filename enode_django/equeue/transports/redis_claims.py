@@ -1,4 +1,4 @@
-"""What a consumer group has of queues on Redis: leases, offsets and receipts."""
+"""Leases, offsets and receipts of consumer groups on Redis."""
 
 from __future__ import annotations
 
