@@ -225,11 +225,12 @@ def _check_snapshots(cls: type[AggregateRoot]) -> None:
 def _check_hook(cls: type[AggregateRoot], name: str, *arguments: str) -> None:
     try:
         if not callable(getattr(cls, name)):
-            raise DefinitionError(f"{cls.__qualname__}.{name} is no method")
+            raise DefinitionError(f"it is {shown(getattr(cls, name))}")
         check_method(cls, name, *arguments)
     except DefinitionError as error:
         raise DefinitionError(
-            f"{error}, but it is the hook {name}({', '.join(arguments)}) of snapshots; choose another name"
+            f"{cls.__qualname__}.{name} cannot be the hook {name}({', '.join(arguments)}) of snapshots: {error}; "
+            "choose another name"
         ) from error
 
 
