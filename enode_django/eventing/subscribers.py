@@ -130,6 +130,19 @@ class Subscriber:
                 return (getattr(self, method),)
         return ()
 
+    def _enode_follows(self, aggregate_root_type: str) -> bool:
+        known = self._enode_known_types.get(aggregate_root_type)
+        if known is None:
+            known = self._enode_known_types[aggregate_root_type] = self._enode_can_follow(aggregate_root_type)
+        return known
+
+    def _enode_can_follow(self, aggregate_root_type: str) -> bool:
+        try:
+            applied = applied_events(types.class_of(AggregateRoot, aggregate_root_type))
+        except UnknownMessageType:
+            return True
+        return any(_overlap(event, followed) for event in applied for followed in self._enode_followed())
+
     def _enode_for_replay(self) -> Subscriber | None:
         return self if self.replays else None
 
@@ -174,18 +187,7 @@ def refusal_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Hand
 def follows(subscriber: Subscriber, aggregate_root_type: str) -> bool:
     """Return True if aggregates of this type can have events that are followed: an aggregate has an applier for each of
     its events. For a type that this process does not know it returns True."""
-    known = subscriber._enode_known_types.get(aggregate_root_type)
-    if known is None:
-        known = subscriber._enode_known_types[aggregate_root_type] = _can_follow(subscriber, aggregate_root_type)
-    return known
-
-
-def _can_follow(subscriber: Subscriber, aggregate_root_type: str) -> bool:
-    try:
-        applied = applied_events(types.class_of(AggregateRoot, aggregate_root_type))
-    except UnknownMessageType:
-        return True
-    return any(_overlap(event, followed) for event in applied for followed in followed_by(subscriber))
+    return subscriber._enode_follows(aggregate_root_type)
 
 
 def is_time_limit(value: object) -> bool:
