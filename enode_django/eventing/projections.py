@@ -43,6 +43,11 @@ class ModelProjection(Subscriber, Generic[Row]):
                 f"{cls.__qualname__} has the model {model.__qualname__}; derive that from "
                 "enode_django.models.ReadModel, and not from another model that has a table"
             )
+        if not any(isinstance(one, models.BigIntegerField) for one in model._meta.fields if one.name == "version"):
+            raise DefinitionError(
+                f"{cls.__qualname__} has the model {model.__qualname__}, whose own version stands for that of "
+                "enode_django.models.ReadModel; choose another name"
+            )
 
     @property
     def database(self) -> str:

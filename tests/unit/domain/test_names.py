@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic
 
 import pytest
+from django.db import models
+from django.test.utils import isolate_apps
 
 from enode_django import (
     AggregateRoot,
@@ -28,6 +30,7 @@ from enode_django.domain.names import PREFIX, names_of
 from enode_django.eventing import subscribers
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
+from enode_django.models import ReadModel
 from enode_django.snapshots.state import differences, read_snapshot, snapshot_of
 from enode_django.testing import given, inline
 from sample_project.bank.models import AccountSummary
@@ -119,6 +122,20 @@ def test_a_field_and_an_applier_cannot_have_one_name() -> None:
     happened = class_of(DomainEvent, {})
     with pytest.raises(DefinitionError, match="has a field and an applier 'opened'; choose another name for one"):
         class_of(AggregateRoot, {"opened": applies(happened)(lambda self, event: None)}, ["opened"])
+
+
+def test_a_read_model_with_a_version_of_its_own_is_refused() -> None:
+    with isolate_apps("sample_project.bank"):
+
+        class Contract(ReadModel):
+            version = models.CharField(max_length=10)  # type: ignore[assignment]
+
+            class Meta:
+                app_label = "bank"
+
+    happened = class_of(DomainEvent, {})
+    with pytest.raises(DefinitionError, match=r"has the model .*Contract, whose own version .*; choose another name"):
+        class_of(ModelProjection, {"model": Contract, "changed": handles(happened)(lambda self, row, event: None)})
 
 
 # -- what works ------------------------------------------------------------------------------------------------------
