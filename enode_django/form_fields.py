@@ -19,6 +19,7 @@ from django.db.models import Choices
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from enode_django.domain.declarations import schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command
@@ -142,7 +143,7 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
         raise DefinitionError(f"{of.__qualname__}.Meta has command = {shown(command)}; give it a class of commands")
     known = _declarations(command)
     fields, excluded = getattr(meta, "fields", None), getattr(meta, "exclude", None) or ()
-    names = tuple(command.schema().names) if fields is None else tuple(fields)
+    names = tuple(schema_of(command).names) if fields is None else tuple(fields)
     for name in (*names, *excluded):
         if name not in known:
             raise DefinitionError(
@@ -153,7 +154,9 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
 
 def _declarations(command: type[Command]) -> dict[str, Declaration]:
     hints = typing.get_type_hints(command)  # without what Annotated adds
-    own = {name: Declaration(*_unwrapped(hints[name]), default) for name, default in command.schema().defaults.items()}
+    own = {
+        name: Declaration(*_unwrapped(hints[name]), default) for name, default in schema_of(command).defaults.items()
+    }
     return {AGGREGATE: Declaration(str, False, MISSING), **own}
 
 

@@ -20,6 +20,7 @@ from rest_framework.utils import html
 
 from enode_django.client import execute_command
 from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
+from enode_django.domain.declarations import schema_of
 from enode_django.domain.messages import Command
 from enode_django.domain.scalars import is_enum
 from enode_django.exceptions import CommandTimeout, InvalidField, InvalidId, TransportUnavailable
@@ -225,7 +226,7 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
         """The command that valid data stand for. ``values`` are fields that were not sent, ``aggregate_root_id`` and
         ``id`` among them; each of those two is new if it is neither given nor sent. Raises a ValidationError."""
         cls: type[Command] = getattr(self, "Meta").command  # noqa: B009
-        declared = {AGGREGATE, "id", *cls.schema().names}
+        declared = {AGGREGATE, "id", *schema_of(cls).names}
         sent = {name: value for name, value in self.validated_data.items() if name in declared}
         try:
             return cls(**{AGGREGATE: new_id(), **sent, **values})

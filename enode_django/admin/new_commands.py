@@ -14,6 +14,7 @@ from django.template.response import TemplateResponse
 from enode_django.admin.operating import Operation, operate
 from enode_django.admin.readable import put_aside
 from enode_django.client import send_command
+from enode_django.domain.declarations import schema_of
 from enode_django.domain.fields import field_type
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
@@ -140,7 +141,7 @@ def _fields_of(record: StreamRecord) -> Mapping[str, Any]:
 def _form_of(name: str, cause: Cause) -> Any:
     cls: Any = types.class_of(Command, name)
     try:
-        form: Any = command_form(cls, (AGGREGATE, *cls.schema().names))
+        form: Any = command_form(cls, (AGGREGATE, *schema_of(cls).names))
     except DefinitionError as error:
         raise Http404(str(error)) from error
     return type(form)(f"New{cls.__name__}", (NewCommand, form), {"cause": cause})

@@ -36,7 +36,7 @@ from enode_django.commanding.recent import RecentCommands
 from enode_django.commanding.results import CommandResult, failure
 from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
 from enode_django.concurrency.backoff import Persist
-from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.aggregate import AggregateRoot, accept_events
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
@@ -421,7 +421,7 @@ class CommandProcessor:
             result = nothing_changed(envelope, version, context.result, self._max_bytes)
             return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
         record = stream_of(envelope, aggregate, context.result, self._max_bytes)
-        aggregate.accept()
+        accept_events(aggregate)
         slot.aggregate = aggregate
         return Entry(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, aggregate.version - 1, record)
 
