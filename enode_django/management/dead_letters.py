@@ -17,7 +17,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from enode_django.conf import conf
 from enode_django.equeue.transports.base import Transport
-from enode_django.exceptions import EnodeError, QueueError
+from enode_django.exceptions import CommandIdReused, EnodeError, QueueError
 from enode_django.models import DeadLetter, EventStream
 from enode_django.runtime import make_producer
 from enode_django.serialization.codec import as_new_command
@@ -112,9 +112,9 @@ def _delete(alias: str, letters: Sequence[DeadLetter]) -> int:
 
 def _message(letter: DeadLetter) -> bytes:
     """Return the message to be sent. A sender who was told that the command failed was told so for good, so the message
-    gets another id then."""
+    gets another id then; as does a command whose id is another one's."""
     body = bytes(letter.body)
-    if _is_told(letter):
+    if _is_told(letter) or letter.error_type == CommandIdReused.__name__:
         with suppress(EnodeError):  # what is no command is sent as it is: to workers that can read it by now
             return as_new_command(body, str(uuid.uuid5(_NAMESPACE, f"{letter.key}/{letter.attempts}")))
     return body
