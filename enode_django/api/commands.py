@@ -9,7 +9,7 @@ from urllib.parse import quote
 from rest_framework.response import Response
 
 from enode_django.api.base import ApiView, may_view_payload
-from enode_django.api.exposure import offered
+from enode_django.api.exposure import MaySendSomething, offered
 from enode_django.api.outcomes import etag, failure_of, outcome, refused_unseen, timed_out
 from enode_django.api.parsing import StrictJsonParser
 from enode_django.api.problems import Problem, invalid, invalid_parameter
@@ -47,10 +47,13 @@ class Wish(NamedTuple):
 
 
 class CommandsView(ApiView):
-    """Send a command: answers when the queue has it, or when it was executed, or handled by all subscribers."""
+    """Send a command: answers when the queue has it, or when it was executed, or handled by all subscribers.
 
-    # Each command has its own: see `exposure`.
-    permission_classes: Any = []
+    Each command has its own permissions, and the body names it. Strangers are refused before that is read, unless there
+    is a command that they may send: else each of them could keep a thread of the server waiting for a body.
+    """
+
+    permission_classes: Any = [MaySendSomething]
     parser_classes: Any = [StrictJsonParser]
     throttle_scope = "enode-commands"
 

@@ -43,8 +43,13 @@ class Message(Declared):
 
 
 class Command(Message):
-    """A wish to change one aggregate. ``id`` is generated unless given; the same id takes effect once."""
+    """A wish to change one aggregate. ``id`` is generated unless given; the same id takes effect once.
 
+    ``exposed = False`` in a class body makes the command internal, as those of a process manager should be: it is sent
+    by code, and is not offered to people by the API, by forms and serializers, or (but for superusers) by the admin.
+    """
+
+    exposed: ClassVar[bool] = True
     _envelope: ClassVar[frozenset[str]] = frozenset({"id", "aggregate_root_id"})
 
     aggregate_root_id: str
@@ -72,7 +77,7 @@ class Command(Message):
         return command
 
 
-Command._reserved = frozenset({"id", "aggregate_root_id", "type_name", "schema_version"})
+Command._reserved = frozenset({"id", "aggregate_root_id", "exposed", "type_name", "schema_version"})
 
 
 class EventStamp:

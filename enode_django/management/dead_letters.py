@@ -13,7 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q
 
 from enode_django.conf import conf
 from enode_django.equeue.transports.base import Transport
@@ -60,7 +60,9 @@ def letters_in(alias: str) -> QuerySet[Any]:
     stored = EventStream.objects.using(alias).filter(
         command_id=OuterRef("command_id"), aggregate_root_id=OuterRef("aggregate_root_id")
     )
-    return DeadLetter.objects.using(alias).annotate(is_stored=Exists(stored)).order_by("first_failed_at", "pk")
+    # What is stored under an id that was another command's is that other command.
+    is_stored = ExpressionWrapper(~Q(error_type=CommandIdReused.__name__) & Exists(stored), BooleanField())
+    return DeadLetter.objects.using(alias).annotate(is_stored=is_stored).order_by("first_failed_at", "pk")
 
 
 def name_of(letter: DeadLetter) -> str:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import field
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
+from enode_django import execute_command
+from enode_django.api.outcomes import failure_of
 from enode_django.commanding.burying import crashed_among, letters_of
 from enode_django.commanding.identity import conflict_with_content, conflict_with_row, content_of
 from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
+from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.process_managers import derived_id
-from enode_django.serialization.codec import encode_command, encode_metadata
+from enode_django.failures import CONFLICT, status_of
+from enode_django.management.dead_letters import Choice, requeue
+from enode_django.models import DeadLetter
+from enode_django.serialization.codec import decode_command, encode_command, encode_metadata
+from enode_django.testing import inline
+from sample_project.bank.domain import Deposit, OpenAccount
 from tests.races.counting import Add, AddSoftly, AddWithin, FailUnless, SetTotal
 from tests.races.harness import commands_stored, envelope
 from tests.races.test_remembered_answers import Setting
@@ -93,6 +104,38 @@ def test_where_nobody_waits_it_becomes_a_dead_letter(setting: Setting, pair: tup
     first, other = pair
     setting.execute(setting.first, first)
     assert letters_when_nobody_waits(setting, other) == [REUSED]
+
+
+@pytest.mark.django_db
+def test_its_letter_is_sent_again_with_an_id_of_its_own() -> None:
+    """Under the old one it would only become a letter again. What is stored there is the other command."""
+    with inline():
+        execute_command(OpenAccount(aggregate_root_id="x", id="c", owner="Ada"))
+    body, now = encode_command(Deposit(**ON_X, amount=Decimal(5)), b""), timezone.now()
+    DeadLetter.objects.create(
+        **{"key": "k" * 32, "command_id": "c", "aggregate_root_id": "x", "command_type": "bank.Deposit", "body": body},
+        **{"topic": COMMANDS, "queue": 0, "message_offset": 0, "error_type": REUSED, "error": "", "attempts": 1},
+        **{"first_failed_at": now, "last_failed_at": now, "is_answered": False},
+    )
+    ((_, letters),) = Choice().letters()
+    assert [letter.is_stored for letter in letters] == [False]
+    transport = MemoryTransport()
+    assert requeue(transport, Choice(["c"])) == 1
+    topic = conf().COMMAND_TOPIC
+    places = dict.fromkeys(range(conf().QUEUES_PER_TOPIC), 0)
+    (sent,) = (
+        decode_command(body) for pulled in transport.pull(topic, places, limit=9, wait=0) for body in pulled.bodies
+    )
+    assert (sent.type_name, sent.fields, sent.id != "c") == ("bank.Deposit", {"amount": Decimal(5)}, True)
+
+
+def test_http_says_that_the_request_is_at_fault(setting: Setting) -> None:
+    setting.execute(setting.first, PAIRS["stored"][0])
+    refused = setting.execute(setting.first, PAIRS["stored"][1])
+    told = failure_of(refused)
+    assert told is not None
+    assert (told.status_code, told.body["type"]) == (422, f"urn:problem-type:enode:{REUSED}")
+    assert status_of(refused) == CONFLICT
 
 
 def derived(command: type[Command], **fields: Any) -> tuple[Command, bytes]:
