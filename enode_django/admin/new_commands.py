@@ -21,7 +21,7 @@ from enode_django.domain.metadata import metadata
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import DefinitionError, EnodeError
 from enode_django.form_fields import AGGREGATE
-from enode_django.forms import CommandForm
+from enode_django.forms import CommandForm, CommandFormMetaclass
 from enode_django.models import ParkedEvent
 from enode_django.runtime import make_store
 from enode_django.serialization.codec import StoredStream, decode_command, decode_metadata, read_stored
@@ -147,7 +147,7 @@ def _form_of(name: str, cause: Cause) -> Any:
     cls: Any = types.class_of(Command, name)
     meta = type("Meta", (), {"command": cls, "fields": (AGGREGATE, *cls.schema().names), "internal": True})
     try:
-        return type(CommandForm)(f"New{cls.__name__}", (NewCommand, CommandForm), {"Meta": meta, "cause": cause})
+        return CommandFormMetaclass(f"New{cls.__name__}", (NewCommand, CommandForm), {"Meta": meta, "cause": cause})
     except DefinitionError as error:
         raise Http404(str(error)) from error
 
