@@ -107,10 +107,11 @@ class CommandProcessor:
         left: list[Envelope] = []
         for envelope in envelopes:
             record = found.get((envelope.id, envelope.aggregate_root_id))
-            if record is None or conflict_with_row(envelope, record) is not None:
+            if record is None:
                 left.append(envelope)
             else:
-                entries.append(Entry(EntryKind.STORED, envelope.aggregate_root_id, 0, envelope, None, record))
+                conflict, id = conflict_with_row(envelope, record), envelope.aggregate_root_id
+                entries.append(Entry(STORED, id, 0, envelope, None, None if conflict else record, conflict))
         return entries, left
 
     def handle(self, envelopes: Sequence[Envelope], most_bytes: int | None = None) -> list[Entry]:

@@ -83,6 +83,17 @@ def test_another_worker_refuses_it_as_well_by_the_row_or_the_remembered_answer(s
         assert setting.execute(worker, first) == answer
 
 
+def test_it_is_refused_also_where_it_stood_in_the_queue_when_that_was_taken_over(setting: Setting) -> None:
+    """Then the rows are looked up before anything is handled."""
+    first, other = PAIRS["stored, another type"]
+    answer = setting.execute(setting.first, first)
+    setting.send(other, first)
+    second = setting.worker("second", "first")
+    assert second.work() == 0
+    refused, again = setting.answers()
+    assert (refused.error_type, again) == (REUSED, answer)
+
+
 def test_fields_of_a_stored_command_are_known_as_long_as_it_is_recent(setting: Setting) -> None:
     """Its row does not have them. It is a repeat then, without an effect, and leaves nothing to compare with."""
     first, other = PAIRS["stored"]
