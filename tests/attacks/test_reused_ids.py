@@ -90,7 +90,7 @@ def test_it_is_refused_also_where_it_stood_in_the_queue_when_that_was_taken_over
     setting.send(other, first)
     second = setting.worker("second", "first")
     assert second.work() == 0
-    refused, again = setting.answers()
+    again, refused = setting.answers()  # what has a row is answered first
     assert (refused.error_type, again) == (REUSED, answer)
 
 
