@@ -141,6 +141,11 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
     command = getattr(meta, "command", None)
     if not isinstance(command, type) or not issubclass(command, Command):
         raise DefinitionError(f"{of.__qualname__}.Meta has command = {shown(command)}; give it a class of commands")
+    if not command.exposed and not getattr(meta, "internal", False):
+        raise DefinitionError(
+            f"{of.__qualname__} is for {command.__qualname__}, which only code sends (exposed = False); take a command "
+            "that is meant for people, or write internal = True into Meta for a page of operators"
+        )
     known = _declarations(command)
     fields, excluded = getattr(meta, "fields", None), getattr(meta, "exclude", None) or ()
     names = tuple(schema_of(command).names) if fields is None else tuple(fields)

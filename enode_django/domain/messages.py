@@ -44,8 +44,14 @@ def message_of(cls: type[AnyMessage], plain: dict[str, Any]) -> AnyMessage:
 
 
 class Command(Message):
-    """A wish to change one aggregate. ``id`` is generated unless given; the same id takes effect once."""
+    """A wish to change one aggregate. ``id`` is generated unless given; the same id takes effect once.
 
+    ``exposed = False`` in a class body makes the command internal, as those of a process manager should be: it is sent
+    by code, and is not offered to people by the API, by forms and serializers, or (but for superusers) by the admin.
+    """
+
+    exposed: ClassVar[bool] = True
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"exposed"})
     _enode_envelope: ClassVar[frozenset[str]] = frozenset({"id", "aggregate_root_id"})
 
     aggregate_root_id: str
