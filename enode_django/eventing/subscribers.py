@@ -103,6 +103,8 @@ class Subscriber:
         self.name = type(self).__dict__.get("name") or self._default_name()
         self._handlers_by_name: dict[str, Sequence[Handler]] = {}
         self._follows_type: dict[str, bool] = {}
+        self.removed_types: frozenset[str] = frozenset()
+        """Stored names of events that this process does not know, and that are no matter to the subscriber."""
 
     def _default_name(self) -> str:
         """Raises `TypeNameError` outside the installed apps."""
@@ -130,10 +132,16 @@ class Subscriber:
 
     def event_handlers(self, type_name: str) -> Sequence[Handler]:
         """By the stored name of an event. Raises `UnknownMessageType` for one that this process does not know: it
-        might be followed, by code that is newer."""
+        might be followed, by code that is newer; unless it is one of the ``removed_types``."""
         handlers = self._handlers_by_name.get(type_name)
         if handlers is None:
-            handlers = self._handlers_by_name[type_name] = self.handlers_of(types.class_of(DomainEvent, type_name))
+            try:
+                cls = types.class_of(DomainEvent, type_name)
+            except UnknownMessageType:
+                if type_name in self.removed_types:
+                    return ()
+                raise
+            handlers = self._handlers_by_name[type_name] = self.handlers_of(cls)
         return handlers
 
     def refusal_handlers(self, type_name: str) -> Sequence[Handler]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.transports.base import Transport
-from enode_django.eventing import checkpoints, failovers, unknown_types
+from enode_django.eventing import checkpoints, event_types, failovers, unknown_types
 from enode_django.eventing.applying import Applier
 from enode_django.eventing.failovers import Known
 from enode_django.eventing.follower import Follower
@@ -269,6 +269,7 @@ class SweepingFollower(Follower):
         if not self._has_begun:
             for shard in self._shards:
                 self.runner.persisted(partial(self._begin, shard))
+            self.runner.persisted(partial(event_types.record, self.runner.alias, self.subscriber))
             self._has_begun = True
 
     def _begin(self, shard: Shard) -> None:
