@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import Protocol, TypeVar
 
+from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.stopping import pause
 from enode_django.exceptions import EnodeError
 
 Value = TypeVar("Value")
-logger = logging.getLogger("enode_django")
 
 
 def delays(first: float = 0.05, longest: float = 2.0) -> Iterator[float]:
@@ -50,16 +49,16 @@ def within(seconds: float) -> Persist:
 
     def call_again(call: Callable[[], Value], /) -> Value:
         last_try = time.monotonic() + seconds
-        for delay in delays():
-            is_last = time.monotonic() >= last_try
-            try:
-                return call()
-            except EnodeError as error:
-                if not error.retriable or is_last:
-                    raise
-                level = logging.ERROR if error.needs_help else logging.WARNING
-                logger.log(level, "%s; trying again in %.2f s", error, delay)
-            pause(delay)
+        with Attempts() as attempts:
+            for delay in delays():
+                is_last = time.monotonic() >= last_try
+                try:
+                    return call()
+                except EnodeError as error:
+                    if not error.retriable or is_last:
+                        raise
+                    attempts.failed(error)
+                pause(delay)
         raise AssertionError("delays() ends")
 
     return call_again
