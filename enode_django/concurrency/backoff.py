@@ -49,19 +49,31 @@ def within(seconds: float) -> Persist:
 
     def call_again(call: Callable[[], Value], /) -> Value:
         last_try = time.monotonic() + seconds
-        with Attempts() as attempts:
-            for delay in delays():
-                is_last = time.monotonic() >= last_try
-                try:
-                    return call()
-                except EnodeError as error:
-                    if not error.retriable or is_last:
-                        raise
-                    attempts.failed(error)
-                pause(delay)
-        raise AssertionError("delays() ends")
+        try:
+            return call()
+        except EnodeError as error:
+            if not error.retriable or seconds <= 0:
+                raise
+            first = error
+        return _repeated(call, first, last_try)
 
     return call_again
+
+
+def _repeated(call: Callable[[], Value], error: EnodeError, last_try: float) -> Value:
+    """Repeat a call that has just raised ``error``. Most calls never come here."""
+    with Attempts() as attempts:
+        for delay in delays():
+            attempts.failed(error)
+            pause(delay)
+            is_last = time.monotonic() >= last_try
+            try:
+                return call()
+            except EnodeError as again:
+                if not again.retriable or is_last:
+                    raise
+                error = again
+    raise AssertionError("delays() ends")
 
 
 class CountedWaits:
