@@ -7,6 +7,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from enode_django.concurrency.outages import outages
+
 pytest_plugins = [
     "tests.services",
     "tests.distributing",
@@ -25,6 +27,12 @@ def pytest_configure() -> None:
     """Let processes under test hear Ctrl-C, which a shell lets those ignore that it runs in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_outages() -> None:
+    """What was away in another test is not known any more."""
+    outages.forget()
 
 
 @pytest.hookimpl(wrapper=True)

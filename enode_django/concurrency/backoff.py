@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import Protocol, TypeVar
 
+from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.stopping import pause
 from enode_django.exceptions import EnodeError
 
 Value = TypeVar("Value")
-logger = logging.getLogger("enode_django")
 
 
 def delays(first: float = 0.05, longest: float = 2.0) -> Iterator[float]:
@@ -50,19 +49,31 @@ def within(seconds: float) -> Persist:
 
     def call_again(call: Callable[[], Value], /) -> Value:
         last_try = time.monotonic() + seconds
+        try:
+            return call()
+        except EnodeError as error:
+            if not error.retriable or seconds <= 0:
+                raise
+            first = error
+        return _repeated(call, first, last_try)
+
+    return call_again
+
+
+def _repeated(call: Callable[[], Value], error: EnodeError, last_try: float) -> Value:
+    """Repeat a call that has just raised ``error``. Most calls never come here."""
+    with Attempts() as attempts:
         for delay in delays():
+            attempts.failed(error)
+            pause(delay)
             is_last = time.monotonic() >= last_try
             try:
                 return call()
-            except EnodeError as error:
-                if not error.retriable or is_last:
+            except EnodeError as again:
+                if not again.retriable or is_last:
                     raise
-                level = logging.ERROR if error.needs_help else logging.WARNING
-                logger.log(level, "%s; trying again in %.2f s", error, delay)
-            pause(delay)
-        raise AssertionError("delays() ends")
-
-    return call_again
+                error = again
+    raise AssertionError("delays() ends")
 
 
 class CountedWaits:

@@ -3,7 +3,9 @@ ended."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import logging
 import multiprocessing
 import os
@@ -31,11 +33,18 @@ _STANDARD_INPUT = 0
 
 def join(address: str) -> None:
     """Called once, by every process that has the variable, the reloaders' and the workers' among them."""
+    end_soon()
     flow_logger.addHandler(StepHandler(address))
     open_log()
     request_started.connect(open_log)
     if multiprocessing.parent_process() is None and _has_lifeline():  # workers and broker watch their supervisor
         start_thread("enode-lifeline", _end_with_the_lifeline)
+
+
+def end_soon() -> None:
+    """Let the interpreter not look for garbage at its end, which takes long with a project loaded: somebody who has
+    pressed Ctrl-C waits for it."""
+    atexit.register(gc.freeze)
 
 
 def open_log(**_: object) -> None:

@@ -18,7 +18,8 @@ CHUNK = 65_536
 
 
 class Plan(NamedTuple):
-    """``patience``: seconds that the part goes on after `enodedev` has died."""
+    """``patience``: seconds that the part goes on after `enodedev` has died; above 0 for a part that others need until
+    they have ended."""
 
     name: str
     command: Sequence[str]

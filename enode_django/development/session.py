@@ -161,17 +161,23 @@ class Development:
     # -- ending ---------------------------------------------------------------------------------------------------
 
     def _end(self) -> bool:
-        """End the parts, the last one first: each may need those before it. Returns whether all ended in time."""
+        """End the parts together, and then those that others need until their ends. Returns whether all ended in
+        time."""
         self.say("ending; a second Ctrl-C kills")
-        clean = True
-        while self._parts:
-            part = self._parts.pop()
-            part.end()
-            self._leaving.append(part)
-            clean = self._wait_for(part) and clean
+        needed = [part for part in self._parts if part.plan.patience]
+        clean = self._end_all([part for part in self._parts if part not in needed])
+        clean = self._end_all(needed) and clean
         self._listen()
         self._show(self._groups.take_all())
         return clean
+
+    def _end_all(self, parts: Sequence[Part]) -> bool:
+        for part in parts:
+            self._parts.remove(part)
+            self._leaving.append(part)
+            part.end()
+        ended = [self._wait_for(part) for part in parts]
+        return all(ended)
 
     def _wait_for(self, part: Part) -> bool:
         deadline = time.monotonic() + self._grace + BEYOND_GRACE

@@ -27,7 +27,7 @@ from enode_django.eventing.subscribers import follows
 from enode_django.eventing.unknown_types import is_passed_over
 from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import MalformedMessage
+from enode_django.exceptions import MalformedMessage, shown
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -60,6 +60,7 @@ class Follower:
         self._hand_over = hand_over
         self._aside: dict[str, Work] = {}
         self._deaths: dict[int, Mapping[int, int]] = {}
+        self._unknown: set[str] = set()
         self.handled = 0
         self.parked = 0
 
@@ -266,11 +267,23 @@ class Follower:
         return NextTry(next_try.seconds, next_try.is_parked or is_too_much)
 
     def _log_failure(self, work: Work, failure: Failure) -> None:
+        if failure.is_of_unknown_type:
+            self._log_unknown_type(failure)
+            return
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         tries = "without end" if self.policy.passes(failure.error) else len(self.policy.pauses(failure.error)) + 1
         told = "%s failed at %s of %s (%d of %s): %s"
         first = failure.error if work.failures == 1 else None
         logger.warning(told, who, where, id, work.failures, tries, failure.text, exc_info=first, extra=_extra(who, id))
+
+    def _log_unknown_type(self, failure: Failure) -> None:
+        """Once for each type: where one is unknown it is so in many aggregates, and each that is parked is logged."""
+        text = shown(failure.error)
+        if text not in self._unknown:
+            self._unknown.add(text)
+            logger.warning(
+                "%s waits for code that knows more, with what has such events: %s", self.subscriber.name, text
+            )
 
     def _hasten_conflicts(self) -> None:
         """Let aggregates that wait for others to move on be tried again at once."""
@@ -289,8 +302,9 @@ class Follower:
             return False
         self.parked += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
-        told = "%s parked %s at %s: its later events wait; see manage.py parked"
-        logger.error(told, who, id, where, extra=_extra(who, id))
+        told = "%s parked %s at %s: its later events wait; see manage.py parked%s"
+        why = f" ({failure.text})" if failure.is_of_unknown_type else ""  # no try of it was logged
+        logger.error(told, who, id, where, why, extra=_extra(who, id))
         return True
 
     def _finish(self, finished: Sequence[tuple[Message, str]]) -> None:

@@ -11,6 +11,7 @@ from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.unparking import retry_for_a_while
+from enode_django.exceptions import UnknownMessageType
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -51,4 +52,6 @@ class ParkedRetries:
             return
         until = "by itself when the code has changed" if parked.next_try_at is None else f"at {parked.next_try_at}"
         told = "%s has tried %s again: it is parked by %s, and tried next %s"
-        logger.warning(told, name, id, parked.error_type, until, extra=extra)
+        # While nobody knows the type nothing has changed since it was parked, which was logged.
+        level = logging.DEBUG if parked.error_type == UnknownMessageType.__name__ else logging.WARNING
+        logger.log(level, told, name, id, parked.error_type, until, extra=extra)

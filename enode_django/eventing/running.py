@@ -11,7 +11,7 @@ from django.db import transaction
 
 from enode_django.concurrency.backoff import Persist
 from enode_django.databases import execute, heal_connections
-from enode_django.eventing import checkpoints, parking
+from enode_django.eventing import checkpoints, event_types, parking
 from enode_django.eventing.applying import Applier, reached
 from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.failing import HandlerInterrupted, is_transient
@@ -92,6 +92,16 @@ class Runner:
         return self._persist(guarded)
 
     def _run(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+        """Apply works. Those that have failed at an event of an unknown type are applied again if that is no matter to
+        the subscriber."""
+        progress = self._run_uninterrupted(works, portion, even_parked)
+        failed = {id for id, one in progress.items() if one.failure is not None and one.failure.is_of_unknown_type}
+        if failed and event_types.recall(self.alias, self.subscriber):
+            again = [work for work in works if work.aggregate_root_id in failed]
+            return {**progress, **self._run(again, portion, even_parked)}
+        return progress
+
+    def _run_uninterrupted(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
         """Apply works; those whose handlers were interrupted have failed, and the others are applied without them."""
         interrupted: dict[str, Progress] = {}
         left = list(works)

@@ -6,6 +6,7 @@ too. So a sweep makes what is missing and nothing else.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -21,6 +22,8 @@ from enode_django.exceptions import UnknownMessageType
 from enode_django.serialization.registry import types
 from enode_django.snapshots import policy
 from enode_django.snapshots.store import Snapshot, SnapshotStore
+
+logger = logging.getLogger("enode_django.subscribers")
 
 AT_ONCE = 50
 """Snapshots that are made before they are written."""
@@ -76,6 +79,8 @@ class SnapshotApplier(Applier):
                 snapshot = self._maker.make(work.aggregate_root_id, work.until)
                 if snapshot is not None:
                     made.append(snapshot)
+        except UnknownMessageType as error:  # whoever knows the type makes one when more events come
+            logger.debug("no snapshot is made of %s: %s", work.aggregate_root_id, error)
         except Exception as error:  # policies and appliers are application code
             if is_transient(error):
                 raise

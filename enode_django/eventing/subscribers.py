@@ -108,6 +108,8 @@ class Subscriber:
         self.name = type(self).__dict__.get("name") or self._enode_default_name()
         self._enode_known_handlers: dict[str, Sequence[Handler]] = {}
         self._enode_known_types: dict[str, bool] = {}
+        self._enode_removed_types: frozenset[str] = frozenset()
+        """Stored names of events that this process does not know, and that are no matter to the subscriber."""
 
     def _enode_default_name(self) -> str:
         """Raises `TypeNameError` outside the installed apps."""
@@ -169,10 +171,17 @@ def handlers_of(subscriber: Subscriber, cls: Followed) -> Sequence[Handler]:
 
 def event_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Handler]:
     """Return the functions to be called for an event of this stored name, in order; none if it is not followed. Raises
-    `UnknownMessageType` for one that this process does not know: it might be followed, by code that is newer."""
+    `UnknownMessageType` for one that this process does not know: it might be followed, by code that is newer; unless
+    it is one of the removed types."""
     handlers = subscriber._enode_known_handlers.get(type_name)
     if handlers is None:
-        handlers = handlers_of(subscriber, types.class_of(DomainEvent, type_name))
+        try:
+            cls = types.class_of(DomainEvent, type_name)
+        except UnknownMessageType:
+            if type_name in subscriber._enode_removed_types:
+                return ()
+            raise
+        handlers = handlers_of(subscriber, cls)
         subscriber._enode_known_handlers[type_name] = handlers
     return handlers
 

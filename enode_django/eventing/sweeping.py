@@ -14,9 +14,10 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
+from enode_django.concurrency.outages import Attempts
 from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.transports.base import Transport
-from enode_django.eventing import checkpoints, failovers, unknown_types
+from enode_django.eventing import checkpoints, event_types, failovers, unknown_types
 from enode_django.eventing.applying import Applier
 from enode_django.eventing.failovers import Known
 from enode_django.eventing.follower import Follower
@@ -263,6 +264,7 @@ class SweepingFollower(Follower):
         self._parked = ParkedRetries(self, clock=clock)
         self._new_resender = new_resender
         self._resenders: Sequence[Resender] = ()
+        self._attempts: Mapping[Sweeper | Resender, Attempts] = {}
         self._has_begun = False
 
     def begin(self) -> None:
@@ -270,6 +272,7 @@ class SweepingFollower(Follower):
         if not self._has_begun:
             for shard in self._shards:
                 self.runner.persisted(partial(self._begin, shard))
+            self.runner.persisted(partial(event_types.record, self.runner.alias, self.subscriber))
             self._has_begun = True
 
     def _begin(self, shard: Shard) -> None:
@@ -298,6 +301,7 @@ class SweepingFollower(Follower):
         if not self._sweepers:
             self._sweepers = [self._new_sweeper(shard) for shard in self._shards]
             self._resenders = [self._new_resender(shard) for shard in self._shards] if self._new_resender else ()
+            self._attempts = {one: Attempts(is_rare=True) for one in [*self._sweepers, *self._resenders]}
         self.runner.persisted(self._parked.tick)
         for sweeper in self._sweepers:
             self.runner.persisted(partial(self._sweep, sweeper))
@@ -307,22 +311,24 @@ class SweepingFollower(Follower):
     def _resend(self, resender: Resender) -> None:
         try:
             resender.tick()
+            self._attempts[resender].worked()
         except StoreUnavailable as error:
             if len(self._shards) == 1:
                 raise
-            logger.warning("%s cannot look for lost commands: %s", self.subscriber.name, error)
+            self._attempts[resender].failed(error)
             resender.postpone()
 
     def _sweep(self, sweeper: Sweeper) -> None:
         try:
             swept_at = sweeper.swept_at
             sweeper.tick()
+            self._attempts[sweeper].worked()
             if sweeper.swept_at != swept_at:
                 self._forget_refusals()
         except StoreUnavailable as error:
             if len(self._shards) == 1:
                 raise
-            logger.warning("%s cannot sweep: %s", self.subscriber.name, error)
+            self._attempts[sweeper].failed(error)
             sweeper.postpone()  # for long: it takes time to find out that a server does not answer
 
     def _forget_refusals(self) -> None:

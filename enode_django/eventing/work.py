@@ -15,7 +15,7 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing.subscribers import Handler, Subscriber, event_handlers_of, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import END, FIRST
-from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, shown
+from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, UnknownMessageType, shown
 from enode_django.serialization.codec import (
     Restore,
     StoredRefusal,
@@ -114,6 +114,11 @@ class Failure(NamedTuple):
     def to_be_kept(self) -> Failure:
         """Without the error, which holds on to the frames that it came through, and these to their whole batch."""
         return self._replace(error=Exception(self.text))
+
+    @property
+    def is_of_unknown_type(self) -> bool:
+        """Return True if this process does not know the type of an event or refusal, or its version."""
+        return isinstance(self.error, UnknownMessageType)
 
     @property
     def place(self) -> str:

@@ -12,6 +12,7 @@ import psycopg
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from enode_django.concurrency.outages import Attempts
 from enode_django.databases import in_transaction
 from enode_django.eventstore import statements
 from enode_django.eventstore.buckets import ALL, BUCKETS, SET_UP, Claim, Found, bucket_of, first_claims, owners
@@ -34,6 +35,7 @@ class ShardMap:
         self._claims: dict[str, Claim] = {}
         self._forgotten: set[str] = set()
         self._owners: Sequence[int] | None = None
+        self._attempts = {alias: Attempts(is_rare=True) for alias in self.aliases}
 
     def place_of(self, aggregate_root_id: str) -> int:
         """The place in ``aliases`` of the shard that has the aggregate."""
@@ -62,7 +64,7 @@ class ShardMap:
 
     def compare(self) -> None:
         """The same, but nothing is recorded: what is not yet is said to be what it would be."""
-        found = [one for alias in self.aliases if (one := _find(alias)) is not None]
+        found = [one for alias in self.aliases if (one := _find(alias, self._attempts[alias])) is not None]
         if len(found) < len(self.aliases):
             return  # nothing can be said
         first = first_claims(found) if any(one.claim is None for one in found) else {}
@@ -70,7 +72,7 @@ class ShardMap:
 
     def _load(self) -> Sequence[int]:
         with self._lock:
-            found = [_find(alias) for alias in self.aliases]
+            found = [_find(alias, self._attempts[alias]) for alias in self.aliases]
             away = [alias for alias, one in zip(self.aliases, found, strict=True) if one is None]
             here = [one for one in found if one is not None]
             if any(one.claim is None for one in here):
@@ -101,7 +103,7 @@ class ShardMap:
         """Once all have recorded their buckets, none may be taken for new any more."""
         for alias in self.aliases:
             _confirm(alias)
-        return [again for alias in self.aliases if (again := _find(alias)) is not None]
+        return [again for alias in self.aliases if (again := _find(alias, self._attempts[alias])) is not None]
 
     def _assumed(self, away: Sequence[str]) -> dict[str, Claim]:
         """The claims of all, in order: one shard that could never be asked has what the others have not."""
@@ -112,16 +114,17 @@ class ShardMap:
         return {alias: self._claims.get(alias, Claim(-1, 0, rest)) for alias in self.aliases}
 
 
-def _find(alias: str) -> Found | None:
+def _find(alias: str, attempts: Attempts) -> Found | None:
     """None if the database is away."""
     try:
         with _borrowed(alias) as connection:
             ((has_streams,),) = execute(connection, statements.HAS_STREAMS, ())
+            attempts.worked()
             for number, epoch, buckets in execute(connection, statements.CLAIM, ()):
                 return Found(alias, Claim(number, epoch, frozenset(buckets)), has_streams)
             return Found(alias, None, has_streams)
     except StoreUnavailable as error:
-        logger.warning("%s", error)
+        attempts.failed_at(f"the event store in database {alias!r}", str(error))
         return None
 
 

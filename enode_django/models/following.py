@@ -112,6 +112,9 @@ class Subscription(models.Model):
         db_default={},
         help_text="Types of aggregates that were unknown, and the positions from where on.",
     )
+    event_types = models.JSONField(
+        "event types", db_default={}, help_text="Those that its code has known, and whether it handles them."
+    )
     resent_generation = models.BigIntegerField("resent generation", null=True)
     resent_position = models.BigIntegerField(
         "resent position",

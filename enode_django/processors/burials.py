@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from enode_django.concurrency.outages import Attempts
 from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import EnodeError
 
@@ -43,6 +44,7 @@ class Burials:
         self._clock = clock
         self._waiting: list[Burial] = []
         self._due = 0.0
+        self._attempts = Attempts()
 
     def add(self, member: str, deaths: Mapping[str, Collection[tuple[int, int]]]) -> None:
         """``deaths``: for each group queue and offset of the messages that it was at."""
@@ -53,9 +55,10 @@ class Burials:
             group, member, deaths = self._waiting[0]
             try:
                 self._transport.bury(group, self._topic, member, deaths)
+                self._attempts.worked()
             except EnodeError as error:
                 if error.retriable:
-                    logger.warning("%s; telling %s of %s again in %.1f s", error, group, member, RETRY_DELAY)
+                    self._attempts.failed(error)
                     self._due = self._clock() + RETRY_DELAY
                     return
                 logger.error("%s cannot be told of %s: %s", group, member, error)

@@ -32,6 +32,7 @@ PRELOADED = [
     *("celery.app.base", "celery.app.builtins", "kombu.serialization"),
     *("enode_django.processors.pipeline", "enode_django.processors.event_pipeline", "enode_django.processors.worker"),
     *("enode_django.equeue.transports.redis_streams", "enode_django.equeue.transports.broker"),
+    "enode_django.processors.forkserver",
 ]
 """Modules to preload. Those that are not installed, or not found from the working directory, are left to each
 process."""

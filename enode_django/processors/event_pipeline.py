@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 
 from enode_django.commanding.entries import Note
 from enode_django.concurrency.backoff import Persist, delays
+from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
 from enode_django.databases import end_sessions, heal_connections
@@ -162,14 +163,15 @@ class Following:
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        waits = delays()
+        waits, attempts = delays(), Attempts()
         while not self._stopping.is_set():
             try:
                 self._round()
-                waits = delays()
             except EnodeError as error:
-                self._wait_after(error, next(waits))
+                self._wait_after(error, next(waits), attempts)
                 continue
+            waits = delays()
+            attempts.worked()
             if self._draining.is_set() and self.consumer.is_idle:
                 return  # its queues are released by now, whatever other subscribers are at
 
@@ -251,19 +253,20 @@ class Following:
     def _until_it_works(self, call: Callable[[], Value]) -> Value:
         """Repeat a call that must not be left half done: nobody pulls the same messages again as long as this worker
         lives. Raises errors that are not retriable, and the last error when the thread is told to stop."""
-        for delay in delays():
-            try:
-                return call()
-            except EnodeError as error:
-                if not error.retriable or self._stopping.is_set():
-                    raise
-                self._wait_after(error, delay)
+        with Attempts() as attempts:
+            for delay in delays():
+                try:
+                    return call()
+                except EnodeError as error:
+                    if self._stopping.is_set():
+                        raise
+                    self._wait_after(error, delay, attempts)
         raise AssertionError("delays() ends")
 
-    def _wait_after(self, error: EnodeError, delay: float) -> None:
+    def _wait_after(self, error: EnodeError, delay: float, attempts: Attempts) -> None:
         if not error.retriable:
             raise error
-        logger.warning("%s: %s; trying again in %.2f s", self.name, error, delay)
+        attempts.failed(error)
         self._stopping.wait(delay)
 
 

@@ -11,6 +11,7 @@ from functools import partial
 
 from django.db import close_old_connections
 
+from enode_django.concurrency.outages import Attempts
 from enode_django.conf import Conf
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.transports.base import Transport
@@ -24,6 +25,8 @@ JOIN_INTERVAL = 1.0
 """At most: so long it may take until a worker hears that it shall give up a queue, or have one."""
 TRIM_INTERVAL = 5.0
 PRUNE_INTERVAL = 600.0
+OFTEN = 2.0
+"""Seconds. The end of an outage is not logged before a duty that comes as often has worked again."""
 
 
 Duty = tuple[float, Callable[[], None]]
@@ -38,6 +41,7 @@ class Housekeeper:
         self._duties = duties
         self._clock = clock
         self._due = [clock()] * len(duties)
+        self._attempts = [Attempts(is_rare=interval > OFTEN) for interval, _ in duties]
 
     @property
     def pause(self) -> float:
@@ -51,10 +55,11 @@ class Housekeeper:
                 self._due[number] = now + interval
                 try:
                     duty()
+                    self._attempts[number].worked()
                 except EnodeError as error:
                     if not error.retriable:
                         raise
-                    logger.warning("%s: %s", getattr(duty, "func", duty).__name__, error)
+                    self._attempts[number].failed(error)
 
 
 def queue_keepers(

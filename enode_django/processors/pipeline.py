@@ -30,6 +30,7 @@ from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.concurrency.backoff import CountedWaits, delays, until_it_works
 from enode_django.concurrency.mailbox import Mailbox
+from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.room import Room
 from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
@@ -262,15 +263,15 @@ class Pipeline:
     # -- the puller -----------------------------------------------------------------------------------------------
 
     def _run_puller(self) -> None:
-        waits = delays()
+        waits, attempts = delays(), Attempts()
         while not self._stopping.is_set():
             try:
                 self._pull_once()
                 waits = delays()
+                attempts.worked()
             except (TransportUnavailable, StoreUnavailable) as error:
-                delay = next(waits)
-                logger.warning("%s; pulling again in %.2f s", error, delay)
-                self._stopping.wait(delay)
+                attempts.failed(error)
+                self._stopping.wait(next(waits))
 
     def _pull_once(self) -> None:
         for window, previous_owner, deaths in self.consumer.acquire_missing():

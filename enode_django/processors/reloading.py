@@ -21,9 +21,12 @@ def is_inner() -> bool:
     return os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true"
 
 
-def run_reloading(main: Callable[..., None], on_tick: Callable[[], object], **options: Any) -> int:
+def run_reloading(
+    main: Callable[..., None], on_tick: Callable[[], object], end: Callable[[], object], **options: Any
+) -> int:
     """Blocks until a signal; returns the exit status. In the inner process ``main`` runs in a thread of its own, and
-    Django's reloader looks for changes; the outer one calls ``on_tick`` twice a second.
+    Django's reloader looks for changes; before that process ends, ``end`` is called, which tells ``main`` to return and
+    waits for it. The outer process calls ``on_tick`` twice a second.
 
     Django's outer process would kill the inner one when it is told to end. Ours lets it drain, and ends after it: what
     only the outer one has, the workers of the inner one may need to their end. A second signal kills.
@@ -34,6 +37,7 @@ def run_reloading(main: Callable[..., None], on_tick: Callable[[], object], **op
         finally:
             for number in STOP_SIGNALS:  # what it does from now on, to wait for its workers, must not be broken off
                 signal.signal(number, signal.SIG_IGN)
+            end()  # its thread would be cut off, and with it the last report
         return 0
     return _Outer(on_tick).run()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from django.db import connections, models, transaction
@@ -42,7 +44,11 @@ _COMPARE = """
         (SELECT 0 AS side, * FROM (SELECT * FROM one EXCEPT ALL SELECT * FROM other) AS only_one)
         UNION ALL (SELECT 1, * FROM (SELECT * FROM other EXCEPT ALL SELECT * FROM one) AS only_other WHERE %s)
     )
-    SELECT (SELECT count(*) FROM equal), (SELECT count(*) FROM apart), (SELECT count(*) FROM different),
+    SELECT (SELECT count(*) FROM equal), (SELECT count(*) FROM apart),
+           (SELECT coalesce(sum(greatest(ones, others)), 0)::bigint FROM (
+               SELECT count(*) FILTER (WHERE side = 0) AS ones, count(*) FILTER (WHERE side = 1) AS others
+               FROM different GROUP BY id
+           ) AS per_aggregate),
            ARRAY(SELECT jsonb_build_array(side, id, fields)::text FROM different ORDER BY id, side LIMIT {examples})
 """
 
@@ -127,10 +133,10 @@ class Lag(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """``compared`` aggregates had come equally far in both, ``apart`` had not; ``rows`` are in one of them only, some
-    of which are among the ``examples``. ``undecided`` are tables that could not be compared, ``behind`` are aggregates
-    that do not come as far in ``one`` as they are in the other. ``uncompared`` aggregates have rows in the other that
-    were compared with none."""
+    """``compared`` aggregates had come equally far in both, ``apart`` had not; ``rows`` differ, some of which are among
+    the ``examples``: a row that both have with other fields counts once. ``undecided`` are tables that could not be
+    compared, ``behind`` are aggregates that do not come as far in ``one`` as they are in the other. ``uncompared``
+    aggregates have rows in the other that were compared with none."""
 
     compared: int
     apart: int
@@ -258,20 +264,13 @@ def check_volatile(target: Target) -> None:
 
 
 def _paired(table: str, found: Sequence[Sequence[Any]]) -> Iterator[Difference]:
-    """A row that only one has, and the next one of the same aggregate that only the other has, tell of a change."""
-    waiting: list[Any] | None = None
-    for side, id, fields in found:
-        if waiting is not None and id is not None and waiting[1] == id and waiting[0] != side:
-            yield Difference(table, id, waiting[2], fields)
-            waiting = None
-            continue
-        if waiting is not None:
-            yield _alone(table, waiting)
-        waiting = [side, id, fields]
-    if waiting is not None:
-        yield _alone(table, waiting)
-
-
-def _alone(table: str, found: Sequence[Any]) -> Difference:
-    side, id, fields = found
-    return Difference(table, id, fields, None) if side == 0 else Difference(table, id, None, fields)
+    """A row that only one has, and one of the same aggregate that only the other has, tell of a change."""
+    for id, rows in groupby(found, key=itemgetter(1)):
+        sides: tuple[list[Any], list[Any]] = ([], [])
+        for side, _, fields in rows:
+            sides[side].append(fields)
+        if id is None:  # nobody knows which of them belong together
+            yield from (Difference(table, None, one, None) for one in sides[0])
+            yield from (Difference(table, None, None, other) for other in sides[1])
+        else:
+            yield from (Difference(table, id, one, other) for one, other in zip_longest(*sides))

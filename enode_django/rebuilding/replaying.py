@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -18,7 +19,7 @@ from django.db import connections
 
 from enode_django.concurrency.backoff import Persist, within
 from enode_django.databases import heal_connections
-from enode_django.eventing import checkpoints
+from enode_django.eventing import checkpoints, event_types
 from enode_django.eventing.failing import is_transient
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import parked_among
@@ -288,7 +289,9 @@ def replayer(shadow: Shadow, persist: Persist = _patiently) -> Iterator[Replayer
     subscriber: Subscriber = subscribers.get(shadow.subscriber)
     with store_beside() as store:
         runner = ShadowRunner(shadow, make_applier(subscriber, store, _send_nothing))
-        yield Replayer(shadow, runner, persist)
+        replaying = Replayer(shadow, runner, persist)
+        replaying.persisted(partial(event_types.recall, shadow.alias, subscriber))
+        yield replaying
 
 
 def _send_nothing(commands: object) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
+from enode_django.concurrency.outages import Attempts
 from enode_django.equeue.transports.redis_connection import RedisConnection
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import MalformedMessage, shown
@@ -64,6 +65,7 @@ class RedisStates:
         self._clock = clock
         self.breaker = Breaker(pause, clock=clock)
         self._told: set[str] = set()
+        self._attempts = Attempts()
 
     def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
         found: dict[str, Snapshot] = {}
@@ -110,11 +112,14 @@ class RedisStates:
         took = self._clock() - started
         if took > within:
             self._trip(f"redis at {self._connection.name} took {took:.3f} s to answer")
+        else:
+            self._attempts.worked()
         return answer
 
     def _trip(self, reason: str) -> None:
         if self.breaker.trip():
-            logger.warning("%s; aggregates are loaded from the store alone for %g s", reason, self.breaker.pause)
+            told = f"{reason}; meanwhile aggregates are loaded from the store alone"
+            self._attempts.failed_at(f"the shared states' redis at {self._connection.name}", told)
 
     def _read(self, id: str, value: bytes) -> Snapshot | None:
         try:

@@ -145,8 +145,15 @@ def wait_gone(pids: list[int]) -> None:
     wait_until(lambda: not any(map(is_running, pids)), f"the end of {pids}")
 
 
+def still_running(stack: Stack) -> list[str]:
+    """Return the names of the processors that have reported, and not that they have ended."""
+    newest = "SELECT DISTINCT ON (supervisor) supervisor, ended FROM enode_django_processorreport"
+    rows = stack.query(f"SELECT supervisor FROM ({newest} ORDER BY supervisor, id DESC) AS newest WHERE NOT ended")
+    return [name for (name,) in rows]
+
+
 def test_a_request_is_followed_to_its_row_edited_code_is_in_force_and_ctrl_c_ends_all(
-    start: Callable[[], Development],
+    start: Callable[[], Development], stack: Stack
 ) -> None:
     development = start()
     account = new_id()
@@ -161,6 +168,7 @@ def test_a_request_is_followed_to_its_row_edited_code_is_in_force_and_ctrl_c_end
     development.wait_for(rf"web +{words[0][2]} +POST /{account}/")
     assert re.search(rf"queue +{words[0][2]} +newer\.PayInterest", development.log)
 
+    wait_until(lambda: still_running(stack), "the first report")
     development.edit("second")
     answers = ["first 2"]
     while not answers[-1].startswith("second"):
@@ -169,10 +177,12 @@ def test_a_request_is_followed_to_its_row_edited_code_is_in_force_and_ctrl_c_end
 
     # The broker, two for the web, two and two workers for the processors; one of these may be starting still.
     wait_until(lambda: len(development.descendants()) >= 7, "all are there")
+    wait_until(lambda: len(still_running(stack)) == 1, "those that the reload has ended are not missed")
     everybody = development.descendants()
     development.signal(signal.SIGINT)
     assert development.wait_end() == 0
     wait_gone(everybody)
+    assert still_running(stack) == []
     assert "Traceback" not in development.log
 
 

@@ -101,7 +101,7 @@ def test_a_drain_without_postgres_or_redis_ends_with_the_grace_time_and_loses_no
     first = stack.start_ready(2, GRACE=2.0)
     with stack.load(seed):
         stack.postgres.stop()
-        first.wait_for("trying again in")  # something waits for the database, and cannot be finished
+        first.wait_for("trying again until")  # something waits for the database, and cannot be finished
         first.signal(signal.SIGTERM)
         assert first.wait_end() == 1
         first.wait_for("could not finish in 2.0 s; what is left comes again")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -42,3 +44,10 @@ def test_a_part_ends_with_enodedev_and_what_it_runs_itself_with_another_input_do
         wait_until(lambda: part.status is not None, "the end of the part", 60)
     finally:
         part.close()
+
+
+def test_what_joins_does_not_look_for_garbage_when_it_ends(tmp_path: Path) -> None:
+    script = f"import atexit, gc; atexit.register(lambda: print('frozen', gc.get_freeze_count() > 10_000)){JOINS}"
+    environment = {**os.environ, ADDRESS: str(tmp_path / "steps")}
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == "frozen True\n"

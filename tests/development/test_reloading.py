@@ -52,7 +52,12 @@ def run(log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., in
     def begin(script: str, when_up: Callable[[], object] = lambda: None) -> int:
         command = [sys.executable, "-c", script.format(log=str(log))]
         monkeypatch.setattr(autoreload, "get_child_arguments", lambda: command)
-        return run_reloading(lambda: None, lambda: when_up() if "started" in log.read_text() else None)
+
+        def look() -> None:
+            if "started" in log.read_text():
+                when_up()
+
+        return run_reloading(lambda: None, look, lambda: None)
 
     yield begin
     for number, handler in before.items():

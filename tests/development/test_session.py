@@ -59,19 +59,33 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield Stage(steps)
 
 
-def plan(name: str, script: str) -> Plan:
-    return Plan(name, [sys.executable, "-c", script])
+def plan(name: str, script: str, patience: float = 0.0) -> Plan:
+    return Plan(name, [sys.executable, "-c", script], patience)
 
 
 def positions(shown: Sequence[str], *wanted: str) -> list[int]:
     return [shown.index(text) for text in wanted]
 
 
-def test_parts_end_in_order_the_last_one_first(stage: Stage) -> None:
+def test_what_others_need_ends_after_them(stage: Stage) -> None:
     stage.reactions["web up"] = stage.stop
-    assert stage.run(plan("broker", BLOCKED), plan("web", BLOCKED), is_ready=stage.shows("broker up")) == 0
+    plans = plan("broker", BLOCKED, patience=SOON), plan("web", BLOCKED)
+    assert stage.run(*plans, is_ready=stage.shows("broker up")) == 0
     order = positions(stage.shown, "enodedev ending; a second Ctrl-C kills", "web down", "broker down")
     assert order == sorted(order)
+
+
+def test_the_others_end_together(stage: Stage, tmp_path: Path) -> None:
+    """Each of them ends when both were told to."""
+    stage.reactions["web up"] = stage.stop
+    scripts = [
+        f"{BLOCKED}; import pathlib, time; ours, other = map(pathlib.Path({str(tmp_path)!r}).joinpath, {names!r})\n"
+        "ours.touch()\nwhile not other.exists(): time.sleep(0.01)"
+        for names in (("a", "b"), ("b", "a"))
+    ]
+    plans = plan("processors", scripts[0]), plan("web", scripts[1])
+    assert stage.run(*plans, is_ready=stage.shows("processors up")) == 0
+    assert {"web down", "processors down"} <= {*stage.shown}
 
 
 def test_the_first_part_has_to_be_ready_before_the_others_start(stage: Stage) -> None:

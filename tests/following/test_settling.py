@@ -12,8 +12,9 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import Subscriber
 from enode_django.models import ParkedEvent
-from tests.following.domain import Added, Behaviour, Entries
+from tests.following.domain import Added, Behaviour, Entries, Kindness
 from tests.following.harness import Harness
 
 PAGE = "/admin/enode_django/parkedevent/"
@@ -70,12 +71,38 @@ def test_skip_leaves_out_one_version(parked: Harness, behaviour: Behaviour) -> N
     assert parked.entries("c") == [(2, 2)]
 
 
+def test_skip_for_all_subscribers_reaches_everyone_who_has_parked_the_aggregates(
+    parked: Harness, behaviour: Behaviour
+) -> None:
+    kindness = park_too(parked, Kindness, "c")
+    ParkedEvent.objects.filter(subscriber=NAME, aggregate_root_id="d").update(subscriber="following.removed")
+    behaviour.failing.clear()
+    out = io.StringIO()
+    with pytest.raises(SystemExit):
+        call_command("parked", "skip", "--all-subscribers", "d", "c", stdout=out, no_color=True)
+    assert f"{NAME}: c goes on" in out.getvalue()
+    assert f"{kindness}: c goes on" in out.getvalue()
+    assert "following.removed: d stays parked: the code has no such subscriber; manage.py forgets" in out.getvalue()
+    assert out.getvalue().endswith("2 go on, 1 parked\n")
+    assert parked.entries("c") == [(2, 2)]
+
+
+def park_too(harness: Harness, cls: type[Subscriber], id: str) -> str:
+    """Let another subscriber park the version at which the aggregate is parked; returns its name."""
+    row = ParkedEvent.objects.get(subscriber=NAME, aggregate_root_id=id)
+    row.pk, row.subscriber = None, subscribers.instance(cls).name
+    row.save(force_insert=True)
+    return row.subscriber
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["retry"], "say --all"),
         (["retry", "nobody"], "not parked: nobody"),
-        (["skip", "c"], "--subscriber"),
+        (["skip", "c"], "--subscriber --all-subscribers is required"),
+        (["skip", "--all-subscribers"], "aggregate"),
+        (["skip", "--all-subscribers", "nobody"], "not parked: nobody"),
         (["list", "--subscriber", "bank.Nothing"], "no subscriber is named 'bank.Nothing'"),
     ],
 )

@@ -38,7 +38,7 @@ def added_wrongly(self: Balances, row: Balance, event: Added) -> None:
 
 def redefine(monkeypatch: pytest.MonkeyPatch, added: Callable[..., None]) -> None:
     monkeypatch.setattr(Balances, "added", added)
-    monkeypatch.setattr(instance(Balances), "_handlers_by_name", {})  # what it has looked up before
+    monkeypatch.setattr(instance(Balances), "_enode_known_handlers", {})  # what it has looked up before
 
 
 def changed() -> list[str]:

@@ -9,14 +9,18 @@ import pytest
 from django.db import connection, connections, transaction
 
 from enode_django import DomainEvent
-from enode_django.eventing import parking, unparking
+from enode_django.eventing import checkpoints, event_types, parking, unparking
 from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventstore.positions import BEGINNING
 from enode_django.exceptions import ProjectionsDiffer, RebuildError
 from enode_django.rebuilding.engine import InProcess
 from enode_django.rebuilding.rebuild import rebuild, undo
+from enode_django.serialization.codec import STREAM
+from enode_django.serialization.plain import pack
+from enode_django.serialization.registry import types
 from tests.following.domain import Added, Closed
 from tests.following.harness import Harness
 from tests.integration.store_sessions import database_alias
@@ -37,6 +41,25 @@ def followed(postings: Harness) -> Harness:
     some_history(postings, "a", "b", "c")
     follow()
     return postings
+
+
+@BOTH
+def test_an_event_type_that_was_removed_and_never_handled_is_passed_over(
+    followed: Harness, effects: Effects, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type("Removed", (DomainEvent,), {"type_name": "rebuilding.Removed", "__module__": __name__, "__annotations__": {}})
+    for one in (Postings, Balances):
+        checkpoints.subscribe("default", one.name, 0, BEGINNING)
+        event_types.record("default", subscribers.instance(one))
+    monkeypatch.delitem(types._classes[DomainEvent], "rebuilding.Removed")
+    (record,) = followed.stored("d", Added(amount=1))
+    events = STREAM + pack(([("rebuilding.Removed", 1, {})], None))
+    followed.store.append([record._replace(version=2, command_id="removed", events=events)])
+    follow()
+    before = (postings(), balances())
+    rebuild(cls.name, InProcess(), nothing)
+    assert (postings(), balances()) == before
+    assert parking.list_parked("default", cls.name) == []
 
 
 # -- what is not declared ---------------------------------------------------------------------------------------------

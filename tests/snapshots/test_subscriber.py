@@ -12,6 +12,8 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.models import Checkpoint
 from enode_django.runtime import make_applier, make_snapshots, running_subscribers
+from enode_django.serialization.codec import STREAM
+from enode_django.serialization.plain import pack
 from enode_django.snapshots.fingerprint import forget
 from enode_django.snapshots.postgres import PostgresSnapshotStore
 from tests.following.harness import Harness, shuffled
@@ -77,6 +79,18 @@ def test_what_is_off_or_not_known_here_is_passed_over(harness: Harness, snapshot
     harness.store.append(unknown)
     harness.deliver(harness.follower(snapshot_subscriber), [*stored(harness, "o", 30, Off), *unknown])
     assert versions(snapshots, "o", "u") == {}
+    assert not harness.window.unfinished
+
+
+def test_an_event_of_an_unknown_type_parks_nothing(harness: Harness, snapshots: PostgresSnapshotStore) -> None:
+    """A snapshot that nobody can make is missed by nobody."""
+    records = stored(harness, "a", 12)
+    events = STREAM + pack(([("removed.Event", 1, {})], None))
+    removed = records[-1]._replace(version=13, command_id="removed", events=events)
+    harness.store.append([removed])
+    harness.deliver(harness.follower(snapshot_subscriber), [*records, removed])
+    assert harness.parked(NAME) == []
+    assert versions(snapshots, "a") == {}
     assert not harness.window.unfinished
 
 

@@ -16,7 +16,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from enode_django.broker_settings import broker_options
 from enode_django.conf import BROKER, Conf, conf
-from enode_django.development.joining import ADDRESS
+from enode_django.development.joining import ADDRESS, end_soon
 from enode_django.development.lines import Lines
 from enode_django.development.parts import Plan, head_of_command_line
 from enode_django.development.session import Development
@@ -39,6 +39,7 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=int, default=1, help="worker processes of each role")
 
     def handle(self, *, addrport: str | None, processes: int, verbosity: int, **options: Any) -> None:
+        end_soon()
         current = conf()
         self._check_migrations()
         transport = self._make_transport()

@@ -17,7 +17,7 @@ from django.db import DatabaseError
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.eventstore.base import Correction
-from enode_django.exceptions import EnodeError
+from enode_django.exceptions import EnodeError, NotParked, UnknownSubscriber
 from enode_django.management.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
 from enode_django.management.corrections import correct, editable, json_of, take_back
 from enode_django.runtime import close_bus, follower_of, make_store
@@ -38,7 +38,9 @@ class Command(BaseCommand):
         for action in (listing, retrying):
             action.add_argument("--subscriber", default="", help="only what this subscriber has parked")
             action.add_argument("aggregates", nargs="*", metavar="aggregate", help="ids of parked aggregates")
-        skipping.add_argument("--subscriber", required=True, help="the subscriber that is to do without the event")
+        who = skipping.add_mutually_exclusive_group(required=True)
+        who.add_argument("--subscriber", default="", help="the subscriber that is to do without the event")
+        who.add_argument("--all-subscribers", action="store_true", help="all that have parked one of the aggregates")
         skipping.add_argument("aggregates", nargs="+", metavar="aggregate", help="ids of parked aggregates")
         showing = actions.add_parser("show", help="print the events that an aggregate is parked at as JSON, for edit")
         editing = actions.add_parser("edit", help="let the events be read as corrected, and try again")
@@ -84,23 +86,29 @@ class Command(BaseCommand):
         if missing:
             raise CommandError(f"not parked: {', '.join(missing)}; manage.py parked list shows what is")
         keys = list(dict.fromkeys((row.subscriber, row.aggregate_root_id) for row in rows))
-        still = sum(self._settle_one(name, id, action) is not None for name, id in keys)
+        still = sum(not self._settle_one(name, id, action) for name, id in keys)
         self.stdout.write(f"{len(keys) - still} go on, {still} parked")
         if still:
             raise SystemExit(1)
 
-    def _settle_one(self, name: str, aggregate_root_id: str, action: str) -> Parked | None:
+    def _settle_one(self, name: str, aggregate_root_id: str, action: str) -> bool:
+        """Return True if the aggregate goes on."""
         settle = retry_parked if action == "retry" else skip_parked
-        with follower_of(name) as follower:
-            parked = settle(follower, aggregate_root_id)
-        if parked is None:
-            self.stdout.write(f"{name}: {aggregate_root_id} goes on")
+        why = ""
+        try:
+            with follower_of(name) as follower:
+                parked = settle(follower, aggregate_root_id)
+            if parked is not None:
+                why = f"is parked at {_place(parked)}: {parked.error_type}"
+        except UnknownSubscriber:  # the others go on all the same
+            why = f"stays parked: the code has no such subscriber; manage.py forgetsubscriber {name} forgets it"
+        except NotParked:  # a worker was faster
+            pass
+        if why:
+            self.stdout.write(self.style.WARNING(f"{name}: {aggregate_root_id} {why}"))
         else:
-            where = _place(parked)
-            self.stdout.write(
-                self.style.WARNING(f"{name}: {aggregate_root_id} is parked at {where}: {parked.error_type}")
-            )
-        return parked
+            self.stdout.write(f"{name}: {aggregate_root_id} goes on")
+        return not why
 
     def _show(self, id: str, version: int) -> None:
         """Print JSON that `_edit` takes."""

@@ -37,8 +37,9 @@ from enode_django.processors.cores import usable_cores
 from enode_django.processors.crew import Plan
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.reloading import is_inner, run_reloading
-from enode_django.processors.supervisor import Supervisor, supervisor_name
+from enode_django.processors.supervisor import BEYOND_GRACE, Supervisor, supervisor_name
 from enode_django.processors.template import make_children
+from enode_django.reports import STOP_SECONDS
 from enode_django.runtime import make_store, make_transport, running_subscribers, time_limits
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -57,6 +58,11 @@ class Unreachable(CommandError):
 
 class Command(BaseCommand):
     help = "Handles commands and lets the subscribers follow the events: runs worker processes until SIGTERM or SIGINT."
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._supervisor: Supervisor | None = None
+        self._has_supervised = threading.Event()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -87,9 +93,8 @@ class Command(BaseCommand):
             broker = stack.enter_context(self._broker(children, verbosity)) if hosts else None
             if reload:
                 look = broker.look if broker is not None else _nothing
-                status = run_reloading(
-                    self.supervise, look, children=children, broker=None, verbosity=verbosity, **options
-                )
+                options.update(children=children, broker=None, verbosity=verbosity)
+                status = run_reloading(self._supervise_in_thread, look, self._end_supervising, **options)
                 if status:
                     raise SystemExit(status)
             else:
@@ -141,6 +146,7 @@ class Command(BaseCommand):
             )
             self._handle_signals(supervisor)
             self._say_plans(plans)
+            self._supervisor = supervisor
             status = supervisor.run()
         if status:
             raise SystemExit(status)
@@ -174,7 +180,20 @@ class Command(BaseCommand):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: supervisor.stop())
-        # Else the reloader has the main thread and the signals; when it exits, the workers are told to drain.
+        # Else the reloader has the main thread and the signals, and calls `_end_supervising`.
+
+    def _supervise_in_thread(self, **options: Any) -> None:
+        try:
+            self.supervise(**options)
+        finally:
+            self._has_supervised.set()
+
+    def _end_supervising(self) -> None:
+        """Drain the workers that another thread supervises. Returns when it has said, too, that they have ended: else
+        the next one's status would tell of processors that have fallen silent."""
+        if self._supervisor is not None:
+            self._supervisor.stop()
+            self._has_supervised.wait(conf().GRACE + BEYOND_GRACE + STOP_SECONDS)
 
     def _make_transport(self) -> Transport:
         try:

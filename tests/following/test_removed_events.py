@@ -1,0 +1,138 @@
+"""An event type that the code does not have any more holds up nobody who never handled it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import count
+
+import pytest
+
+from enode_django import DomainEvent
+from enode_django.eventing import event_types
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.retrying import RetryPolicy
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.eventing.unparking import retry_parked
+from enode_django.eventstore.base import StreamRecord
+from enode_django.ids import new_id
+from enode_django.models import Subscription
+from enode_django.serialization.codec import STREAM
+from enode_django.serialization.plain import pack
+from enode_django.serialization.registry import types
+from tests.following.domain import Added, CounterRows
+from tests.following.harness import Harness
+from tests.following.test_sweeping import Sweep, every_kind
+
+_numbers = count()
+
+
+@pytest.fixture(params=range(4), ids=["rows", "entries", "kindness", "handlers"])
+def subscriber(request: pytest.FixtureRequest) -> Subscriber:
+    chosen = every_kind()[request.param]
+    chosen._enode_removed_types = frozenset()
+    return chosen
+
+
+@pytest.fixture
+def name() -> str:
+    return f"removed.Event{next(_numbers)}"
+
+
+@pytest.fixture
+def remove(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def remove(name: str) -> None:
+        monkeypatch.delitem(types._classes[DomainEvent], name)
+        for one in every_kind():
+            one._enode_known_handlers.pop(name, None)
+
+    return remove
+
+
+def declare(name: str, base: type[DomainEvent] = DomainEvent) -> None:
+    type("Event", (base,), {"type_name": name, "__module__": __name__, "__annotations__": {}})
+
+
+def stored(harness: Harness, id: str, *names: str) -> None:
+    """One stream for each name, of which every event is a followed one for ``following.Added``."""
+    now = datetime.now(UTC)
+    for version, name in enumerate(names, 1):
+        events = STREAM + pack(([(name, 1, {"amount": 7})], None))
+        harness.store.append([StreamRecord(id, version, new_id(), "following.Counter", "later.Do", now, events, b"")])
+
+
+def test_an_event_that_was_known_and_not_handled_is_passed_over(
+    harness: Harness,
+    subscriber: Subscriber,
+    name: str,
+    remove: Callable[[str], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    declare(name)
+    Sweep(harness, subscriber)
+    remove(name)
+    stored(harness, "c", "following.Added", name, "following.Added")
+    sweep = Sweep(harness, subscriber)
+    sweep.run()
+    assert harness.parked(subscriber.name) == []
+    assert sweep.follower.runner.applier.positions(["c"]) == {"c": 3}
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+def test_an_event_that_was_handled_parks_and_says_so_once(
+    harness: Harness, name: str, remove: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    subscriber = subscribers.instance(CounterRows)
+    declare(name, Added)
+    Sweep(harness, subscriber)
+    remove(name)
+    for id in "cd":
+        stored(harness, id, "following.Added", name)
+    sweep = Sweep(harness, subscriber)
+    sweep.follower.policy = RetryPolicy(2, 1.0, (1.0, 2.0, 5.0))
+    sweep.run()
+    for _ in range(5):
+        harness.clock.now += 3_600.0
+        sweep.run(5)
+    assert [(parked.aggregate_root_id, parked.version) for parked in harness.parked(subscriber.name)] == [
+        ("c", 2),
+        ("d", 2),
+    ]
+    loud = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert len(loud) == 3, loud
+    assert "waits for code that knows more" in loud[0]
+    assert all(f"parked {id} at version 2" in text and name in text for id, text in zip("cd", loud[1:], strict=True))
+
+
+def test_an_event_that_only_newer_code_knows_parks(harness: Harness, subscriber: Subscriber, name: str) -> None:
+    stored(harness, "c", "following.Added", name)
+    Sweep(harness, subscriber).run()
+    assert [parked.version for parked in harness.parked(subscriber.name)] == [2]
+
+
+def test_what_newer_code_records_lets_older_code_go_on(
+    harness: Harness, subscriber: Subscriber, name: str, remove: Callable[[str], None]
+) -> None:
+    stored(harness, "c", "following.Added", name)
+    old = Sweep(harness, subscriber)
+    old.run()
+    declare(name)
+    event_types.record("default", subscriber)
+    remove(name)
+    assert retry_parked(old.follower, "c") is None
+    assert harness.parked(subscriber.name) == []
+
+
+def test_the_record_is_written_where_it_has_changed_only(harness: Harness, name: str) -> None:
+    subscriber = subscribers.instance(CounterRows)
+    first = Sweep(harness, subscriber)
+    row = Subscription.objects.extra(select={"place": "xmin::text"}).get()
+    assert row.event_types["following.Added"] is True
+    assert row.event_types["following.Noted"] is False
+    assert isinstance(first.follower, SweepingFollower)
+    Sweep(harness, subscriber)
+    assert Subscription.objects.extra(select={"place": "xmin::text"}).get().place == row.place
+    declare(name)
+    Sweep(harness, subscriber)
+    assert Subscription.objects.get().event_types[name] is False
