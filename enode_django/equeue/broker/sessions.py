@@ -13,6 +13,7 @@ from typing import Any, cast
 from enode_django.equeue import wire
 from enode_django.equeue.broker.access import Secret, proven
 from enode_django.equeue.broker.calls import Call
+from enode_django.equeue.broker.decoding import decode_request
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.broker.requests import REQUESTS
 from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
@@ -68,7 +69,7 @@ class Session(asyncio.BufferedProtocol):
         self._secret: Secret | None = None
         self._run = run
         self._sessions = sessions
-        self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
+        self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME, decode=decode_request)
         self._nonces: tuple[bytes, bytes] | None = None
         self._is_open = False
         self._version = 0
