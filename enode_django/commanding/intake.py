@@ -234,7 +234,7 @@ def _salvage(body: bytes) -> tuple[str, str, str]:
     """Command id, aggregate root id and reply address, as far as they can be made out, so that nobody waits in vain. An
     address that is too long is nobody's."""
     try:
-        value = unpack(body)
+        value = unpack(body, is_foreign=True)
     except MessageError:
         return "", "", ""
     parts = value if isinstance(value, list) and len(value) in (7, 8) else [None] * 7

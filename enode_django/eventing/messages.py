@@ -41,7 +41,9 @@ def encode_published(record: StreamRecord, reply_to: str = "", generation: int =
 def decode_published(body: bytes) -> PublishedStream:
     """Raises `MalformedMessage`."""
     try:
-        form, kind, id, version, command_id, command_type, created_at, events, metadata, reply_to, *rest = unpack(body)
+        form, kind, id, version, command_id, command_type, created_at, events, metadata, reply_to, *rest = unpack(
+            body, is_foreign=True
+        )
         (generation,) = rest or (FIRST.generation,)
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"{len(body)} bytes are no event stream of ours: {error}") from error

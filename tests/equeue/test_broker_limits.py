@@ -94,6 +94,20 @@ def test_connections_above_the_limit_are_refused_until_one_ends(tmp_path: Path) 
         second.close()
 
 
+def test_connections_that_say_nothing_make_room_for_those_that_do(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", max_connections=8, handshake_timeout=3_600.0) as broker:
+        silent = [Raw(broker.location, greet=False) for _ in range(20)]
+        with closing(broker.transport()) as transport:
+            for _ in range(10):
+                assert transport.topics() == []
+        greeted = [Raw(broker.location) for _ in range(8)]
+        _, good, error, text, _ = silent[0].answer()
+        assert (good, error) == (False, "TransportUnavailable")
+        assert "no hello came" in text
+        for raw in (*silent, *greeted):
+            raw.close()
+
+
 def answers(transport: BrokerTransport) -> bool:
     try:
         return transport.topics() == []
