@@ -55,8 +55,8 @@ def decode_message(
             max_array_len=items,
             max_map_len=items,
             max_str_len=max_text,
-            list_hook=counter and counter.take_list,
-            object_hook=counter and counter.take_map,
+            list_hook=None if counter is None else counter.take_list,
+            object_hook=None if counter is None else counter.take_map,
         )
     except (ValueError, TypeError, RecursionError, MemoryError, msgpack.UnpackException) as error:
         raise MalformedFrame(

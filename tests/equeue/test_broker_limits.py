@@ -12,11 +12,12 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from enode_django.equeue.broker import inboxes, pulling, requests, sessions
+from enode_django.equeue.broker import decoding, inboxes, pulling, requests, sessions
 from enode_django.equeue.broker.inboxes import Inboxes
 from enode_django.equeue.broker.options import BrokerOptions
 from enode_django.equeue.broker.sessions import MOST_UNDER_WAY
-from enode_django.equeue.frames import MAX_FRAME, MAX_ITEMS, encode_frame
+from enode_django.equeue.frames import MAX_ALL_ITEMS, MAX_FRAME, MAX_ITEMS, encode_frame
+from enode_django.equeue.records import MOST_RECORDS
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.wire import MAX_HANDSHAKE_FRAME
 from enode_django.exceptions import QueueFull, TransportUnavailable
@@ -133,7 +134,11 @@ def test_the_page_names_the_limits() -> None:
     limits = {
         "a frame": MAX_FRAME,
         "a frame of the handshake": MAX_HANDSHAKE_FRAME,
+        "a request other than `send`, `commit`, `reply`": decoding.MAX_PLAIN_FRAME,
         "items of a list or dictionary": MAX_ITEMS,
+        "items of all lists and dictionaries in a frame": MAX_ALL_ITEMS,
+        "a text": decoding.MAX_TEXT,
+        "records of a batch": MOST_RECORDS,
         "characters of a name": requests.MOST_TEXT,
         "queues of a topic": requests.MOST_QUEUES,
         "requests under way": sessions.MOST_UNDER_WAY,
