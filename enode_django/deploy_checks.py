@@ -52,7 +52,7 @@ def _failures() -> Iterator[str]:
 def check_production(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """Warn about settings that are for development only."""
     try:
-        return [*_secret(), *_memory(), *_debug(), *_directory(), *_api()]
+        return [*_secret(), *_unencrypted(), *_memory(), *_debug(), *_directory(), *_api()]
     except ConfigurationError:  # E001 says so
         return []
 
@@ -66,6 +66,22 @@ def _secret() -> Iterator[CheckMessage]:
             hint="Give ENODE['BROKER']['SECRET'] and the option 'secret' of ENODE['QUEUE'] the same text.",
             id="enode_django.W032",
         )
+
+
+def _unencrypted() -> Iterator[CheckMessage]:
+    current = settings.conf()
+    options = current.queue_options
+    if current.queue_backend != settings.BROKER or not options.get("secret") or options.get("tls"):
+        return
+    with suppress(ConfigurationError):  # which E029 says
+        host, _ = parse_location(current.queue_location)
+        if not is_loopback(host):
+            yield Warning(
+                f"Workers and senders connect to the broker at {host!r} without TLS: whoever is on the way can read "
+                "what they send, and send in their name, though they have a secret.",
+                hint="Give ENODE['QUEUE'] the option 'tls': True, or the path of the authority's certificate as 'ca'.",
+                id="enode_django.W099",
+            )
 
 
 def _memory() -> Iterator[CheckMessage]:

@@ -30,6 +30,7 @@ from typing import Any
 from enode_django.domain.declarations import Declared, plain_of, schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import Schema, field_type
+from enode_django.domain.hashes import collide
 from enode_django.domain.messages import Command
 from enode_django.domain.scalars import is_enum
 from enode_django.exceptions import InvalidField, InvalidFields, InvalidId, Path
@@ -93,6 +94,8 @@ def _collection(kind: Any, item: JsonType) -> JsonType:
         found = [item.read(each, (*path, number), errors) for number, each in enumerate(value)]
         if errors or kind is list:
             return found
+        if collide(found):
+            return add_error(errors, path, "too many items with the same hash")
         made = kind(found)
         if len(made) < len(found):
             add_error(errors, path, "an item is there twice")
@@ -125,9 +128,11 @@ def _dict(key_annotation: Any, item: JsonType) -> JsonType:
     def read(value: Any, path: Path, errors: Errors) -> Any:
         if type(value) is not dict:
             return add_error(errors, path, str(wanted_error("an object", value)))
+        keys = [_read_key(key, name, (*path, name), errors) for name in value]
+        if collide(keys):
+            return add_error(errors, path, "too many keys with the same hash")
         found = {
-            _read_key(key, name, (*path, name), errors): item.read(each, (*path, name), errors)
-            for name, each in value.items()
+            read: item.read(each, (*path, name), errors) for read, (name, each) in zip(keys, value.items(), strict=True)
         }
         if len(found) < len(value) and not errors:
             add_error(errors, path, "a key is there twice, written differently")

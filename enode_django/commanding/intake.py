@@ -18,7 +18,7 @@ from enode_django.commanding.routing import MailboxRouter
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.exceptions import CommandKilledWorker, EnodeError, MessageError, UnknownMessageType
-from enode_django.serialization.codec import WireCommand, decode_command, restore_command
+from enode_django.serialization.codec import LONGEST_REPLY_ADDRESS, WireCommand, decode_command, restore_command
 from enode_django.serialization.plain import unpack
 
 logger = logging.getLogger("enode_django.commands")
@@ -234,11 +234,13 @@ def _place(window: OffsetWindow, offset: int) -> str:
 
 
 def _salvage(body: bytes) -> tuple[str, str, str]:
-    """Command id, aggregate root id and reply address, as far as they can be made out, so that nobody waits in vain."""
+    """Command id, aggregate root id and reply address, as far as they can be made out, so that nobody waits in vain. An
+    address that is too long is nobody's."""
     try:
-        value = unpack(body)
+        value = unpack(body, is_foreign=True)
     except MessageError:
         return "", "", ""
     parts = value if isinstance(value, list) and len(value) in (7, 8) else [None] * 7
     id, aggregate_root_id, reply_to = (part if isinstance(part, str) else "" for part in (parts[2], parts[3], parts[6]))
-    return id, aggregate_root_id, "" if crash_handler_in(reply_to) else reply_to
+    is_somebody = len(reply_to) <= LONGEST_REPLY_ADDRESS and not crash_handler_in(reply_to)
+    return id, aggregate_root_id, reply_to if is_somebody else ""

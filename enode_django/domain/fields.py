@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from enode_django.domain.defaults import MISSING, Factory, declared_defaults, made_anew
+from enode_django.domain.hashes import MOST_ALIKE, collide
 from enode_django.domain.scalars import (
     SCALARS,
     Checked,
@@ -121,7 +122,10 @@ def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
     def decode(value: Any) -> Any:
         if type(value) is not list:
             raise mismatch("list", value)
-        return kind(value if _all_exact(item, value) else _each(item.decode, value))
+        items = value if _all_exact(item, value) else _each(item.decode, value)
+        if kind is not list and len(items) > MOST_ALIKE and collide(items):
+            raise InvalidField(f"more than {MOST_ALIKE} of its {len(items)} items have the same hash; send fewer")
+        return kind(items)
 
     copy: Convert | None = None if kind is frozenset else kind
     if copy_item is not None:

@@ -1,12 +1,14 @@
 """Frames between the broker and its clients: a length (u32, big-endian) and so many bytes of msgpack. No I/O.
 
-Whatever the other side sends, a frame costs no more memory than has arrived of it, rounded up, and what it decodes to
-is bounded by its length: lists of more than `MAX_ITEMS` items, extension types and broken msgpack are refused.
+Whatever the other side sends, a frame costs no more memory than has arrived of it, rounded up. An item of one byte
+can take 70 bytes when it is decoded, so items are limited: those of each list, and those of the whole frame. Extension
+types and broken msgpack are refused.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -15,7 +17,10 @@ from enode_django.exceptions import MalformedFrame
 
 MAX_FRAME = 64 * 1024 * 1024
 MAX_ITEMS = 100_000
-"""Of one list or dictionary: a few bytes can say that a list has many items, and lists can lie in lists."""
+"""Of one list or dictionary: a few bytes can say that a list has many items."""
+MAX_ALL_ITEMS = 500_000
+"""Of all lists and dictionaries of a request. A send has four for each of its batches, at most 65,535; a commit has six
+for each queue."""
 
 _LENGTH = struct.Struct(">I")
 _SMALL = 64 * 1024
@@ -29,9 +34,18 @@ def encode_frame(message: Any, limit: int = MAX_FRAME) -> tuple[bytes, bytes]:
     return _LENGTH.pack(len(payload)), payload
 
 
-def decode_message(payload: bytes | bytearray | memoryview, max_items: int = MAX_ITEMS) -> Any:
-    """Raises `MalformedFrame` for anything but one whole msgpack value without extension types."""
+def decode_message(
+    payload: bytes | bytearray | memoryview,
+    max_items: int = MAX_ITEMS,
+    *,
+    max_all_items: int | None = None,
+    max_text: int = MAX_FRAME,
+) -> Any:
+    """Raises `MalformedFrame` for anything but one whole msgpack value without extension types. ``max_all_items``: of
+    all lists and dictionaries together; None: as many as there are. ``max_text``: bytes of one text."""
     items = min(len(payload), max_items)
+    # What is small cannot have many items, and most frames are small.
+    counter = _Counter(max_all_items) if max_all_items is not None and len(payload) > _SMALL else None
     try:
         return msgpack.unpackb(
             payload,
@@ -40,6 +54,9 @@ def decode_message(payload: bytes | bytearray | memoryview, max_items: int = MAX
             ext_hook=_refuse,
             max_array_len=items,
             max_map_len=items,
+            max_str_len=max_text,
+            list_hook=None if counter is None else counter.take_list,
+            object_hook=None if counter is None else counter.take_map,
         )
     except (ValueError, TypeError, RecursionError, MemoryError, msgpack.UnpackException) as error:
         raise MalformedFrame(
@@ -47,16 +64,39 @@ def decode_message(payload: bytes | bytearray | memoryview, max_items: int = MAX
         ) from None
 
 
+class _Counter:
+    """Counts items while msgpack decodes: it gives each list and dictionary when it is whole, the inner ones first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+
+    def take_list(self, items: list[Any]) -> list[Any]:
+        self._take(len(items))
+        return items
+
+    def take_map(self, items: dict[Any, Any]) -> dict[Any, Any]:
+        self._take(2 * len(items))
+        return items
+
+    def _take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(f"its lists and dictionaries have more than {self._most} items together")
+
+
 class FrameDecoder:
     """Takes bytes as they arrive: receive into `room`, then call `received`. ``limit`` may be raised later.
 
-    A buffer of up to ``kept`` bytes is kept for the next frame.
+    A buffer of up to ``kept`` bytes is kept for the next frame. ``decode`` makes a message of the bytes behind a
+    length, or raises `MalformedFrame`.
     """
 
-    def __init__(self, limit: int = MAX_FRAME, *, max_items: int = MAX_ITEMS, kept: int = 1024 * 1024) -> None:
+    def __init__(
+        self, limit: int = MAX_FRAME, *, decode: Callable[[memoryview], Any] = decode_message, kept: int = 1024 * 1024
+    ) -> None:
         self.limit = limit
+        self._decode = decode
         self._kept = kept
-        self._max_items = max_items
         self._buffer = bytearray(_SMALL)
         self._filled = 0
 
@@ -82,7 +122,7 @@ class FrameDecoder:
             needed = _LENGTH.size + length
             if self._filled - start >= needed:
                 payload = memoryview(self._buffer)[start + _LENGTH.size : start + needed]
-                messages.append(decode_message(payload, self._max_items))
+                messages.append(self._decode(payload))
                 start, needed = start + needed, _LENGTH.size
         self._make_room(start, needed)
         return messages

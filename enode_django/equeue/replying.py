@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import logging
+
 from enode_django.equeue.transports.base import Transport
-from enode_django.exceptions import PartlyUnavailable
+from enode_django.exceptions import BadRequest, MalformedFrame, PartlyUnavailable, shown
+
+logger = logging.getLogger("enode_django.equeue")
 
 
 def deliver(transport: Transport, left: list[tuple[str, bytes]]) -> None:
     """Send (address, body) pairs. Raises what the transport raises; what was delivered is removed from ``left`` then,
-    so that the call can be made again."""
+    so that the call can be made again. What a transport refuses for good, since its address is none or its body is too
+    large, is dropped with a line in the log: it came out of a message, and must not stop whoever answers others."""
     try:
         transport.reply(left)
     except PartlyUnavailable as some:
         left[:] = [reply for place, reply in enumerate(left) if place not in some.answers]
         raise
+    except (BadRequest, MalformedFrame) as error:
+        if len(left) > 1:
+            _deliver_halves(transport, left)
+        else:
+            for address, body in left:
+                logger.error("an answer of %d bytes for %s is dropped: %s", len(body), shown(address), error)
+
+
+def _deliver_halves(transport: Transport, left: list[tuple[str, bytes]]) -> None:
+    middle = len(left) // 2
+    first, second = left[:middle], left[middle:]
+    for half, rest in ((first, second), (second, [])):
+        try:
+            deliver(transport, half)
+        except PartlyUnavailable:
+            left[:] = [*half, *rest]
+            raise
+        left[:] = rest

@@ -7,14 +7,19 @@ the first one, which is the form that older versions send and read.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import NamedTuple
 
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.positions import FIRST
 from enode_django.exceptions import MalformedMessage, shown
+from enode_django.serialization.codec import LONGEST_REPLY_ADDRESS
 from enode_django.serialization.plain import pack, unpack
 
 FORMAT = 1
+LONGEST_TEXT = 255
+"""Characters of an id or of a type's name."""
+_TOO_MANY = 1 << 63
 _FIRST_GENERATION = FIRST.generation
 
 
@@ -36,7 +41,9 @@ def encode_published(record: StreamRecord, reply_to: str = "", generation: int =
 def decode_published(body: bytes) -> PublishedStream:
     """Raises `MalformedMessage`."""
     try:
-        form, kind, id, version, command_id, command_type, created_at, events, metadata, reply_to, *rest = unpack(body)
+        form, kind, id, version, command_id, command_type, created_at, events, metadata, reply_to, *rest = unpack(
+            body, is_foreign=True
+        )
         (generation,) = rest or (FIRST.generation,)
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"{len(body)} bytes are no event stream of ours: {error}") from error
@@ -44,5 +51,16 @@ def decode_published(body: bytes) -> PublishedStream:
         raise MalformedMessage(f"an event stream of format {shown(form)} was published by another version")
     if type(generation) is not int:
         raise MalformedMessage(f"an event stream of generation {shown(generation)}, which is no integer")
+    # A follower keys dictionaries with these and gives them to a database: what is wrong here must not reach it.
+    if not (
+        type(id) is type(command_id) is type(kind) is type(command_type) is type(reply_to) is str
+        and type(events) is type(metadata) is bytes
+        and type(created_at) is datetime
+        and (version is None or (type(version) is int and 0 < version < _TOO_MANY))
+        and max(len(id), len(command_id), len(kind), len(command_type)) <= LONGEST_TEXT
+        and len(reply_to) <= LONGEST_REPLY_ADDRESS
+        and not ("\0" in id or "\0" in command_id or "\0" in kind or "\0" in command_type)
+    ):
+        raise MalformedMessage(f"an event stream has other values than ours, for {shown(id)}")
     record = StreamRecord(id, version, command_id, kind, command_type, created_at, events, metadata)
     return PublishedStream(record, reply_to, generation)

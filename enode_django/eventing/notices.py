@@ -41,7 +41,7 @@ def encode_notice(notice: Notice) -> bytes:
 def decode_notice(body: bytes) -> Notice:
     """Raises `MalformedMessage`."""
     try:
-        parts = unpack(body.removeprefix(NOTICE))
+        parts = unpack(body.removeprefix(NOTICE), is_foreign=True)
         if body.startswith(NOTICE) and all(type(part) is str for part in parts):
             return Notice(*parts)
     except (TypeError, ValueError) as error:

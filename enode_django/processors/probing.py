@@ -1,7 +1,8 @@
 """A small HTTP server for health probes and metrics: a few pages, each made anew for each request.
 
 One thread serves all connections. A client has a few seconds for its whole request and for taking the answer, and a
-few kilobytes for it; connections beyond a number are closed at once. So no client can hold up more than itself.
+few kilobytes for it. Where there are too many connections, of one address or at all, the one that has waited longest
+for its request is closed. So no client can hold up more than itself.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from enode_django.concurrency.threads import start_thread
+from enode_django.equeue.arrivals import Arrivals
 from enode_django.exceptions import ConfigurationError
 
 logger = logging.getLogger("enode_django.supervisor")
 
 MAX_CONNECTIONS = 64
+MAX_WAITING_OF_ADDRESS = 16
+"""Connections of one address that may be open without their request."""
 MAX_REQUEST = 8192
 """Bytes of a request's head; its body is never read."""
 SECONDS = 5.0
@@ -46,6 +50,7 @@ class ProbeServer:
     def __init__(self, address: str, port: int, pages: Pages) -> None:
         self._pages = pages
         self._open: set[StreamWriter] = set()
+        self._arrivals: Arrivals[StreamWriter] = Arrivals(MAX_WAITING_OF_ADDRESS)
         try:
             family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
             self._socket = socket.create_server((address, port), family=family)
@@ -87,17 +92,31 @@ class ProbeServer:
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._open.add(writer)
         try:
-            if len(self._open) <= MAX_CONNECTIONS:
+            if self._has_room_for(writer):
                 async with asyncio.timeout(SECONDS):
-                    writer.write(self._answer(await reader.readuntil(b"\r\n\r\n")))
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    self._arrivals.discard(writer)
+                    writer.write(self._answer(head))
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             logger.debug("a probe was broken off: %r", error)
         finally:
+            self._arrivals.discard(writer)
             self._open.remove(writer)
             writer.transport.abort()
+
+    def _has_room_for(self, writer: StreamWriter) -> bool:
+        """Let a connection wait for its request, in the place of another one if need be."""
+        peer = writer.get_extra_info("peername")
+        crowded_out = self._arrivals.add(writer, str(peer[0]) if peer else "")
+        is_full = crowded_out is None and len(self._open) > MAX_CONNECTIONS
+        if is_full:
+            crowded_out = self._arrivals.take_oldest(writer)
+        if crowded_out is not None:
+            crowded_out.transport.abort()
+        return crowded_out is not None or not is_full
 
     def _answer(self, head: bytes) -> bytes:
         method, path = _request(head)

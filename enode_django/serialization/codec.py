@@ -39,6 +39,8 @@ from enode_django.serialization.upcasting import upcasters
 STREAM = b"\x01"
 REFUSAL = b"\x02"
 COMMAND_FORMAT = 1
+LONGEST_REPLY_ADDRESS = 512
+"""Characters. That of an inbox has 40 with its mark, the longest name of a process manager 255."""
 
 
 class StoredEvent(NamedTuple):
@@ -282,7 +284,7 @@ _wire_command: Callable[[Iterable[Any]], WireCommand] = partial(tuple.__new__, W
 def decode_command(body: bytes) -> WireCommand:
     """Raises `MalformedMessage` or `InvalidId`; the fields are not looked at yet."""
     try:
-        parts = unpack(body)
+        parts = unpack(body, is_foreign=True)
         version, expected_version = 1, None
         if len(parts) == 7:
             form, type_name, id, aggregate_root_id, fields, metadata, reply_to = parts
@@ -300,6 +302,8 @@ def decode_command(body: bytes) -> WireCommand:
         or type(reply_to) is not str
     ):
         raise MalformedMessage(f"a command of format {shown(form)} has another shape than ours")
+    if len(reply_to) > LONGEST_REPLY_ADDRESS:
+        raise MalformedMessage(f"a reply address of {len(reply_to)} characters is none of ours: {shown(reply_to)}")
     check_id(id, "command id")
     check_id(aggregate_root_id, "aggregate_root_id")
     return _wire_command((type_name, id, aggregate_root_id, fields, metadata, reply_to, version, expected_version))

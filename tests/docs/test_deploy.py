@@ -126,6 +126,31 @@ def test_services_and_budgets_select_what_there_is() -> None:
     assert budgets == [labels[workload_id(one)] for one in of_kind("Deployment")]
 
 
+def test_connections_are_let_in_to_what_there_is_from_what_there_is() -> None:
+    ports = {workload_id(one): {port["name"] for port in container_of(one).get("ports", ())} for one in WORKLOADS}
+    shut = set[str]()
+    for policy in of_kind("NetworkPolicy"):
+        chosen = apps_of(policy["spec"]["podSelector"])
+        shut |= chosen
+        for rule in policy["spec"]["ingress"]:
+            for app in chosen:
+                assert {port["port"] for port in rule["ports"]} <= ports[app]
+            for source in rule["from"]:
+                assert apps_of(source.get("podSelector", {})) <= ports.keys()
+    assert shut == {"broker", "command-workers", "event-workers"}
+
+
+def apps_of(selector: Manifest) -> set[str]:
+    labels = {name for key, name in selector.get("matchLabels", {}).items() if key == "app"}
+    return labels | {name for one in selector.get("matchExpressions", ()) for name in one["values"]}
+
+
+def test_the_services_leave_what_they_write_to_their_user_alone() -> None:
+    services = {path.name: path.read_text() for path in (DOCS / "deploy").glob("*.service")}
+    assert all("\nUMask=0077\n" in text for text in services.values())
+    assert "\nStateDirectoryMode=0700\n" in services["enode-broker.service"]
+
+
 def test_the_queue_is_where_the_broker_listens() -> None:
     (broker,) = of_kind("StatefulSet")
     (service,) = (one for one in of_kind("Service") if one["spec"]["selector"]["app"] == workload_id(broker))

@@ -12,11 +12,12 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from enode_django.equeue.broker import inboxes, pulling, requests, sessions
+from enode_django.equeue.broker import decoding, inboxes, pulling, requests, sessions
 from enode_django.equeue.broker.inboxes import Inboxes
 from enode_django.equeue.broker.options import BrokerOptions
 from enode_django.equeue.broker.sessions import MOST_UNDER_WAY
-from enode_django.equeue.frames import MAX_FRAME, MAX_ITEMS, encode_frame
+from enode_django.equeue.frames import MAX_ALL_ITEMS, MAX_FRAME, MAX_ITEMS, encode_frame
+from enode_django.equeue.records import MOST_RECORDS
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.wire import MAX_HANDSHAKE_FRAME
 from enode_django.exceptions import QueueFull, TransportUnavailable
@@ -94,6 +95,20 @@ def test_connections_above_the_limit_are_refused_until_one_ends(tmp_path: Path) 
         second.close()
 
 
+def test_connections_that_say_nothing_make_room_for_those_that_do(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data", max_connections=8, handshake_timeout=3_600.0) as broker:
+        silent = [Raw(broker.location, greet=False) for _ in range(20)]
+        with closing(broker.transport()) as transport:
+            for _ in range(10):
+                assert transport.topics() == []
+        greeted = [Raw(broker.location) for _ in range(8)]
+        _, good, error, text, _ = silent[0].answer()
+        assert (good, error) == (False, "TransportUnavailable")
+        assert "no hello came" in text
+        for raw in (*silent, *greeted):
+            raw.close()
+
+
 def answers(transport: BrokerTransport) -> bool:
     try:
         return transport.topics() == []
@@ -119,7 +134,11 @@ def test_the_page_names_the_limits() -> None:
     limits = {
         "a frame": MAX_FRAME,
         "a frame of the handshake": MAX_HANDSHAKE_FRAME,
+        "a request other than `send`, `commit`, `reply`": decoding.MAX_PLAIN_FRAME,
         "items of a list or dictionary": MAX_ITEMS,
+        "items of all lists and dictionaries in a frame": MAX_ALL_ITEMS,
+        "a text": decoding.MAX_TEXT,
+        "records of a batch": MOST_RECORDS,
         "characters of a name": requests.MOST_TEXT,
         "queues of a topic": requests.MOST_QUEUES,
         "requests under way": sessions.MOST_UNDER_WAY,

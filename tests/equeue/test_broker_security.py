@@ -124,3 +124,20 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
 def test_certificates_that_cannot_be_used_are_told_at_once(tls: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="tls"):
         BrokerTransport("tcp://127.0.0.1", tls=tls)
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "warned"),
+    [
+        ("tcp://192.0.2.1", {"secret": "hidden"}, True),
+        ("tcp://192.0.2.1", {"secret": "hidden", "tls": True}, False),
+        ("tcp://192.0.2.1", {}, False),
+        ("tcp://127.0.0.1", {"secret": "hidden"}, False),
+    ],
+)
+def test_a_secret_without_tls_for_another_machine_is_warned_of(
+    location: str, options: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    BrokerTransport(location, **options).close()
+    assert ("without TLS" in caplog.text) is warned
+    assert "hidden" not in caplog.text

@@ -3,7 +3,6 @@ from __future__ import annotations
 import gc
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +13,14 @@ import pytest
 
 from enode_django.exceptions import ConfigurationError
 from enode_django.processors import probing
-from enode_django.processors.probing import MAX_CONNECTIONS, MAX_REQUEST, Page, ProbeServer, verdict
+from enode_django.processors.probing import (
+    MAX_CONNECTIONS,
+    MAX_REQUEST,
+    MAX_WAITING_OF_ADDRESS,
+    Page,
+    ProbeServer,
+    verdict,
+)
 
 SOON = 60.0
 
@@ -100,16 +106,29 @@ def test_slow_clients_have_a_time_limit_and_hold_up_nobody(monkeypatch: pytest.M
     server.stop()
 
 
-def test_a_crowd_of_clients_is_turned_away_and_others_come_in_afterwards(server: ProbeServer) -> None:
+def test_a_crowd_of_clients_that_ask_nothing_keeps_nobody_out(server: ProbeServer) -> None:
     threads = threading.active_count()
-    crowd = [connect(server) for _ in range(MAX_CONNECTIONS)]
-    assert answer_to(server, b"GET /ok HTTP/1.1\r\n\r\n") == b""
+    crowd = [connect(server) for _ in range(MAX_CONNECTIONS + 6)]
+    for client in crowd:
+        client.sendall(b"GET /ok HT")
+    for _ in range(24):
+        assert answer_to(server, b"GET /ok HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
     assert threading.active_count() == threads
     for client in crowd:
         client.close()
-    deadline = time.monotonic() + SOON
-    while not answer_to(server, b"GET /ok HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 "):
-        assert time.monotonic() < deadline, "it stays full"
+
+
+def test_a_crowd_of_many_addresses_makes_room_for_who_comes(server: ProbeServer) -> None:
+    addresses = [f"127.0.0.{number}" for number in range(2, 2 + MAX_CONNECTIONS // MAX_WAITING_OF_ADDRESS)]
+    crowd = [
+        socket.create_connection(("127.0.0.1", server.port), SOON, (address, 0))
+        for address in addresses
+        for _ in range(MAX_WAITING_OF_ADDRESS)
+    ]
+    assert answer_to(server, b"GET /ok HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert crowd[0].recv(1) == b"", "the oldest has gone"
+    for client in crowd:
+        client.close()
 
 
 def test_a_server_that_was_stopped_listens_no_more(server: ProbeServer) -> None:

@@ -38,7 +38,9 @@ def ids(**settings: Any) -> list[str | None]:
         (BROKER, []),
         ({**BROKER, "QUEUE": {}}, ["enode_django.W032"]),
         ({**BROKER, "BROKER": {"SECRET": "x"}}, ["enode_django.W035"]),
-        ({"QUEUE": {"LOCATION": "tcp://10.0.0.7", "OPTIONS": {"secret": "x"}}}, []),  # its directory is not here
+        # Its directory is not here.
+        ({"QUEUE": {"LOCATION": "tcp://10.0.0.7", "OPTIONS": {"secret": "x", "tls": True}}}, []),
+        ({"QUEUE": {"LOCATION": "tcp://10.0.0.7", "OPTIONS": {"secret": "x"}}}, ["enode_django.W099"]),
         ({"QUEUE": {"LOCATION": "nonsense", "OPTIONS": {"secret": "x"}}}, []),
         ({"QUEUE": MEMORY}, ["enode_django.W033"]),
         (

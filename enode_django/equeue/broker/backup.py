@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from enode_django.equeue.broker.checkpoint import Checkpoint, before, load_checkpoint, write_checkpoint
 from enode_django.equeue.broker.chunk import Chunk
-from enode_django.equeue.broker.files import make_directory, sync_directory, translated
+from enode_django.equeue.broker.files import make_directory, open_private, sync_directory, translated
 from enode_django.equeue.broker.index import ENTRY_SIZE, SEGMENT_ENTRIES
 from enode_django.equeue.broker.index_files import index_path
 from enode_django.equeue.broker.timelines import copied
@@ -132,7 +132,7 @@ def _take_index(source: Path, target: Path, count: int) -> None:
 def _copy(source: Path, target: Path, length: int) -> int:
     """Copy the first ``length`` bytes, or as many as there are; returns how many. They are safe on return."""
     left = length
-    with open(source, "rb") as reading, open(target, "wb") as writing:
+    with open(source, "rb") as reading, open(target, "wb", opener=open_private) as writing:
         while left and (data := reading.read(min(_BLOCK, left))):
             writing.write(data)
             left -= len(data)

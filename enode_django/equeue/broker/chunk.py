@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from enode_django.equeue.broker.files import UNREADABLE, write_all
+from enode_django.equeue.broker.files import PRIVATE, UNREADABLE, write_all
 from enode_django.equeue.broker.held_memory import IDLE_SECONDS, HeldMemory
 from enode_django.equeue.records import Buffer
 
@@ -48,7 +48,7 @@ class Chunk:
         """A new file with its space reserved, or no file at all."""
         chunk = cls(directory / cls.name(start), start, 0, memory)
         try:
-            chunk._descriptor = os.open(chunk.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            chunk._descriptor = os.open(chunk.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)
             chunk.reserve(capacity)
         except OSError:
             chunk.delete()
@@ -61,7 +61,7 @@ class Chunk:
         path = self.path.with_name(self.name(start))
         aside = path.with_name(path.name + ".new")
         try:
-            descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)
             try:
                 self._copy(start, descriptor, start)
             finally:

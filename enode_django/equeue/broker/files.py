@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,11 @@ from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN})
 """What a file system says of a place that it cannot read, however often it is asked."""
+
+
+PRIVATE = 0o600
+"""The mode of every file: messages, and what is known about them, are the broker's alone."""
+_PRIVATE_DIRECTORY = 0o700
 
 
 @contextmanager
@@ -39,11 +45,25 @@ def sync_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """With its parents, each of which is safe on return."""
+    """With its parents, each of which is safe on return. What is made is its owner's alone."""
     if not directory.is_dir():
         make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(_PRIVATE_DIRECTORY, exist_ok=True)
         sync_directory(directory.parent)
+
+
+def shut_out_others(directory: Path) -> None:
+    """Take from everybody the rights that an earlier version has left them. Those of the group stay: somebody may have
+    given them for backups. Without effect on what belongs to another user."""
+    mode = directory.stat().st_mode
+    if mode & stat.S_IRWXO:
+        with suppress(PermissionError):
+            directory.chmod(stat.S_IMODE(mode) & ~stat.S_IRWXO)
+
+
+def open_private(path: str, flags: int) -> int:
+    """An ``opener`` for `open`: what it makes is its owner's alone."""
+    return os.open(path, flags, PRIVATE)
 
 
 def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -62,7 +82,7 @@ def replaced_file(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]
     With ``keep``, that file has the old content afterwards; a crash may leave it there alone."""
     aside = path.with_name(path.name + ".new")
     try:
-        with open(aside, "wb") as file:
+        with open(aside, "wb", opener=open_private) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -80,7 +100,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         """Raises `DirectoryInUse`, naming the holder; does not wait."""
-        self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from enode_django.equeue.broker.files import make_directory, sync_directory, write_all
+from enode_django.equeue.broker.files import PRIVATE, make_directory, sync_directory, write_all
 from enode_django.equeue.broker.index import (
     ENTRY_SIZE,
     ENTRY_WORDS,
@@ -54,7 +54,7 @@ class SegmentWrite(NamedTuple):
         self.fields[_CHECK] = zlib.crc32(data, self.before)
         path = self.file.path
         make_directory(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             os.ftruncate(descriptor, self.offset)
             write_all(descriptor, data, self.offset)

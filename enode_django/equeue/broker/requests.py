@@ -139,13 +139,15 @@ def replies(value: Any) -> Sequence[tuple[str, bytes]]:
 class Request(NamedTuple):
     """``durable``: its answer says that something is stored, so it waits for the disk if every write has to.
     ``tells_ends``: so does this one, which says where queues end. ``defaults``: values for its last arguments, which
-    earlier clients do not send. ``role``: which one a client's secret has to have; None: any."""
+    earlier clients do not send. ``role``: which one a client's secret has to have; None: any. ``is_large``: its frame
+    may have any size that a frame can have, since there are messages, receipts or answers in it."""
 
     arguments: tuple[Check, ...]
     durable: bool = False
     tells_ends: bool = False
     defaults: tuple[Any, ...] = ()
     role: Role | None = Role.ADMINISTER
+    is_large: bool = False
 
 
 PRODUCE, CONSUME, ADMINISTER = Role.PRODUCE, Role.CONSUME, Role.ADMINISTER
@@ -162,7 +164,7 @@ REQUESTS: Mapping[str, Request] = {
     "show": Request((text, number, flag, flag, flag), durable=True, role=ADMINISTER),
     "announce": Request((text, text), role=PRODUCE),
     "producers": Request((text,), role=None),
-    "send": Request((text, batches, optional(number), producer, natural), durable=True, role=PRODUCE),
+    "send": Request((text, batches, optional(number), producer, natural), durable=True, role=PRODUCE, is_large=True),
     "pull": Request((text, numbers, number, seconds), role=CONSUME),
     "end_offsets": Request((text,), tells_ends=True, role=None),
     "offsets_at": Request((text, moment), role=None),
@@ -172,7 +174,7 @@ REQUESTS: Mapping[str, Request] = {
     "acquire": Request((text, text, number, text, seconds, number), durable=True, role=CONSUME),
     "renew": Request((text, text, text, numbers, seconds), role=CONSUME),
     "release": Request((text, text, text, numbers), role=CONSUME),
-    "commit": Request((text, text, commits), durable=True, role=CONSUME),
+    "commit": Request((text, text, commits), durable=True, role=CONSUME, is_large=True),
     "receipts": Request((text, text, number), role=CONSUME),
     "receipts_from": Request((text, text, number, natural), role=CONSUME),
     "committed": Request((text, text), role=None),
@@ -189,7 +191,7 @@ REQUESTS: Mapping[str, Request] = {
     "open_inbox": Request((text,), role=PRODUCE),
     "close_inbox": Request((text,), role=PRODUCE),
     "receive": Request((text, natural, seconds), role=PRODUCE),
-    "reply": Request((replies,), role=CONSUME),
+    "reply": Request((replies,), role=CONSUME, is_large=True),
     "status": Request((), role=None),
     "figures": Request((), role=None),
     "back_up": Request((backup_name,), role=ADMINISTER),

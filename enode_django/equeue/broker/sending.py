@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from enode_django.equeue.broker.batches import CONTROL_TOPIC, NO_PRODUCER, Header, NewBatch, encode_header
-from enode_django.equeue.records import Buffer, is_whole, record_count, seal
+from enode_django.equeue.broker.batches import (
+    CONTROL_TOPIC,
+    NO_PRODUCER,
+    Header,
+    NewBatch,
+    batch_length,
+    encode_header,
+)
+from enode_django.equeue.records import Buffer, checked_count, seal
 from enode_django.exceptions import MalformedRecords, QueueError
 
 _MOST_PARTS = 0xFFFF
@@ -47,7 +54,7 @@ def lay_out(
 ) -> Layout:
     """``end_of`` a queue is the offset that its next message gets; several batches for one queue follow each other.
 
-    Raises `MalformedRecords` for a body that is not whole or not of as many records as is said.
+    Raises `MalformedRecords` for a body that no consumer could decode, or not of as many records as is said.
     """
     if len(batches) > _MOST_PARTS or len(producer) != len(NO_PRODUCER):
         raise QueueError(f"a send has at most {_MOST_PARTS} batches and a producer of 16 bytes; got {producer[:20]!r}")
@@ -60,7 +67,7 @@ def lay_out(
         ends[queue] = first + count
         place = (topic, queue, first, count, position, len(body), stamp.time, stamp.flushed)
         headers.append(Header(*place, producer, sequence, part, len(batches)))
-        position = headers[-1].end
+        position += batch_length(topic, len(body))
     return Layout(headers, [batch.body for batch in batches])
 
 
@@ -70,7 +77,9 @@ def lay_out_control(record: bytes, stamp: Stamp) -> Layout:
 
 
 def _check(queue: int, count: int, body: Buffer) -> None:
-    if not is_whole(body):
-        raise MalformedRecords(f"the body for queue {queue!r} does not match its CRC; it was damaged on its way")
-    if record_count(body) != count:
+    try:
+        found = checked_count(body)
+    except MalformedRecords as error:
+        raise MalformedRecords(f"the body for queue {queue!r} cannot be stored: {error}") from error
+    if found != count:
         raise MalformedRecords(f"the body for queue {queue!r} does not hold {count!r} records, as was said")

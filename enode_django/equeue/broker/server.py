@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.backing_up import BackingUp
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 LONGEST_STOP = 10.0
 FIGURES_INTERVAL = 5.0
+SHARE_OF_ADDRESS = 4
+"""One address may have a quarter of all connections without having introduced itself."""
 _TICK = 1.0
 _GOODBYE = 1.0
 
@@ -88,6 +91,7 @@ class Broker:
         )
         self._state = BrokerState(self._store, patience=options.patience_of_leases, allocate=options.allocate)
         self._sessions: set[Session] = set()
+        self._arrivals: Arrivals[Session] = Arrivals(max(16, options.max_connections // SHARE_OF_ADDRESS))
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._is_short = False
@@ -172,7 +176,12 @@ class Broker:
     def _session(self) -> Session:
         options = self._options
         return Session(
-            self._handlers, options.all_secrets, self._state.run, self._sessions, most=options.max_connections
+            self._handlers,
+            options.all_secrets,
+            self._state.run,
+            self._sessions,
+            most=options.max_connections,
+            arrivals=self._arrivals,
         )
 
     # -- the disk -------------------------------------------------------------------------------------------------

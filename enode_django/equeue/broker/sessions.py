@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from enode_django.equeue import wire
+from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.access import Secret, proven
 from enode_django.equeue.broker.calls import Call
+from enode_django.equeue.broker.decoding import decode_request
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.broker.requests import REQUESTS
 from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
@@ -50,7 +52,8 @@ class Session(asyncio.BufferedProtocol):
     """Requests are begun in their order; a connection that does not read its answers is not read from either.
 
     It is in ``sessions`` while it is connected (with TLS, from the end of its handshake on). With ``secrets`` a client
-    has to know one of them. Above ``most`` sessions a new one is refused.
+    has to know one of them. Above ``most`` sessions the oldest one of ``arrivals`` is closed, where all sessions are
+    until their handshake is done; if there is none, the new one is refused.
     """
 
     def __init__(
@@ -61,14 +64,16 @@ class Session(asyncio.BufferedProtocol):
         sessions: set[Session],
         *,
         most: int = MOST_CONNECTIONS,
+        arrivals: Arrivals[Session] | None = None,
     ) -> None:
         self._handlers = handlers
         self._secrets = secrets
         self._most = most
+        self._arrivals = Arrivals[Session](most) if arrivals is None else arrivals
         self._secret: Secret | None = None
         self._run = run
         self._sessions = sessions
-        self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME)
+        self._decoder = FrameDecoder(MAX_HANDSHAKE_FRAME, decode=decode_request)
         self._nonces: tuple[bytes, bytes] | None = None
         self._is_open = False
         self._version = 0
@@ -92,13 +97,23 @@ class Session(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._sessions) >= self._most:
+        if not self._has_room():
             self._refuse(TransportUnavailable(f"the broker has {self._most} connections, as many as it may; try later"))
             return
         self._sessions.add(self)
         connection = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def _has_room(self) -> bool:
+        """Let it wait for its handshake, in the place of another one if need be."""
+        crowded_out = self._arrivals.add(self, self.client)
+        is_full = crowded_out is None and len(self._sessions) >= self._most
+        if is_full:
+            crowded_out = self._arrivals.take_oldest(self)
+        if crowded_out is not None:
+            crowded_out.make_room()
+        return crowded_out is not None or not is_full
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.room()
@@ -122,6 +137,7 @@ class Session(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._sessions.discard(self)
+        self._arrivals.discard(self)
         self._requests.clear()
         self._joined.clear()
         calls, self._calls = self._calls, set()
@@ -269,6 +285,7 @@ class Session(asyncio.BufferedProtocol):
 
     def _open(self) -> None:
         self._is_open = True
+        self._arrivals.discard(self)
         self._decoder.limit = MAX_FRAME
 
     # -- ends -----------------------------------------------------------------------------------------------------
@@ -279,6 +296,11 @@ class Session(asyncio.BufferedProtocol):
             self._refuse(MalformedFrame(f"no hello came within {handshake} seconds"))
         elif self._decoder.is_partial and self._reads and now - self._since > frame:
             self._refuse(MalformedFrame(f"half a frame came, and nothing more for {frame} seconds"))
+
+    def make_room(self) -> None:
+        """Close a connection that has not introduced itself, since others come in."""
+        self._sessions.discard(self)
+        self._refuse(TransportUnavailable("no hello came, and others want to connect; try again"))
 
     def end(self) -> None:
         """Begin nothing new, and close when what is under way is answered."""

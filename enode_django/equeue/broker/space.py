@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from enode_django.equeue.broker.files import FULL
+from enode_django.equeue.broker.files import FULL, PRIVATE
 from enode_django.equeue.broker.retention import Retention
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class DiskSpace:
         with self._lock:
             if self._is_held or not self._reserve or self.free + self._allocated() < self._reserve:
                 return
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
             try:
                 os.posix_fallocate(descriptor, 0, self._reserve)
                 os.ftruncate(descriptor, self._reserve)

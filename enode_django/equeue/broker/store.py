@@ -23,7 +23,7 @@ from enode_django.equeue.broker.checkpoint import Checkpoint, found_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock
 from enode_django.equeue.broker.deletion import Deletion
-from enode_django.equeue.broker.files import DirectoryLock, make_directory, translated
+from enode_django.equeue.broker.files import DirectoryLock, make_directory, shut_out_others, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.index import Effort
 from enode_django.equeue.broker.index_files import IndexFile
@@ -92,6 +92,7 @@ class MessageStore:
         Raises `DirectoryInUse`.
         """
         make_directory(directory)
+        shut_out_others(directory)
         self.directory = directory
         self.shows_safe = shows_safe
         self.has_lost = False

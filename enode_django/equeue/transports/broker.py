@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -26,7 +27,7 @@ from enode_django.equeue.messages import (
     Start,
 )
 from enode_django.equeue.portions import PORTION_BYTES, portions
-from enode_django.equeue.records import decode_records, encode_records
+from enode_django.equeue.records import decode_records, encode_records, is_whole, record_count
 from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.broker_address import address_of
 from enode_django.equeue.transports.broker_connection import (
@@ -37,7 +38,9 @@ from enode_django.equeue.transports.broker_connection import (
     unreachable,
 )
 from enode_django.equeue.transports.broker_rests import Rests
-from enode_django.exceptions import BadRequest, TransportUnavailable
+from enode_django.exceptions import BadRequest, MalformedRecords, TransportUnavailable
+
+logger = logging.getLogger("enode_django.equeue")
 
 Made = TypeVar("Made", bound=NamedTuple)
 
@@ -171,10 +174,24 @@ class BrokerTransport:
         wait = 0.0 if pulled else wait
         found = self._pull(topic, missing, limit, wait)
         for queue, batches, *_ in found:
-            batch = self._rests.cut(topic, queue, missing[queue], limit, _decoded(batches))
+            decoded = [self._decoded(topic, queue, first, body) for first, body, *_ in batches]
+            batch = self._rests.cut(topic, queue, missing[queue], limit, decoded)
             if batch.bodies:
                 pulled.append(batch)
         return pulled
+
+    def _decoded(self, topic: str, queue: int, first: int, body: bytes) -> tuple[int, list[bytes]]:
+        """Return a batch's first offset and its messages. One message stands for a batch that earlier brokers have
+        stored though nobody can decode it: all of its bytes, at its last offset, so that a consumer gets past it.
+        Raises `TransportUnavailable` for what was damaged on its way: it is to be pulled again."""
+        try:
+            return first, decode_records(body)
+        except MalformedRecords as error:
+            if not is_whole(body):
+                raise unreachable(self.location, error) from error
+            last = first + record_count(body) - 1
+            logger.error("%s/%d, offsets %d to %d, given as one message: %s", topic, queue, first, last, error)
+            return last, [body]
 
     def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Any:
         """Return nothing if `wake` ends the pull. It closes the connection, and with it what was on its way."""
@@ -369,10 +386,6 @@ def _batches(bodies: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, int, 
             else:
                 parts = portions(some, len, most_bytes=BATCH_BYTES)
                 yield from ((queue, len(part), encode_records(part)) for part in parts)
-
-
-def _decoded(batches: Sequence[tuple[int, bytes]]) -> list[tuple[int, list[bytes]]]:
-    return [(first, decode_records(body)) for first, body, *_ in batches]
 
 
 def _steps(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from enode_django.equeue.broker.options import location_of, parse_location
+from enode_django.equeue.broker.options import is_loopback, location_of, parse_location
 from enode_django.equeue.wire import SPOKEN, Versions
 from enode_django.exceptions import ConfigurationError
+
+logger = logging.getLogger("enode_django.equeue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +48,11 @@ def client_tls(options: Mapping[str, Any] | bool | None) -> ssl.SSLContext | Non
 
 
 def address_of(location: str, secret: str | None, tls: Mapping[str, Any] | bool | None) -> Address:
-    return Address(*parse_location(location), secret, client_tls(tls))
+    address = Address(*parse_location(location), secret, client_tls(tls))
+    if secret is not None and address.tls is None and not is_loopback(address.host):
+        logger.warning(
+            "the broker at %s is on another machine and asked without TLS: its secret says who connects, and protects "
+            "nothing that follows; give the transport the option 'tls'",
+            address.location,
+        )
+    return address

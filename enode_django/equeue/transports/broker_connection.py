@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any
 
-from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, encode_frame
+from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, decode_message, encode_frame
 from enode_django.equeue.transports.broker_address import Address
 from enode_django.equeue.wire import (
     HELLO,
@@ -53,7 +53,7 @@ class Connection:
 
     def __init__(self, address: Address, timeout: float) -> None:
         """Raises `ConnectionLost`, and `ConfigurationError` when the broker does not let us in."""
-        self._decoder = FrameDecoder(MAX_FRAME, max_items=MAX_FRAME, kept=_KEPT)
+        self._decoder = FrameDecoder(MAX_FRAME, decode=_decode_answer, kept=_KEPT)
         self._numbers = count(1)
         deadline = time.monotonic() + timeout
         self._socket = _connected(address, timeout)
@@ -312,6 +312,11 @@ def _connected(address: Address, timeout: float) -> socket.socket:
     except OSError as error:
         plain.close()
         raise ConnectionLost(str(error), connected=False) from error
+
+
+def _decode_answer(payload: memoryview) -> Any:
+    """Without limits for its items: the broker is trusted, and may say much about many queues."""
+    return decode_message(payload, MAX_FRAME)
 
 
 def _leaves_usable(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,9 @@ from enode_django.equeue.transports.redis_batches import chunks
 from enode_django.equeue.transports.redis_connection import LONGEST_BLOCK, RedisConnection, ScriptCall
 from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_scripts import REPLY
+from enode_django.exceptions import shown
+
+logger = logging.getLogger("enode_django.equeue")
 
 INBOX_ANSWERS = 100_000
 INBOX_SECONDS = 600
@@ -47,12 +51,13 @@ class RedisInbox:
 def replies_as_calls(keys: Keys, replies: Sequence[tuple[str, bytes]]) -> list[ScriptCall]:
     bodies: dict[str, list[bytes]] = {}
     for address, body in replies:
-        bodies.setdefault(address, []).append(body)
+        if _ADDRESS.fullmatch(address):
+            bodies.setdefault(address, []).append(body)
+        else:  # it comes out of a message, and must not name a key
+            logger.warning("an answer of %d bytes for %s is dropped: it is no inbox", len(body), shown(address))
     return [
         ScriptCall(REPLY, (keys.inbox(address),), (INBOX_ANSWERS, INBOX_SECONDS, *chunk))
         for address, answers in bodies.items()
-        # An address comes out of a message: what is none of ours must not name a key.
-        if _ADDRESS.fullmatch(address)
         for chunk in chunks(answers)
     ]
 

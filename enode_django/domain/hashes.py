@@ -1,0 +1,33 @@
+"""Values that somebody has chosen so that they all have one hash. Pure.
+
+A set or dictionary compares each of them with all before it. Text, bytes and dates have hashes that nobody outside can
+foresee; those of whole numbers, decimals and UUIDs, and of what is made of them, are remainders of a division.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+MOST_ALIKE = 100
+"""Different values of one hash that a collection may have. By chance it has none; the
+powers of two up to 2 ** 1000 have 17."""
+
+_MODULUS = sys.hash_info.modulus
+
+
+def collide(values: Collection[Any]) -> bool:
+    """Return True if more than `MOST_ALIKE` different values have one hash. Takes time in proportion to the number of
+    values; raises `TypeError` for what cannot be hashed."""
+    if len(values) <= MOST_ALIKE or ({*map(type, values)} == {int} and max(map(abs, values)) < _MODULUS):
+        return False
+    hashes = [*map(hash, values)]
+    if len(hashes) - len({*hashes}) < MOST_ALIKE:
+        return False
+    often, count = Counter(hashes).most_common(1)[0]
+    if count <= MOST_ALIKE:
+        return False
+    alike = (value for value, hashed in zip(values, hashes, strict=True) if hashed == often)
+    return len({repr(value) for value in alike}) > MOST_ALIKE
