@@ -29,6 +29,7 @@ EnodeError
 │   ├── CommandKilledWorker          the command ended its worker process again and again
 │   ├── Retry                        retriable: raised by a handler to be called again
 │   ├── ExecuteInsideHandler         ``execute_command`` was called by a handler
+│   ├── SendInsideTest               a test would send to the queue of the settings: outside of ``inline()``
 │   └── WaitInsideTransaction        waiting for subscribers inside an atomic block, whose locks they may wait for
 ├── SubscriberError
 │   ├── UnknownSubscriber            no projection, process manager or group of event handlers has that name
@@ -252,6 +253,10 @@ class Retry(CommandError):
 
 
 class ExecuteInsideHandler(CommandError):
+    pass
+
+
+class SendInsideTest(CommandError):
     pass
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -41,7 +42,7 @@ from enode_django.eventstore.dead_letters import DeadLetters, MemoryDeadLetters,
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
-from enode_django.exceptions import ConfigurationError
+from enode_django.exceptions import ConfigurationError, SendInsideTest
 from enode_django.snapshots import policy
 from enode_django.snapshots.postgres import PostgresSnapshotStore
 from enode_django.snapshots.sharding import ShardedSnapshotStore
@@ -151,7 +152,16 @@ def time_limits(current: Conf) -> Mapping[str, float]:
 
 
 def make_producer(transport: Transport) -> Producer:
-    """Return a producer of commands and events: an aggregate's queue follows from its bucket, as its shard does."""
+    """Return a producer of commands and events: an aggregate's queue follows from its bucket, as its shard does.
+
+    Raises `SendInsideTest` in a test, unless ``SEND_IN_TESTS`` of the settings is True.
+    """
+    if _is_test() and not conf().SEND_IN_TESTS:
+        raise SendInsideTest(
+            "a test would send to the queue of the settings, whose workers store in their database and not in the "
+            "test's; put the sending inside enode_django.testing.inline(), take the pytest fixture enode, or set "
+            "ENODE['SEND_IN_TESTS'] = True for tests that mean the real queue"
+        )
     return Producer(transport, queues=conf().QUEUES_PER_TOPIC, selector=select_queue)
 
 
@@ -225,6 +235,17 @@ def make_policy(subscriber: Subscriber, current: Conf) -> RetryPolicy:
     policy = RetryPolicy.of(subscriber.retry, attempts, delay, unknown_delays=unknown_delays, passing=errors)
     is_projection = isinstance(subscriber, ModelProjection | Projection)
     return policy._replace(conflict_patience=CONFLICT_PATIENCE) if is_projection else policy
+
+
+def _is_test() -> bool:
+    """Return True while `django.test.utils.setup_test_environment` is in force, as under Django's test runner and
+    pytest-django.
+
+    It is known by what that documents: an outbox, and the host of the test client. The outbox alone may be that of a
+    project that keeps its mail in memory. What nobody has imported has none.
+    """
+    mail = sys.modules.get("django.core.mail")
+    return hasattr(mail, "outbox") and "testserver" in settings.ALLOWED_HOSTS
 
 
 @contextmanager
