@@ -52,11 +52,21 @@ from enode_django.snapshots.store import SnapshotStore
 
 def make_transport() -> Transport:
     """The queue of the settings; raises `ConfigurationError`. It connects when it is first used."""
-    current = conf()
-    backend = _import(current.queue_backend, 'QUEUE["BACKEND"]')
-    _check_options(backend, current.queue_backend, current.queue_options)
-    transport: Transport = backend(current.queue_location, **_allocation(backend), **current.queue_options)
+    current, backend = conf(), import_queue_backend()
+    try:
+        _check_options(backend, current.queue_backend, current.queue_options)
+        transport: Transport = backend(current.queue_location, **_allocation(backend), **current.queue_options)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f'ENODE QUEUE["BACKEND"] names {current.queue_backend!r}, which takes no location and options as a '
+            f"transport does: {error}"
+        ) from error
     return transport
+
+
+def import_queue_backend() -> Any:
+    """Return what ``QUEUE["BACKEND"]`` of the settings names, which makes a transport; raises `ConfigurationError`."""
+    return _import(conf().queue_backend, 'QUEUE["BACKEND"]')
 
 
 def _allocation(backend: Any) -> dict[str, Any]:
@@ -86,13 +96,18 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
     ``aliases`` are other ways to the same databases, in their order.
     """
     current = conf()
-    backend = _import(current.event_store_backend, 'EVENT_STORE["BACKEND"]')
+    backend = import_store_backend()
     aliases = aliases or current.event_databases
     if len(aliases) == 1:
         store: EventStore = backend(aliases[0])
         return store
     shard_map = ShardMap(aliases)
     return ShardedEventStore([backend(alias, shard_map) for alias in aliases], shard_map)
+
+
+def import_store_backend() -> Any:
+    """Return what ``EVENT_STORE["BACKEND"]`` of the settings names; raises `ConfigurationError`."""
+    return _import(conf().event_store_backend, 'EVENT_STORE["BACKEND"]')
 
 
 @contextmanager
@@ -274,9 +289,14 @@ def replay(*names: str) -> dict[str, int]:
 
 def _import(path: str, key: str) -> Any:
     try:
-        return import_string(path)
-    except ImportError as error:
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}") from error
+        found = import_string(path)
+    except (ImportError, TypeError, ValueError) as error:
+        missing = getattr(error, "name", None)
+        how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error
+    if not callable(found):
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which is no class or function; name one")
+    return found
 
 
 class _Current:
