@@ -129,6 +129,7 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"EVENTS_MAX_BYTES": BrokerTransport.max_send - ROOM_AROUND + 1}, ["enode_django.E062"]),
         ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": f"{__name__}.Tolerant"}}, ["enode_django.E062"]),
         ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": "no.such.queue"}}, []),
+        ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": ".."}}, []),
         ({"REMEMBERED_ANSWERS": -1}, ["enode_django.E009"]),
         ({"REMEMBERED_ANSWERS": None}, ["enode_django.E009"]),
         ({"REMEMBERED_ANSWERS": 0}, []),
