@@ -220,10 +220,10 @@ def _rebuilds() -> Iterator[CheckMessage]:
     if current.rebuild_engine not in settings.ENGINES:
         known = ", ".join(map(repr, settings.ENGINES))
         yield _wrong_rebuilds("ENGINE", current.rebuild_engine, f"be one of {known}")
-    if not _is_count(current.rebuild_spark_from):
-        yield _wrong_rebuilds("SPARK_FROM", current.rebuild_spark_from, "be a whole number above 0")
-    if current.rebuild_processes is not None and not _is_count(current.rebuild_processes):
-        yield _wrong_rebuilds("PROCESSES", current.rebuild_processes, "be a whole number above 0, or None")
+    counts = {"SPARK_FROM": current.rebuild_spark_from, "PROCESSES": current.rebuild_processes}
+    for key, count in counts.items():
+        if count is not None and not _is_count(count):
+            yield _wrong_rebuilds(key, count, "be a whole number above 0, or None")
 
 
 def _is_count(value: object) -> bool:
