@@ -124,7 +124,7 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(settings: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("modules", ["domain", 5, ["domain", 5], None])
-def test_modules_that_are_no_list_are_named_and_do_not_keep_the_project_from_its_checks(modules: Any) -> None:
+def test_modules_that_are_no_list_are_named(modules: Any) -> None:
     assert only(AUTODISCOVER_MODULES=modules)[0] == "enode_django.E085"
 
 
