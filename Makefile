@@ -109,7 +109,7 @@ pins:
 	rm -rf build/pins
 	python3.11 -m venv build/pins
 	build/pins/bin/python -m pip install --quiet --upgrade "pip>=25.1" setuptools
-	build/pins/bin/python -m pip install --quiet ".[redis,celery,api,spark,metrics,tracing]" --group dev
+	build/pins/bin/python -m pip install --quiet ".[redis,celery,api,spark,metrics,tracing,embedded]" --group dev
 	{ echo '# Every package of sample, tests and tools, made by: make pins'; \
 	  echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'; \
 	  build/pins/bin/python -m pip freeze --all --exclude pip --exclude enode_django --exclude async-timeout; \

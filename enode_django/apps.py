@@ -17,6 +17,7 @@ class EnodeConfig(AppConfig):
 
     def ready(self) -> None:
         from enode_django.api.checks import check_api
+        from enode_django.backend_checks import check_backends
         from enode_django.checks import check_definitions, check_settings
         from enode_django.conf import DISCOVERED_MODULES, conf
         from enode_django.exceptions import ConfigurationError
@@ -26,6 +27,7 @@ class EnodeConfig(AppConfig):
 
         types.label_of = _label_of
         register(check_settings, Tags.compatibility)
+        register(check_backends, Tags.compatibility)
         register(check_definitions, Tags.models)
         register(check_api, Tags.models)
         register(check_store, Tags.compatibility)
@@ -39,6 +41,8 @@ class EnodeConfig(AppConfig):
         try:
             modules = conf().AUTODISCOVER_MODULES
         except ConfigurationError:  # the system check says so, which a traceback from here would keep it from
+            modules = DISCOVERED_MODULES
+        if not isinstance(modules, list | tuple):  # the same
             modules = DISCOVERED_MODULES
         autodiscover_modules(*modules)
         if address := os.environ.get("ENODE_DEVELOPMENT"):

@@ -158,7 +158,7 @@ def _sizes() -> Iterator[CheckMessage]:
 
     try:
         max_send = getattr(import_string(current.queue_backend), "max_send", None)
-    except ImportError:  # whoever uses the queue is told
+    except (ImportError, TypeError, ValueError):  # E080 says so
         return
     if type(max_send) is not int or type(current.EVENTS_MAX_BYTES) is not int:
         return

@@ -163,6 +163,8 @@ class Conf:
     DEAD_LETTER_RETENTION_DAYS: float | None = 90
     """Dead letters of commands that failed last before this are deleted (None: never)."""
     EXECUTE_TIMEOUT: float = 10.0
+    SEND_IN_TESTS: bool = False
+    """Tests may send to the queue, outside of ``inline()``."""
     AUTODISCOVER_MODULES: tuple[str, ...] = DISCOVERED_MODULES
 
     @property

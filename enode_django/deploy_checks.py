@@ -99,7 +99,7 @@ def _memory() -> Iterator[CheckMessage]:
 
 
 def _is_a(path: str, base: type) -> bool:
-    with suppress(ImportError):
+    with suppress(ImportError, TypeError, ValueError):  # E080 and E082 say so
         backend = import_string(path)
         return isinstance(backend, type) and issubclass(backend, base)
     return False

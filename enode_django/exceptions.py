@@ -30,6 +30,7 @@ EnodeError
 │   ├── CommandIdReused              the command has the id of another one: of another type, or with other fields
 │   ├── Retry                        retriable: raised by a handler to be called again
 │   ├── ExecuteInsideHandler         ``execute_command`` was called by a handler
+│   ├── SendInsideTest               a test would send to the queue of the settings: outside of ``inline()``
 │   └── WaitInsideTransaction        waiting for subscribers inside an atomic block, whose locks they may wait for
 ├── SubscriberError
 │   ├── UnknownSubscriber            no projection, process manager or group of event handlers has that name
@@ -257,6 +258,10 @@ class Retry(CommandError):
 
 
 class ExecuteInsideHandler(CommandError):
+    pass
+
+
+class SendInsideTest(CommandError):
     pass
 
 

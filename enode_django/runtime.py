@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -41,7 +42,7 @@ from enode_django.eventstore.dead_letters import DeadLetters, MemoryDeadLetters,
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
-from enode_django.exceptions import ConfigurationError
+from enode_django.exceptions import ConfigurationError, SendInsideTest
 from enode_django.snapshots import policy
 from enode_django.snapshots.postgres import PostgresSnapshotStore
 from enode_django.snapshots.sharding import ShardedSnapshotStore
@@ -51,11 +52,21 @@ from enode_django.snapshots.store import SnapshotStore
 
 def make_transport() -> Transport:
     """The queue of the settings; raises `ConfigurationError`. It connects when it is first used."""
-    current = conf()
-    backend = _import(current.queue_backend, 'QUEUE["BACKEND"]')
-    _check_options(backend, current.queue_backend, current.queue_options)
-    transport: Transport = backend(current.queue_location, **_allocation(backend), **current.queue_options)
+    current, backend = conf(), import_queue_backend()
+    try:
+        _check_options(backend, current.queue_backend, current.queue_options)
+        transport: Transport = backend(current.queue_location, **_allocation(backend), **current.queue_options)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f'ENODE QUEUE["BACKEND"] names {current.queue_backend!r}, which takes no location and options as a '
+            f"transport does: {error}"
+        ) from error
     return transport
+
+
+def import_queue_backend() -> Any:
+    """Return what ``QUEUE["BACKEND"]`` of the settings names, which makes a transport; raises `ConfigurationError`."""
+    return _import(conf().queue_backend, 'QUEUE["BACKEND"]')
 
 
 def _allocation(backend: Any) -> dict[str, Any]:
@@ -85,13 +96,18 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
     ``aliases`` are other ways to the same databases, in their order.
     """
     current = conf()
-    backend = _import(current.event_store_backend, 'EVENT_STORE["BACKEND"]')
+    backend = import_store_backend()
     aliases = aliases or current.event_databases
     if len(aliases) == 1:
         store: EventStore = backend(aliases[0])
         return store
     shard_map = ShardMap(aliases)
     return ShardedEventStore([backend(alias, shard_map) for alias in aliases], shard_map)
+
+
+def import_store_backend() -> Any:
+    """Return what ``EVENT_STORE["BACKEND"]`` of the settings names; raises `ConfigurationError`."""
+    return _import(conf().event_store_backend, 'EVENT_STORE["BACKEND"]')
 
 
 @contextmanager
@@ -151,7 +167,16 @@ def time_limits(current: Conf) -> Mapping[str, float]:
 
 
 def make_producer(transport: Transport) -> Producer:
-    """Return a producer of commands and events: an aggregate's queue follows from its bucket, as its shard does."""
+    """Return a producer of commands and events: an aggregate's queue follows from its bucket, as its shard does.
+
+    Raises `SendInsideTest` in a test, unless ``SEND_IN_TESTS`` of the settings is True.
+    """
+    if _is_test() and not conf().SEND_IN_TESTS:
+        raise SendInsideTest(
+            "a test would send to the queue of the settings, whose workers store in their database and not in the "
+            "test's; put the sending inside enode_django.testing.inline(), take the pytest fixture enode, or set "
+            "ENODE['SEND_IN_TESTS'] = True for tests that mean the real queue"
+        )
     return Producer(transport, queues=conf().QUEUES_PER_TOPIC, selector=select_queue)
 
 
@@ -227,6 +252,17 @@ def make_policy(subscriber: Subscriber, current: Conf) -> RetryPolicy:
     return policy._replace(conflict_patience=CONFLICT_PATIENCE) if is_projection else policy
 
 
+def _is_test() -> bool:
+    """Return True while `django.test.utils.setup_test_environment` is in force, as under Django's test runner and
+    pytest-django.
+
+    It is known by what that documents: an outbox, and the host of the test client. The outbox alone may be that of a
+    project that keeps its mail in memory. What nobody has imported has none.
+    """
+    mail = sys.modules.get("django.core.mail")
+    return hasattr(mail, "outbox") and "testserver" in settings.ALLOWED_HOSTS
+
+
 @contextmanager
 def follower_of(name: str) -> Iterator[SweepingFollower]:
     """Open a follower for a moment, outside the workers, to settle what is parked. It tries once only. Raises
@@ -253,9 +289,14 @@ def replay(*names: str) -> dict[str, int]:
 
 def _import(path: str, key: str) -> Any:
     try:
-        return import_string(path)
-    except ImportError as error:
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}") from error
+        found = import_string(path)
+    except (ImportError, TypeError, ValueError) as error:
+        missing = getattr(error, "name", None)
+        how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error
+    if not callable(found):
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which is no class or function; name one")
+    return found
 
 
 class _Current:

@@ -19,6 +19,9 @@ from sample_project.celery import SETTINGS_NAMED
 from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable, embedded_services
 from tests.template import OWN, VARIABLE, new_postgres, template
 
+REAL_QUEUE = {"SEND_IN_TESTS": True}
+"""For settings of tests that send to a queue without ``inline()``, as most of those of the framework may."""
+
 AnyServer = TypeVar("AnyServer", bound=Server)
 
 _running = contextlib.ExitStack()
@@ -54,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sample_project.settings")
     if VARIABLE in os.environ:
         settings.DATABASES["default"]["TEST"] = {"TEMPLATE": OWN}
-    assert settings.INSTALLED_APPS  # loads them
+    settings.ENODE = {**settings.ENODE, **REAL_QUEUE}
 
 
 def pytest_unconfigure() -> None:

@@ -211,6 +211,6 @@ STARTS: Mapping[str, type[JobOperation]] = {
 def celery_problem() -> str:
     """Why no task can be started here; empty: nothing that is known."""
     if find_spec("celery") is None:
-        return "Celery is not installed"
+        return 'Celery is not installed; install it: pip install "enode_django[celery]"'
     can_be_sent = import_string("enode_django.tasks.can_be_sent")
     return "" if can_be_sent() else "the project has no Celery app with a broker"

@@ -38,7 +38,7 @@ def metrics_page(figures: Callable[[], Mapping[str, Any]], *, needed: bool) -> P
         if not needed:
             return {}
         raise ConfigurationError(
-            "--metrics-port needs the package prometheus-client: pip install enode_django[metrics]"
+            '--metrics-port needs the package prometheus-client; install it: pip install "enode_django[metrics]"'
         ) from error
     return {METRICS: lambda: Page(exposition(figures()), content_type=CONTENT_TYPE)}
 

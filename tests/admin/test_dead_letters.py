@@ -21,6 +21,7 @@ from enode_django.models import DeadLetter
 from enode_django.serialization.codec import encode_command
 from sample_project.bank.domain import Deposit
 from tests.admin.people import HOSTILE, logged_in
+from tests.services import REAL_QUEUE
 
 pytestmark = pytest.mark.django_db
 LIST = "/admin/enode_django/deadletter/"
@@ -39,7 +40,9 @@ def queue() -> Iterator[MemoryTransport]:
     global _memory
     _memory = MemoryTransport()
     _memory.create_topic("commands", 1)
-    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.shared_memory"}, "QUEUES_PER_TOPIC": 1}):
+    with override_settings(
+        ENODE={**REAL_QUEUE, "QUEUE": {"BACKEND": f"{__name__}.shared_memory"}, "QUEUES_PER_TOPIC": 1}
+    ):
         yield _memory
     _memory = None
 
@@ -130,7 +133,7 @@ def test_letters_are_discarded_from_the_list(client: Client, deposit: DeadLetter
 def test_a_queue_that_is_away_is_told_and_loses_nothing(client: Client, deposit: DeadLetter) -> None:
     logged_in(client, "change_deadletter")
     away = {"BACKEND": "enode_django.equeue.transports.broker.BrokerTransport", "LOCATION": "tcp://127.0.0.1:1"}
-    with override_settings(ENODE={"QUEUE": {**away, "OPTIONS": {"timeout": 1.0}}}):
+    with override_settings(ENODE={**REAL_QUEUE, "QUEUE": {**away, "OPTIONS": {"timeout": 1.0}}}):
         assert "runbroker" in act(client, "requeue", deposit)
     assert DeadLetter.objects.exists()
 

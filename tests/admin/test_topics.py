@@ -22,6 +22,7 @@ from enode_django.serialization.codec import decode_command, decode_metadata, en
 from enode_django.serialization.plain import pack
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.admin.users import client_of
+from tests.services import REAL_QUEUE
 
 pytestmark = pytest.mark.django_db
 
@@ -50,7 +51,7 @@ def queue() -> Iterator[MemoryTransport]:
     command = encode_command(OpenAccount(aggregate_root_id="ada", owner=SCRIPT), b"")
     letters = [Failed(Message("orders", 0, at, command, 3), f"ValueError: {SCRIPT}", 1e9, 0.0) for at in range(2)]
     _memory.send("dead.billing", {0: [encode_failed(letter) for letter in letters]})
-    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.shared_memory"}}):
+    with override_settings(ENODE={**REAL_QUEUE, "QUEUE": {"BACKEND": f"{__name__}.shared_memory"}}):
         yield _memory
 
 

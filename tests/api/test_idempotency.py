@@ -21,6 +21,7 @@ from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.api.calls import Caller, problem, wrong_parts
 from tests.api.conftest import MakeCaller
+from tests.services import REAL_QUEUE
 
 pytestmark = pytest.mark.django_db
 
@@ -152,7 +153,7 @@ def test_nothing_is_noted_without_a_key_or_of_what_is_not_valid(sender: Caller) 
     assert not ReceivedCommand.objects.exists()
 
 
-@override_settings(ENODE={"QUEUE": {"BACKEND": "enode_django.equeue.transports.memory.MemoryTransport"}})
+@override_settings(ENODE={**REAL_QUEUE, "QUEUE": {"BACKEND": "enode_django.equeue.transports.memory.MemoryTransport"}})
 def test_a_command_with_a_key_is_pending_until_it_is_stored(sender: Caller, caller: MakeCaller) -> None:
     from enode_django.commanding.bus import QueueCommandBus
     from enode_django.runtime import close_bus, make_producer, make_transport, use_bus

@@ -12,6 +12,7 @@ from enode_django.ids import id_of_key
 from sample_project.bank.domain import AccountOpened
 from tests.api.calls import Caller, problem
 from tests.integration.running import processors, wait_for
+from tests.services import REAL_QUEUE
 from tests.unit.test_executing import group
 
 OPEN = ("bank.OpenAccount", "a", {"owner": "Ada"})
@@ -38,7 +39,7 @@ def _stored(sender: Caller, location: str) -> Any:
 
 
 @pytest.mark.django_db(transaction=True)
-@override_settings(ENODE={"QUEUE": MEMORY})
+@override_settings(ENODE={**REAL_QUEUE, "QUEUE": MEMORY})
 def test_a_command_that_nobody_executes_in_time_is_said_to_be_on_its_way(sender: Caller) -> None:
     response = sender.send(*OPEN, query="?wait=executed&timeout=0.01", key="k")
     found = problem(response, 504)
@@ -48,7 +49,7 @@ def test_a_command_that_nobody_executes_in_time_is_said_to_be_on_its_way(sender:
 
 
 @pytest.mark.django_db(transaction=True)
-@override_settings(ENODE={"QUEUE": NOWHERE})
+@override_settings(ENODE={**REAL_QUEUE, "QUEUE": NOWHERE})
 @pytest.mark.parametrize("query", ["", "?wait=executed&timeout=1"])
 def test_without_a_queue_the_sender_is_told_to_come_again(sender: Caller, query: str) -> None:
     response = sender.send(*OPEN, query=query)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import psycopg
 import pytest
@@ -48,7 +48,7 @@ class Reader:
         inherited.pop("DATABASE_URL", None)
         self.environment = (
             inherited
-            | ({"DATABASE_URL": postgres.url} if embedded else own)
+            | ({"DATABASE_URL": _as_embedded(server)} if embedded else own)
             | {
                 "PYTHONPATH": str(ROOT),
                 "PYTHONUNBUFFERED": "1",
@@ -128,6 +128,12 @@ class Reader:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.processors.wait(SECONDS)
             self.processors.kill()
+
+
+def _as_embedded(server: SplitResult) -> str:
+    """The same server, named in the way of the embedded one, which listens in a directory."""
+    place = f"host={server.hostname}&port={server.port}"
+    return f"postgresql://{server.username}:{server.password}@{server.path}?{place}"
 
 
 def _program(words: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand
 from django.test import override_settings
 
 import enode_django
-from enode_django import checks, deploy_checks, store_checks, subscriber_checks
+from enode_django import backend_checks, checks, deploy_checks, store_checks, subscriber_checks
 from enode_django.api import checks as api_checks
 from enode_django.conf import API_DEFAULTS, BROKER_DEFAULTS, Conf
 from enode_django.equeue.transports.broker import BrokerTransport
@@ -115,7 +115,7 @@ def test_options_of_the_brokers_transport_are_documented_with_their_defaults() -
 
 
 def test_every_check_is_documented_once() -> None:
-    modules = (checks, api_checks, deploy_checks, store_checks, subscriber_checks)
+    modules = (backend_checks, checks, api_checks, deploy_checks, store_checks, subscriber_checks)
     ids = re.findall(r'id="(enode_django\.[EW]\d{3})"', "".join(map(inspect.getsource, modules)))
     rows = rows_by_code(REFERENCE / "checks.md")
     assert len(ids) == len(set(ids)) > 0

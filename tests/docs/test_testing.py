@@ -21,7 +21,7 @@ REFERENCE = DOCS / "reference" / "testing.md"
 
 def test_what_the_page_shows_for_pytest_passes(project: Path) -> None:  # noqa: F811
     write_files(HOWTO, project)
-    files = ["accounts/test_withdrawing.py", "accounts/test_transports.py"]
+    files = ["accounts/tests.py", "accounts/test_withdrawing.py", "accounts/test_transports.py"]
     (project / "conftest.py").write_text('pytest_plugins = ["enode_django.pytest_plugin"]\n')
     environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
     done = subprocess.run(

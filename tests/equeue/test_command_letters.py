@@ -15,6 +15,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters, key_of
 from enode_django.models import DeadLetter as Row
 from enode_django.status.work import ask_letters
+from tests.services import REAL_QUEUE
 
 pytestmark = pytest.mark.django_db
 
@@ -32,7 +33,9 @@ def queue(memory: MemoryTransport) -> Iterator[MemoryTransport]:
     global _memory
     _memory = memory
     memory.create_topic("commands", 1)
-    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.shared_memory"}, "QUEUES_PER_TOPIC": 1}):
+    with override_settings(
+        ENODE={**REAL_QUEUE, "QUEUE": {"BACKEND": f"{__name__}.shared_memory"}, "QUEUES_PER_TOPIC": 1}
+    ):
         yield memory
     _memory = None
 

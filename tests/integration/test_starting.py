@@ -88,8 +88,16 @@ def test_settings_that_are_no_dictionary_are_refused_by_the_check_and_not_by_a_t
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_option_of_the_transport_is_refused_in_one_line(app: Path) -> None:
+def test_an_unknown_option_of_the_transport_is_refused_before_anything_starts(app: Path) -> None:
     done = run(app, str(ROOT / "manage.py"), "runprocessors", QUEUE={"OPTIONS": {"prefx": "x"}})
     assert done.returncode == 1
-    assert done.stderr.startswith("CommandError: ENODE QUEUE[\"OPTIONS\"] has the key 'prefx', which ")
+    assert "(enode_django.E081) ENODE['QUEUE'] cannot be used: " in done.stderr
+    assert "has the key 'prefx', which " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_modules_that_are_no_list_are_refused_by_the_check_and_not_by_a_traceback(app: Path) -> None:
+    done = run(app, str(ROOT / "manage.py"), "check", AUTODISCOVER_MODULES=5)
+    assert done.returncode == 1
+    assert "(enode_django.E085) ENODE['AUTODISCOVER_MODULES'] is 5" in done.stderr
     assert "Traceback" not in done.stderr

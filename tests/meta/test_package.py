@@ -49,7 +49,7 @@ def test_one_place_makes_threads_and_one_of_the_queue() -> None:
 
 def test_the_package_has_its_extras_and_its_types() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    extras = {"redis", "celery", "spark", "api", "metrics", "tracing"}
+    extras = {"redis", "celery", "spark", "api", "metrics", "tracing", "embedded"}
     assert set(project["project"]["optional-dependencies"]) == extras
     assert "py.typed" in project["tool"]["setuptools"]["package-data"]["enode_django"]
     assert (ROOT / "enode_django" / "py.typed").is_file()

@@ -48,6 +48,7 @@ def ids(**settings: Any) -> list[str | None]:
             ["enode_django.W033"],
         ),
         ({**BROKER, "EVENT_STORE": {"BACKEND": "no.such.thing"}}, []),
+        ({**BROKER, "EVENT_STORE": {"BACKEND": ".."}}, []),
         ({"QUEUE": "no dictionary"}, []),
     ],
 )

@@ -20,6 +20,7 @@ from enode_django.snapshots.redis_states import RedisStates
 from enode_django.snapshots.sealing import Seal
 from enode_django.store_checks import check_store
 from enode_django.testing import inline
+from tests.services import REAL_QUEUE
 
 
 def test_settings_are_read_at_use() -> None:
@@ -88,7 +89,7 @@ def test_a_transport_that_takes_any_option_gets_them_all() -> None:
 
 
 def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> None:
-    memory = {"QUEUE": {"BACKEND": "enode_django.equeue.transports.memory.MemoryTransport"}}
+    memory = {**REAL_QUEUE, "QUEUE": {"BACKEND": "enode_django.equeue.transports.memory.MemoryTransport"}}
     with override_settings(ENODE=memory):
         bus = current_bus()
         assert current_bus() is bus
@@ -128,6 +129,7 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"EVENTS_MAX_BYTES": BrokerTransport.max_send - ROOM_AROUND + 1}, ["enode_django.E062"]),
         ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": f"{__name__}.Tolerant"}}, ["enode_django.E062"]),
         ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": "no.such.queue"}}, []),
+        ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": ".."}}, []),
         ({"REMEMBERED_ANSWERS": -1}, ["enode_django.E009"]),
         ({"REMEMBERED_ANSWERS": None}, ["enode_django.E009"]),
         ({"REMEMBERED_ANSWERS": 0}, []),

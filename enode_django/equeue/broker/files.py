@@ -66,6 +66,15 @@ def open_private(path: str, flags: int) -> int:
     return os.open(path, flags, PRIVATE)
 
 
+def make_ignored_directory(directory: Path) -> None:
+    """Make it as `make_directory` does, and let git ignore what will be in it. One that is there stays as it is."""
+    if directory.is_dir():
+        return
+    make_directory(directory)
+    with suppress(OSError):  # the broker can do without, on a full disk for example
+        (directory / ".gitignore").write_text("# Made by the broker: its messages belong in no repository.\n*\n")
+
+
 def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     """`os.pwrite` until everything is written."""
     rest = memoryview(data)

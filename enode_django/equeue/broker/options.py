@@ -144,8 +144,16 @@ def parse_location(location: str) -> tuple[str, int]:
     except (ValueError, AttributeError):
         parts, port = urlsplit(""), None
     if parts.scheme != "tcp" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
-        raise ConfigurationError(f"a broker's location is like 'tcp://127.0.0.1:{DEFAULT_PORT}', got {location!r}")
+        raise ConfigurationError(
+            f"a broker's location is like 'tcp://127.0.0.1:{DEFAULT_PORT}', got {_without_login(location)!r}"
+        )
     return parts.hostname, DEFAULT_PORT if port is None else port
+
+
+def _without_login(location: object) -> str:
+    """Return the location as it may be shown: one of Redis can hold a password."""
+    login, _, place = str(location).rpartition("@")
+    return f"…@{place}" if login else place
 
 
 def location_of(host: str, port: int) -> str:

@@ -8,6 +8,7 @@
     checkpoint                                   what was known at one position of the log
     checkpoint.before                            the one before, for when that cannot be read
     reserve                                      nothing: its space is for control records when the disk is full
+    .gitignore                                   for a directory that the broker has made in a checkout
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from enode_django.equeue.broker.checkpoint import Checkpoint, found_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock
 from enode_django.equeue.broker.deletion import Deletion
-from enode_django.equeue.broker.files import DirectoryLock, make_directory, shut_out_others, translated
+from enode_django.equeue.broker.files import DirectoryLock, make_ignored_directory, shut_out_others, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.index import Effort
 from enode_django.equeue.broker.index_files import IndexFile
@@ -91,7 +92,7 @@ class MessageStore:
 
         Raises `DirectoryInUse`.
         """
-        make_directory(directory)
+        make_ignored_directory(directory)
         shut_out_others(directory)
         self.directory = directory
         self.shows_safe = shows_safe

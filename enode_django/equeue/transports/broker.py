@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext, suppress
 from itertools import accumulate
+from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 
 from enode_django.equeue.frames import MAX_FRAME
@@ -38,6 +39,7 @@ from enode_django.equeue.transports.broker_connection import (
     unreachable,
 )
 from enode_django.equeue.transports.broker_rests import Rests
+from enode_django.equeue.transports.options import check_kind, check_seconds
 from enode_django.exceptions import BadRequest, MalformedRecords, TransportUnavailable
 
 logger = logging.getLogger("enode_django.equeue")
@@ -96,6 +98,9 @@ class BrokerTransport:
         secret: str | None = None,
         tls: Mapping[str, str] | bool | None = None,
     ) -> None:
+        check_seconds("timeout", timeout)
+        check_kind("secret", secret, (str, NoneType), "a text, or None")
+        check_kind("tls", tls, (Mapping, bool, NoneType), "True, a dictionary of paths, or None")
         self._address = address_of(location, secret, tls)
         self.location = self._address.location
         self._timeout = timeout

@@ -63,8 +63,9 @@ def parse_location(location: str) -> Location:
     scheme, separator, rest = location.partition("://")
     transport = scheme.partition("+")[0]
     if not separator or scheme not in _SCHEMES:
+        begins = f"begins with {scheme!r}" if separator else "has no scheme"
         raise ConfigurationError(
-            f"a location must begin with one of {', '.join(f'{known}://' for known in _SCHEMES)}, "
+            f"the location {begins}; let it begin with one of {', '.join(f'{known}://' for known in _SCHEMES)}, "
             "like 'redis://localhost:6379/0'"
         )
     try:

@@ -30,6 +30,7 @@ import copy
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from types import NoneType
 from typing import Any
 
 from enode_django.equeue.assignment import Allocate, divide
@@ -45,6 +46,7 @@ from enode_django.equeue.messages import (
     Start,
 )
 from enode_django.equeue.transports.base import LONG_POLL, check_size
+from enode_django.equeue.transports.options import check_count, check_function, check_kind, check_seconds
 from enode_django.equeue.transports.redis_batches import milliseconds
 from enode_django.equeue.transports.redis_claim_scripts import TIMELINE
 from enode_django.equeue.transports.redis_claims import RedisClaims
@@ -59,7 +61,7 @@ from enode_django.equeue.transports.redis_retention import RedisRetention
 from enode_django.equeue.transports.redis_scripts import SEND_WITH_RESERVE
 from enode_django.equeue.transports.redis_sending import RedisSender
 from enode_django.equeue.transports.redis_trimming import RedisTrimmer
-from enode_django.exceptions import ConfigurationError, EnodeError
+from enode_django.exceptions import EnodeError
 
 
 class RedisStreamsTransport:
@@ -92,11 +94,17 @@ class RedisStreamsTransport:
         client: Mapping[str, Any] | None = None,
         allocate: Allocate | None = None,
     ) -> None:
-        if wait_replicas < 0 or wait_timeout <= 0:
-            raise ConfigurationError(
-                f"wait_replicas must not be negative and wait_timeout be above 0 seconds, got {wait_replicas!r} and "
-                f"{wait_timeout!r}"
-            )
+        check_kind("prefix", prefix, str, "a text")
+        check_kind("client", client, (Mapping, NoneType), "a dictionary of keyword arguments, or None")
+        check_kind("delete_unconsumed", delete_unconsumed, bool, "True or False")
+        check_function("allocate", allocate)
+        check_count("wait_replicas", wait_replicas)
+        check_seconds("wait_timeout", wait_timeout)
+        check_seconds("timeout", timeout)
+        if max_age is not None:
+            check_seconds("max_age", max_age)
+        if max_length is not None:
+            check_count("max_length", max_length)
         confirmation = Confirmation(wait_replicas, milliseconds(wait_timeout)) if wait_replicas else None
         self._keys = Keys(prefix)
         self._connection = RedisConnection(location, timeout=timeout, client=client or {}, confirmation=confirmation)

