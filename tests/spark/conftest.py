@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from enode_django.exceptions import SparkUnavailable
 from enode_django.spark.session import spark_session
-from tests.java import driver_options
+from tests.java import quick_options
 from tests.services import services_required
 
 SECONDS = 600
@@ -74,7 +74,7 @@ def _with_path_to_daemons() -> str:
 def spark(postgres_url: str, django_db_setup: None, spark_output: Path) -> Iterator[SparkSession]:
     config = {
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": driver_options(),
+        "spark.driver.extraJavaOptions": quick_options(),
         "spark.sql.shuffle.partitions": "2",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (spark_output / "events").as_uri(),
