@@ -1,19 +1,19 @@
 """A pytest plugin that says which tests stay together, and which begin, when several processes share them.
 
 A file's tests stay in one process, as they share fixtures. Those of a directory that starts a Java or a browser do,
-too. Acceptance tests take seconds each and share little, so they go to whoever is free.
+too. Acceptance tests take seconds each and share little, so they go to whoever is free; but those of shards share a
+second PostgreSQL, which takes seconds to make.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import PurePath
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/spark", "tests/browser")
+TOGETHER = ("tests/spark", "tests/browser", "tests/acceptance/test_shards.py")
 APART = ("tests/acceptance",)
 LONGEST_FIRST = (*TOGETHER, *APART, "tests/chaos", "tests/docs", "sample_project", "tests/integration")
 """What is long must not begin at the end, when the other processes have nothing left to do."""
@@ -48,17 +48,21 @@ def group_of(nodeid: str) -> str:
 
     >>> group_of("tests/spark/test_sink.py::test_it"), group_of("tests/unit/test_ids.py::test_it")
     ('tests/spark', 'tests/unit/test_ids.py')
+    >>> group_of("tests/acceptance/test_shards.py::test_it"), group_of("tests/acceptance/test_broker.py::test_it")
+    ('tests/acceptance/test_shards.py', 'tests/acceptance/test_broker.py::test_it')
     """
     file = nodeid.split("::")[0]
-    if _directory(file, APART) is not None:
+    together = _among(file, TOGETHER)
+    if together is None and _among(file, APART) is not None:
         return nodeid
-    return _directory(file, TOGETHER) or file
+    return together or file
 
 
 def rank(nodeid: str) -> int:
-    directory = _directory(nodeid.split("::")[0], LONGEST_FIRST)
-    return LONGEST_FIRST.index(directory) if directory is not None else len(LONGEST_FIRST)
+    path = _among(nodeid.split("::")[0], LONGEST_FIRST)
+    return LONGEST_FIRST.index(path) if path is not None else len(LONGEST_FIRST)
 
 
-def _directory(file: str, among: tuple[str, ...]) -> str | None:
-    return next((directory for directory in among if PurePath(file).is_relative_to(directory)), None)
+def _among(file: str, paths: tuple[str, ...]) -> str | None:
+    """Return the first of the paths, of files or directories, that the file is or lies in."""
+    return next((path for path in paths if f"{file}/".startswith(f"{path}/")), None)

@@ -13,8 +13,9 @@ QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARCHIVE = Path(sys.prefix, "spark.jsa")
 
 
-def driver_options() -> str:
-    """Return the options for a driver of Spark. Executors have other class paths, which the archive does not fit."""
+def quick_options() -> str:
+    """Return the options for a Java process of Spark: a driver, an executor, or a master or worker of a cluster. Java
+    compares the files on their class paths, not the paths: also those in a ``SPARK_HOME`` of symbolic links fit."""
     return f"{QUICK_TO_START} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else QUICK_TO_START
 
 

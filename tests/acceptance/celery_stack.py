@@ -30,11 +30,12 @@ class CeleryProcess(Group):
 
     def __init__(self, environment: Mapping[str, str], log: Path, *arguments: str) -> None:
         self.log_path = log
+        path = os.pathsep.join([str(PROJECT), *filter(None, [environment.get("PYTHONPATH")])])
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "celery", "-A", "sample_project", *arguments, "--loglevel=INFO"],
                 cwd=log.parent,  # by which the guard of that directory finds them
-                env={**os.environ, **environment, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **environment, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

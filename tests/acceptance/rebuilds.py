@@ -16,19 +16,21 @@ from tests.acceptance.celery_stack import CeleryStack
 from tests.acceptance.processors import PROJECT, Group, is_running
 from tests.acceptance.stack import HINDERED, REDIS_STREAMS
 from tests.acceptance.waiting import wait_until
-from tests.java import QUICK_TO_START, driver_options
+from tests.java import quick_options
 
 SPARK = {
     "MASTER": "local[2]",
     "CONFIG": {
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
-        "spark.driver.extraJavaOptions": driver_options(),
-        "spark.executor.extraJavaOptions": QUICK_TO_START,
+        "spark.driver.extraJavaOptions": quick_options(),
+        "spark.executor.extraJavaOptions": quick_options(),
         "spark.scheduler.minRegisteredResourcesRatio": "1",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
     },
 }
+DAEMONS = str(PROJECT / "tests" / "spark" / "daemons")
+"""What Spark's Python daemons import once, instead of each of their workers."""
 CLUSTER = "local-cluster[1,1,1024]"
 JOBS = {"LEASE": 5.0}
 REBUILDS = {"ENGINE": "spark"}
@@ -96,7 +98,7 @@ class RebuildStack(CeleryStack):
     def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
         enode = {"SPARK": SPARK, "JOBS": JOBS, "REBUILDS": REBUILDS, **enode}
         environment = super()._environment(apps, transport, enode)
-        return {**environment, "TMPDIR": str(self.directory)}
+        return {**environment, "TMPDIR": str(self.directory), "PYTHONPATH": DAEMONS}
 
     @property
     def hindered(self) -> str:

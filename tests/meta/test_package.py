@@ -1,47 +1,54 @@
 from __future__ import annotations
 
 import ast
+import functools
 import tomllib
+from typing import NamedTuple
 
 from tests.meta.tree import ROOT, modules, name
 
 CONTRACTS = "enode_django/testing/"
 
 
-def package() -> dict[str, ast.Module]:
+class Uses(NamedTuple):
+    """The top-level packages that a module imports, and the names of the functions that it calls."""
+
+    imported: set[str]
+    called: set[str]
+
+
+@functools.cache
+def package() -> dict[str, Uses]:
     """The modules that an application runs; the contract suites are tests."""
-    names = {name(path): ast.parse(path.read_text()) for path in modules("enode_django")}
-    return {path: tree for path, tree in names.items() if not path.startswith(CONTRACTS)}
+    names = {name(path): path for path in modules("enode_django")}
+    return {path: uses(file.read_text()) for path, file in names.items() if not path.startswith(CONTRACTS)}
 
 
-def imported(tree: ast.Module) -> set[str]:
-    found = set()
-    for node in ast.walk(tree):
+def uses(source: str) -> Uses:
+    found = Uses(set(), set())
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            found.imported.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").split(".")[0])
+            found.imported.add((node.module or "").split(".")[0])
+        elif isinstance(node, ast.Call):
+            found.called.add(getattr(node.func, "attr", getattr(node.func, "id", "")))
     return found
-
-
-def called(tree: ast.Module) -> set[str]:
-    functions = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in functions}
 
 
 def test_nothing_is_pickled_by_the_package() -> None:
     unsafe = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
-    assert {path for path, tree in package().items() if unsafe & imported(tree)} == set()
+    assert {path for path, module in package().items() if unsafe & module.imported} == set()
 
 
 def test_only_the_tasks_need_celery() -> None:
     celery = {"celery", "billiard", "kombu"}
-    assert {path for path, tree in package().items() if celery & imported(tree)} == {"enode_django/tasks.py"}
+    assert {path for path, module in package().items() if celery & module.imported} == {"enode_django/tasks.py"}
 
 
 def test_one_place_makes_threads_and_one_of_the_queue() -> None:
     makers = {"Thread", "Timer", "ThreadPoolExecutor", "start_new_thread"}
-    assert {path for path, tree in package().items() if makers & called(tree)} == {
+    assert {path for path, module in package().items() if makers & module.called} == {
         "enode_django/concurrency/threads.py",
         "enode_django/equeue/threads.py",  # it stands alone
     }

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from enode_django.exceptions import SparkUnavailable
 from enode_django.spark.session import spark_session
-from tests.java import driver_options
+from tests.java import quick_options
 from tests.services import services_required
 
 SECONDS = 600
@@ -24,8 +24,9 @@ SECONDS = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    own = str(Path(__file__).parent) + os.sep
     for item in items:
-        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+        if str(item.path).startswith(own) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SECONDS))
 
 
@@ -73,7 +74,7 @@ def _with_path_to_daemons() -> str:
 def spark(postgres_url: str, django_db_setup: None, spark_output: Path) -> Iterator[SparkSession]:
     config = {
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": driver_options(),
+        "spark.driver.extraJavaOptions": quick_options(),
         "spark.sql.shuffle.partitions": "2",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (spark_output / "events").as_uri(),

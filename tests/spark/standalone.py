@@ -13,7 +13,7 @@ import pyspark
 
 from enode_django.spark.session import LOOPBACK
 from tests.acceptance.processors import Group
-from tests.java import QUICK_TO_START
+from tests.java import quick_options
 
 HOME = Path(pyspark.__file__).parent
 SECONDS = 240.0
@@ -22,7 +22,7 @@ _DAEMON = {
     "SPARK_HOME": str(HOME),
     "SPARK_LOCAL_IP": LOOPBACK,
     "SPARK_DAEMON_MEMORY": "192m",
-    "SPARK_DAEMON_JAVA_OPTS": QUICK_TO_START,
+    "SPARK_DAEMON_JAVA_OPTS": quick_options(),
 }
 
 

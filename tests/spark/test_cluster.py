@@ -34,7 +34,7 @@ from tests.acceptance.processors import is_running
 from tests.acceptance.waiting import wait_until
 from tests.emptying import empty_tables
 from tests.integration.sharded import id_in, opened, shard_databases, sharded_store
-from tests.java import QUICK_TO_START, driver_options
+from tests.java import quick_options
 from tests.meta.tree import ROOT
 from tests.rebuilding.conftest import drop_schemas
 from tests.services import services_required
@@ -75,8 +75,8 @@ def spark_settings(master: str, directory: Path) -> dict[str, Any]:
             "spark.driver.bindAddress": LOOPBACK,
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
-            "spark.driver.extraJavaOptions": driver_options(),
-            "spark.executor.extraJavaOptions": QUICK_TO_START,
+            "spark.driver.extraJavaOptions": quick_options(),
+            "spark.executor.extraJavaOptions": quick_options(),
             "spark.scheduler.minRegisteredResourcesRatio": "1",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",  # or it begins with one executor
             "spark.sql.shuffle.partitions": "2",

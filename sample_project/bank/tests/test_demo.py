@@ -42,6 +42,8 @@ from sample_project.bank.projections import AccountSummaries, Ledger
 from sample_project.embedded import Broker
 from tests import warm
 
+Database = psycopg.Connection[tuple[Any, ...]]
+
 WORKLOAD = Workload(run="r", accounts=10, commands=2_000, producers=3, transfers=101)
 
 
@@ -288,12 +290,21 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) 
         time.sleep(0.05)
 
 
-def has_rows(url: str) -> bool:
-    with psycopg.connect(url) as database, contextlib.suppress(psycopg.errors.UndefinedTable):
+def connected(url: str) -> contextlib.AbstractContextManager[Database]:
+    return psycopg.connect(url, autocommit=True)
+
+
+def has_rows(database: Database) -> bool:
+    with contextlib.suppress(psycopg.errors.UndefinedTable):
         table = EventStream._meta.db_table
         found = database.execute(f"SELECT EXISTS (SELECT FROM {table} WHERE command_id LIKE '%-move-%')".encode())
         return found.fetchone() == (True,)
     return False
+
+
+def url_has_rows(url: str) -> bool:
+    with connected(url) as database:
+        return has_rows(database)
 
 
 @pytest.mark.acceptance
@@ -305,18 +316,19 @@ def test_money_is_conserved_in_two_shards_though_workers_are_killed(
     longest, so that they come to either role."""
     with new_database(postgres_url) as one, new_database(postgres_url) as other:
         environment = {**services, "EVENT_DATABASE_URLS": f"{one} {other}"}
-        with running_demo(environment, "--accounts=20", "--commands=400", "--transfers=600") as demo:
-            for ended in (1, 100, 200, 300):
-                wait_until(partial(have_ended, demo, [one, other], ended), f"the end of {ended} transfers", 120)
-                kill_oldest_worker(demo.pid)
+        with running_demo(environment, "--accounts=20", "--commands=400", "--transfers=400") as demo:
+            with connected(one) as first, connected(other) as second:
+                for ended in (1, 65, 130, 200):
+                    wait_until(partial(have_ended, demo, [first, second], ended), f"the end of {ended} transfers", 120)
+                    kill_oldest_worker(demo.pid)
             shown, _ = demo.communicate(timeout=200)
             assert demo.returncode == 0, shown
             wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
         for text in ("Verified in the database", "throughput", "400 commands in", "bank.AccountSummaries"):
             assert text in shown
         assert "completed, and" in shown
-        assert all(map(has_rows, (one, other)))
-        assert not has_rows(services["DATABASE_URL"])
+        assert all(map(url_has_rows, (one, other)))
+        assert not url_has_rows(services["DATABASE_URL"])
 
 
 def kill_oldest_worker(demo: int) -> None:
@@ -333,14 +345,14 @@ def kill_oldest_worker(demo: int) -> None:
             os.kill(min(found)[1], signal.SIGKILL)
 
 
-def have_ended(demo: subprocess.Popen[str], shards: Sequence[str], transfers: int) -> bool:
+def have_ended(demo: subprocess.Popen[str], shards: Sequence[Database], transfers: int) -> bool:
     return sum(map(ended_transfers, shards)) >= transfers or demo.poll() is not None
 
 
-def ended_transfers(url: str) -> int:
-    with psycopg.connect(url) as database, contextlib.suppress(psycopg.errors.UndefinedTable):
-        table = EventStream._meta.db_table
-        row = database.execute(
+def ended_transfers(shard: Database) -> int:
+    table = EventStream._meta.db_table
+    with contextlib.suppress(psycopg.errors.UndefinedTable):
+        row = shard.execute(
             f"SELECT count(*) FROM {table} WHERE version IS NOT NULL AND aggregate_root_type = 'bank.MoneyTransfer'"
             f" AND (version = {COMPLETED_AT_VERSION} OR command_type = 'bank.CancelTransfer')".encode()
         ).fetchone()
@@ -352,7 +364,8 @@ def ended_transfers(url: str) -> int:
 @pytest.mark.timeout(300)
 def test_a_signal_ends_the_demo_and_all_it_started(services: Mapping[str, str]) -> None:
     with running_demo(services, "--accounts=200", "--commands=100000", "--producers=1", "--processes=1") as demo:
-        wait_until(lambda: has_rows(services["DATABASE_URL"]), "the first stored movements", 120)
+        with connected(services["DATABASE_URL"]) as database:
+            wait_until(lambda: has_rows(database), "the first stored movements", 120)
         os.killpg(demo.pid, signal.SIGTERM)
         assert_ended(demo, 143)
 

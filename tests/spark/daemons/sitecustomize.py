@@ -2,20 +2,22 @@
 
 They fork a worker for each step of a query. Without this each worker imports Django and the project for itself, which
 takes more processor time than all that the tests ask of it. No thread may be there when they fork, so libraries that
-would start one are told not to. Workers of `test_cluster` start without it.
+would start one are told not to. Workers of `test_cluster` start without it, and so do those that get the project sent
+and do not find it yet.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import os
 import sys
 
 SELDOM = "pyspark.sql.worker.lookup_data_sources"
 """Has one worker in a session."""
 
-if "pyspark.daemon" in sys.orig_argv and SELDOM not in sys.orig_argv:
+if "pyspark.daemon" in sys.orig_argv and SELDOM not in sys.orig_argv and importlib.util.find_spec("enode_django"):
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     for name in ("pandas", "pyarrow", "pyspark.worker", "enode_django.spark.executors"):
