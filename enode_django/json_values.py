@@ -9,14 +9,16 @@ datetime, date    a string in ISO 8601; a datetime with its offset from UTC
 UUID              a string of 36 characters
 bytes             a string, base64
 Enum              the member's value
+Literal           the value
 set, tuple        an array
 dict              an object; keys that are no strings are written as such: ``{"1": true}``
 a dataclass       an object with its fields
 a float           a number, or ``"inf"`` and ``"-inf"``
 ================  ===================================================================================
 
-Refused though a field could hold them: text with a NUL, which no text column of PostgreSQL takes, and decimals beyond
-``10 ** ±1000``, which could keep arithmetic busy for very long.
+Refused though a field could hold them: text with a NUL, which no text column of PostgreSQL takes, decimals beyond
+``10 ** ±1000``, which could keep arithmetic busy for very long, and whole numbers of more than 1,000 digits, since
+those of more than 4,300 cannot be written as JSON. What does not fit the bounds of its type is refused at its place.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ import typing
 from functools import cache
 from typing import Any
 
+from enode_django.domain.bounds import bounds_of
 from enode_django.domain.declarations import Declared
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import Schema, field_type
 from enode_django.domain.messages import Command
-from enode_django.domain.scalars import is_enum
+from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import InvalidField, InvalidFields, InvalidId, Path
 from enode_django.json_scalars import (
     LARGEST_EXPONENT,
@@ -39,7 +42,9 @@ from enode_django.json_scalars import (
     Errors,
     JsonType,
     add_error,
+    bounded_type,
     enum_type,
+    literal_type,
     wanted_error,
 )
 from enode_django.serialization.json_text import json_value
@@ -64,7 +69,9 @@ def json_type(annotation: Any) -> JsonType:
         return SCALARS[annotation]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        return json_type(arguments[0])
+        return bounded_type(json_type(arguments[0]), bounds_of(annotation))
+    if is_literal(annotation):
+        return literal_type(annotation)
     if origin in (typing.Union, python_types.UnionType):
         return _optional(json_type(next(each for each in arguments if each is not type(None))))
     if origin in (list, set, frozenset):

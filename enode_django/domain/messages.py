@@ -58,7 +58,8 @@ class Command(Message):
 
     @classmethod
     def restore(cls, id: str, aggregate_root_id: str, plain: dict[str, Any]) -> Self:
-        """The command that was sent, from checked ids and plain fields; raises `InvalidField`, for unknown ones too."""
+        """The command that was sent, from checked ids and plain fields. Raises `InvalidField`, also for unknown fields
+        and for values out of bounds: what comes from the queue need not have been made here."""
         schema = cls._schema or cls.schema()
         known = schema.defaults
         if not plain.keys() <= known.keys():
@@ -67,6 +68,8 @@ class Command(Message):
         command = object.__new__(cls)
         values = command.__dict__
         schema.decode_into(values, plain)
+        if schema.bounded:
+            schema.check_bounded(values)
         values["aggregate_root_id"] = aggregate_root_id
         values["id"] = id
         return command

@@ -17,9 +17,14 @@ from uuid import UUID
 import msgpack
 import msgspec
 
-from enode_django.exceptions import InvalidField, MalformedMessage
+from enode_django.exceptions import InvalidField, MalformedMessage, shown
 
 DECIMAL, UNIQUE_ID, DATE, BIG_INTEGER = 1, 2, 3, 4
+
+MOST_DIGITS = 1_000
+"""Decimal digits of a whole number in a command: those of more than 4,300 cannot be written as text or JSON, and a few
+commands of less could come to such a sum."""
+MOST_BITS = (10**MOST_DIGITS).bit_length()
 
 
 def _to_extension(value: Any) -> msgpack.ExtType:
@@ -33,6 +38,12 @@ def _to_extension(value: Any) -> msgpack.ExtType:
     if kind is int:
         return _extension((BIG_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)))
     raise InvalidField(f"{value!r} ({kind.__name__}) cannot be stored")
+
+
+def _to_small_extension(value: Any) -> msgpack.ExtType:
+    if type(value) is int and value.bit_length() > MOST_BITS:
+        raise InvalidField(f"{shown(value)} cannot be sent: a number in a command has at most {MOST_DIGITS} digits")
+    return _to_extension(value)
 
 
 # ExtType's own constructor checks what is known here, and takes as long as packing the whole value.
@@ -51,20 +62,28 @@ def _from_extension(code: int, data: bytes) -> Any:
     raise MalformedMessage(f"unknown extension type {code}")
 
 
+def _from_small_extension(code: int, data: bytes) -> Any:
+    if code == BIG_INTEGER and len(data) > MOST_BITS // 8 + 1:
+        raise MalformedMessage(f"a number of {len(data)} bytes; one in a command has at most {MOST_DIGITS} digits")
+    return _from_extension(code, data)
+
+
 class _ThreadPacker(threading.local):
     """A packer keeps its buffer between calls, which is worth a third of the time of packing a small value."""
 
     def __init__(self) -> None:
         self.pack: Callable[[Any], bytes] = msgpack.Packer(default=_to_extension, datetime=True).pack
+        self.pack_small: Callable[[Any], bytes] = msgpack.Packer(default=_to_small_extension, datetime=True).pack
 
 
 _packer = _ThreadPacker()
 
 
-def pack(value: Any) -> bytes:
-    """Raises `InvalidField` for what cannot be stored: other classes, text with lone surrogates, values too deep."""
+def pack(value: Any, small: bool = False) -> bytes:
+    """Raises `InvalidField` for what cannot be stored: other classes, text with lone surrogates, values too deep; if
+    ``small``, whole numbers of more than `MOST_DIGITS`, too."""
     try:
-        return _packer.pack(value)
+        return _packer.pack_small(value) if small else _packer.pack(value)
     except InvalidField:
         raise
     except (TypeError, ValueError, OverflowError) as error:
@@ -131,10 +150,11 @@ def taken(value: Any) -> Any:
         raise InvalidField(f"it cannot be read again: {error}") from error
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes, small: bool = False) -> Any:
     """Raises `MalformedMessage` for bytes that `pack` cannot have made."""
+    hook = _from_small_extension if small else _from_extension
     try:
-        return msgpack.unpackb(data, ext_hook=_from_extension, timestamp=3, strict_map_key=False)
+        return msgpack.unpackb(data, ext_hook=hook, timestamp=3, strict_map_key=False)
     except MalformedMessage:
         raise
     except (ValueError, TypeError, ArithmeticError, msgpack.UnpackException) as error:
