@@ -101,7 +101,8 @@ def test_a_row_that_nobody_can_read_is_shown_as_such_among_the_others(reader: Ca
         deep = [deep]
     contents = [*BYTES, (STREAM + pack(([["deep", 1, {"x": deep}]], {2.5: float("nan")})), b"")]
     EventStream.unprotected.bulk_create(planted(contents))
-    PostgresEventStore().append([stream("good", 1)])
+    good = STREAM + pack(([["good", 1, {}]], None))
+    PostgresEventStore().append([stream("good", 1, events=good, metadata=b"")])
     page = reader.get("events/").json()
     assert len(page["results"]) == len(contents) + 1
     for number, row in enumerate(page["results"][:-1]):
