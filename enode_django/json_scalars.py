@@ -16,6 +16,7 @@ from uuid import UUID
 
 from enode_django.domain.bounds import Bound, check_bounds
 from enode_django.exceptions import InvalidField, Path, shown
+from enode_django.ids import MAX_ID_LENGTH, check_given_id
 from enode_django.serialization.json_text import json_value
 from enode_django.serialization.plain import MOST_BITS, MOST_DIGITS
 
@@ -168,6 +169,13 @@ SCALARS: dict[Any, JsonType] = {
     UUID: JsonType(_scalar(_uuid), _string(format="uuid"), True),
     type(None): JsonType(_scalar(_none), {"type": "null"}),
 }
+
+
+def _id(value: Any) -> str:
+    return check_given_id(_text(value))
+
+
+ID = JsonType(_scalar(_id), {**_string(), "minLength": 1, "maxLength": MAX_ID_LENGTH}, True)
 
 
 def enum_type(kind: type[Enum]) -> JsonType:

@@ -37,6 +37,7 @@ from enode_django.domain.messages import Command
 from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import InvalidField, InvalidFields, InvalidId, Path
 from enode_django.json_scalars import (
+    ID,
     LARGEST_EXPONENT,
     SCALARS,
     Errors,
@@ -232,7 +233,7 @@ def command_from_json(
     """A command of what `json.loads` gave; ``path`` is where ``fields`` stand. Raises `InvalidFields`."""
     errors: Errors = {}
     values = json_fields(cls).read_into(fields, path, errors)
-    _text_of_id(aggregate_root_id, errors)
+    ID.read(aggregate_root_id, ("aggregate_root_id",), errors)
     if errors:
         raise InvalidFields(errors)
     given = {} if id is None else {"id": id}
@@ -242,10 +243,6 @@ def command_from_json(
         raise InvalidFields({("aggregate_root_id",): str(error)}) from error
     except (InvalidField, ValueError) as error:  # the class's own __post_init__
         raise InvalidFields({path: str(error)}) from error
-
-
-def _text_of_id(value: Any, errors: Errors) -> None:
-    SCALARS[str].read(value, ("aggregate_root_id",), errors)
 
 
 def message_to_json(message: Any) -> dict[str, Any]:

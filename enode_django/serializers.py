@@ -28,7 +28,7 @@ from enode_django.exceptions import CommandTimeout, InvalidField, InvalidId, Tra
 from enode_django.failures import BROKEN, CHANGED, NOT_FOUND, status_of, text_of, texts_of
 from enode_django.form_fields import AGGREGATE, Declaration, chosen
 from enode_django.ids import new_id
-from enode_django.json_scalars import bounded_type
+from enode_django.json_scalars import ID, bounded_type
 from enode_django.json_values import Errors, JsonType, json_type
 from enode_django.serialization.json_text import json_value
 
@@ -138,6 +138,11 @@ class _ReadsJson(Field):
         except (ValueError, RecursionError):
             return value  # it is refused for its type then
 
+    def run_validation(self, data: Any = empty) -> Any:
+        if data == "" and getattr(self, "allow_blank", False):  # a CharField would take it without reading it
+            return serializers.Field.run_validation(self, data)
+        return super().run_validation(data)
+
     def to_internal_value(self, data: Any) -> Any:
         errors: Errors = {}
         found = self.json.read(data, (), errors)
@@ -225,6 +230,8 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
         meta = getattr(self, "Meta", None)
         options = getattr(meta, "extra_kwargs", {})
         found = {name: _field(one, options.get(name, {})) for name, one in chosen(type(self), meta).items()}
+        if AGGREGATE in found:
+            setattr(found[AGGREGATE], "json", ID)  # noqa: B010
         return {**found, **super().get_fields()}
 
     def command(self, **values: Any) -> Command:

@@ -16,7 +16,7 @@ from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import InvalidId, MalformedMessage
-from enode_django.ids import check_id
+from enode_django.ids import check_given_id
 from enode_django.models import EventStream, ReceivedCommand
 from enode_django.runtime import make_store
 from enode_django.serialization.codec import decode_metadata
@@ -32,7 +32,7 @@ def read_key(header: str | None) -> str | None:
         return None
     quoted = len(header) > 1 and header[0] == header[-1] == '"'
     try:
-        return check_id(header[1:-1] if quoted else header)
+        return check_given_id(header[1:-1] if quoted else header)
     except InvalidId as error:
         raise invalid_parameter("Idempotency-Key", str(error)) from error
 

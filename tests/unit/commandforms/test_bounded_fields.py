@@ -10,11 +10,13 @@ from msgspec import Meta
 
 from enode_django import Command
 from enode_django.api.openapi import nullable
-from enode_django.exceptions import InvalidFields
+from enode_django.exceptions import InvalidFields, InvalidId
 from enode_django.forms import command_form
+from enode_django.ids import check_given_id
 from enode_django.json_values import command_from_json, json_fields
 from enode_django.serialization.plain import MOST_DIGITS
 from enode_django.serializers import CommandSerializer
+from tests.unit.commandforms.domain import Fill
 
 BIG = 10 ** (MOST_DIGITS + 2)
 
@@ -124,3 +126,28 @@ def test_the_json_schema_tells_literals_and_bounds() -> None:
     }
     older = {"type": "integer", "minimum": 0, "exclusiveMinimum": True, "multipleOf": 2, "nullable": True}
     assert nullable(properties["row"]) == older
+
+
+BAD_IDS = ["a\x1b[2J", "a\nb", "a\x9fb", "a\u202eb", "a\ud800", "a\0", "a" * 256]
+
+
+@pytest.mark.parametrize("id", [*BAD_IDS, ""])
+def test_an_id_from_outside_has_no_control_characters_and_is_not_too_long(id: str) -> None:
+    with pytest.raises(InvalidFields) as raised:
+        command_from_json(Fill, id, {"coins": 1})
+    assert raised.value.errors.keys() == {("aggregate_root_id",)}
+    form = command_form(Fill, ("aggregate_root_id", "coins"))({"aggregate_root_id": id, "coins": "1"})
+    assert form.errors.keys() == {"aggregate_root_id"}
+    meta = type("Meta", (), {"command": Fill, "fields": ("aggregate_root_id", "coins")})
+    serializer = type("FillSerializer", (CommandSerializer,), {"Meta": meta})(
+        data={"aggregate_root_id": id, "coins": 1}
+    )
+    assert not serializer.is_valid()
+    assert serializer.errors.keys() == {"aggregate_root_id"}
+
+
+def test_what_is_stored_under_an_id_with_control_characters_can_still_be_sent_commands_by_code() -> None:
+    assert Fill(aggregate_root_id="a\tb", coins=1).aggregate_root_id == "a\tb"
+    with pytest.raises(InvalidId, match="id 'a\\\\tb' holds control characters; leave them out"):
+        check_given_id("a\tb")
+    assert check_given_id("é 日本 😀") == "é 日本 😀"
