@@ -33,7 +33,9 @@ def printable_json(value: Any) -> str:
 class PrintableOutput(OutputWrapper):
     """Escapes what is written, except line breaks and tabs. Styles are given to `write`: they are escapes, too."""
 
-    def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> None:
+    def write(  # type: ignore[override]
+        self, msg: str = "", style_func: Any = None, ending: str | None = None
+    ) -> None:
         super().write(printable(msg, keep=_LAYOUT), style_func, ending)
 
 

@@ -49,6 +49,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("seats", 10, "10 must be at most 9"),
     ("price", "0", "Decimal('0') must be more than 0"),
     ("name", "A", "'A' must have a length of at least 2"),
+    ("name", "", "'' must have a length of at least 2"),
     ("way", "up", "expected one of 'there', 'back', got 'up'"),
     ("row", 3, "3 must be a multiple of 2"),
     ("row", 0, "0 must be more than 0"),
