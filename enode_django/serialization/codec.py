@@ -274,7 +274,7 @@ _wire_command: Callable[[Iterable[Any]], WireCommand] = partial(tuple.__new__, W
 def decode_command(body: bytes) -> WireCommand:
     """Raises `MalformedMessage` or `InvalidId`; the fields are not looked at yet."""
     try:
-        parts = unpack(body, small=True)
+        parts = unpack(body, True)
         version, expected_version = 1, None
         if len(parts) == 7:
             form, type_name, id, aggregate_root_id, fields, metadata, reply_to = parts

@@ -40,14 +40,16 @@ def _to_extension(value: Any) -> msgpack.ExtType:
     raise InvalidField(f"{value!r} ({kind.__name__}) cannot be stored")
 
 
+# ExtType's own constructor checks what is known here, and takes as long as packing the whole value.
+_extension = partial(tuple.__new__, msgpack.ExtType)
+
+
 def _to_small_extension(value: Any) -> msgpack.ExtType:
+    if type(value) is Decimal:  # the most frequent type is spared a call
+        return _extension((DECIMAL, str(value).encode()))
     if type(value) is int and value.bit_length() > MOST_BITS:
         raise InvalidField(f"{shown(value)} cannot be sent: a number in a command has at most {MOST_DIGITS} digits")
     return _to_extension(value)
-
-
-# ExtType's own constructor checks what is known here, and takes as long as packing the whole value.
-_extension = partial(tuple.__new__, msgpack.ExtType)
 
 
 def _from_extension(code: int, data: bytes) -> Any:
@@ -63,6 +65,8 @@ def _from_extension(code: int, data: bytes) -> Any:
 
 
 def _from_small_extension(code: int, data: bytes) -> Any:
+    if code == DECIMAL:  # as above
+        return Decimal(data.decode())
     if code == BIG_INTEGER and len(data) > MOST_BITS // 8 + 1:
         raise MalformedMessage(f"a number of {len(data)} bytes; one in a command has at most {MOST_DIGITS} digits")
     return _from_extension(code, data)
@@ -152,8 +156,8 @@ def taken(value: Any) -> Any:
 
 def unpack(data: bytes, small: bool = False) -> Any:
     """Raises `MalformedMessage` for bytes that `pack` cannot have made."""
-    hook = _from_small_extension if small else _from_extension
     try:
+        hook = _from_small_extension if small else _from_extension
         return msgpack.unpackb(data, ext_hook=hook, timestamp=3, strict_map_key=False)
     except MalformedMessage:
         raise
