@@ -17,7 +17,7 @@ PARALLEL := --numprocesses=auto --dist=loadscope --no-loadscope-reorder
 # Else each of some thousand processes of a test run would compile the project for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test pytest lint format bench chaos mutants docs screenshots java chromium pins clean
+.PHONY: demo test pytest lint format bench chaos mutants docs screenshots java chromium pins audit clean
 
 demo: $(INSTALLED)
 	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
@@ -114,6 +114,13 @@ pins:
 	  echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'; \
 	  build/pins/bin/python -m pip freeze --all --exclude pip --exclude enode_django --exclude async-timeout; \
 	} > requirements.txt
+
+# Before a release: known vulnerabilities of the pinned packages, of which it asks PyPI, and what bandit says of the code.
+audit: $(INSTALLED)
+	$(BIN)/python -m venv --clear build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check bandit pip-audit
+	build/audit/bin/bandit -q -c pyproject.toml -r enode_django sample_project
+	build/audit/bin/pip-audit --strict --disable-pip --no-deps -r requirements.txt
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -14,6 +14,7 @@ from benchmarks.processors import Processors, timed_run
 from benchmarks.streams import accepted
 from benchmarks.throughput import check_stored
 from benchmarks.workspace import Services, Workspace
+from enode_django.domain.aggregate import accept_events
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.statements import TABLE
 from sample_project.bank.domain import BankAccount, Deposit
@@ -84,6 +85,6 @@ def _change(workspace: Workspace, accounts: Sequence[str]) -> None:
 
 def _deposited(account: str) -> StreamRecord:
     root = BankAccount.open(account, "somebody else")
-    root.accept()
+    accept_events(root)
     root.deposit(loads.AMOUNT)
     return accepted(root, Deposit)

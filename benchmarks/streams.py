@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from benchmarks.loads import AMOUNT, account_ids
 from benchmarks.workspace import EVENTS, Workspace
+from enode_django.domain.aggregate import accept_events
 from enode_django.eventing.messages import encode_published
 from enode_django.eventstore.base import StreamRecord
 from enode_django.ids import new_id
@@ -45,7 +46,7 @@ def history(accounts: int, deposits: int, seed: int = 1) -> History:
 
 
 def accepted(root: BankAccount, command: type[Deposit | OpenAccount]) -> StreamRecord:
-    events = root.accept()
+    events = accept_events(root)
     return StreamRecord(
         root.id,
         root.version,

@@ -14,8 +14,8 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from enode_django import conf as settings
-from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.declarations import declared
+from enode_django.domain.aggregate import AggregateRoot, applied_events
+from enode_django.domain.declarations import declared, schema_of
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import DomainEvent
 from enode_django.exceptions import ConfigurationError, DefinitionError
@@ -221,10 +221,10 @@ def _rebuilds() -> Iterator[CheckMessage]:
     if current.rebuild_engine not in settings.ENGINES:
         known = ", ".join(map(repr, settings.ENGINES))
         yield _wrong_rebuilds("ENGINE", current.rebuild_engine, f"be one of {known}")
-    if not _is_count(current.rebuild_spark_from):
-        yield _wrong_rebuilds("SPARK_FROM", current.rebuild_spark_from, "be a whole number above 0")
-    if current.rebuild_processes is not None and not _is_count(current.rebuild_processes):
-        yield _wrong_rebuilds("PROCESSES", current.rebuild_processes, "be a whole number above 0, or None")
+    counts = {"SPARK_FROM": current.rebuild_spark_from, "PROCESSES": current.rebuild_processes}
+    for key, count in counts.items():
+        if count is not None and not _is_count(count):
+            yield _wrong_rebuilds(key, count, "be a whole number above 0, or None")
 
 
 def _exports() -> Iterator[CheckMessage]:
@@ -295,7 +295,7 @@ def _names() -> Iterator[CheckMessage]:
 def _fields() -> Iterator[CheckMessage]:
     for cls in declared():
         try:
-            cls.schema()
+            schema_of(cls)
         except DefinitionError as error:
             yield Error(f"{cls.__module__}: {error}", obj=cls, id="enode_django.E013")
 
@@ -304,7 +304,7 @@ def _appliers() -> Iterator[CheckMessage]:
     """Warn about events without an applier, in apps that have aggregates: events of other apps may be applied in
     another project."""
     aggregates = _named(AggregateRoot)
-    applied = {event for cls in aggregates for event in cls.applied_events()}
+    applied = {event for cls in aggregates for event in applied_events(cls)}
     for event, name in _named(DomainEvent).items():
         candidates = sorted(cls.__qualname__ for cls, known in aggregates.items() if _app(known) == _app(name))
         if candidates and not _is_applied(event, applied):

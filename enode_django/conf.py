@@ -46,9 +46,6 @@ BROKER_DEFAULTS: Mapping[str, Any] = {
 BY_SIZE, IN_PROCESSES, ON_SPARK = "auto", "processes", "spark"
 ENGINES = (BY_SIZE, IN_PROCESSES, ON_SPARK)
 """The engines of a rebuild that ``REBUILDS`` may name."""
-SPARK_FROM = 5_000_000
-"""A rebuild of so many streams or more runs on Spark. The number was chosen, not measured: see decision 0033."""
-
 API_DEFAULTS: Mapping[str, Any] = {
     "COMMANDS": {},
     "MAX_BODY": 1024 * 1024,
@@ -126,7 +123,7 @@ class Conf:
     once)."""
     REBUILDS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``ENGINE`` (``"auto"``, ``"processes"`` or ``"spark"``), ``PROCESSES`` (None: one per core that may be used),
-    ``SPARK_FROM`` (streams)."""
+    ``SPARK_FROM`` (streams; None: never by size)."""
     REPORTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``INTERVAL`` (5; None: none are written), ``RETENTION`` (3,600)."""
     BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
@@ -259,9 +256,10 @@ class Conf:
         return processes
 
     @property
-    def rebuild_spark_from(self) -> int:
-        """The streams of a store from which on a rebuild on one machine uses Spark, if nothing else is said."""
-        streams: int = self.REBUILDS.get("SPARK_FROM", SPARK_FROM)
+    def rebuild_spark_from(self) -> int | None:
+        """Return the streams of a store from which on a rebuild on one machine uses Spark, if nothing else is said;
+        None if it never does."""
+        streams: int | None = self.REBUILDS.get("SPARK_FROM")
         return streams
 
     @property

@@ -27,6 +27,7 @@ EnodeError
 │   ├── CommandFailed                what ``result.raise_for_status()`` raises
 │   ├── CommandTimeout               no answer in time; the command goes on
 │   ├── CommandKilledWorker          the command ended its worker process again and again
+│   ├── CommandIdReused              the command has the id of another one: of another type, or with other fields
 │   ├── Retry                        retriable: raised by a handler to be called again
 │   ├── ExecuteInsideHandler         ``execute_command`` was called by a handler
 │   └── WaitInsideTransaction        waiting for subscribers inside an atomic block, whose locks they may wait for
@@ -232,6 +233,10 @@ class CommandTimeout(CommandError, TimeoutError):
 
 
 class CommandKilledWorker(CommandError):
+    pass
+
+
+class CommandIdReused(CommandError):
     pass
 
 

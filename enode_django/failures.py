@@ -13,6 +13,7 @@ from enode_django.exceptions import (
     AggregateAlreadyExists,
     AggregateNotFound,
     AggregateTypeMismatch,
+    CommandIdReused,
     InvalidField,
     MessageTooLarge,
     Path,
@@ -27,6 +28,7 @@ _STATUSES: Mapping[str, int] = {
     AggregateNotFound.__name__: NOT_FOUND,
     AggregateTypeMismatch.__name__: NOT_FOUND,
     AggregateAlreadyExists.__name__: CONFLICT,
+    CommandIdReused.__name__: CONFLICT,
     InvalidField.__name__: INVALID,
     MessageTooLarge.__name__: INVALID,
 }

@@ -20,6 +20,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from enode_django.domain.bounds import Bound, bounds_of
+from enode_django.domain.declarations import schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command
@@ -202,9 +203,14 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
     command = getattr(meta, "command", None)
     if not isinstance(command, type) or not issubclass(command, Command):
         raise DefinitionError(f"{of.__qualname__}.Meta has command = {shown(command)}; give it a class of commands")
+    if not command.exposed and not getattr(meta, "internal", False):
+        raise DefinitionError(
+            f"{of.__qualname__} is for {command.__qualname__}, which only code sends (exposed = False); take a command "
+            "that is meant for people, or write internal = True into Meta for a page of operators"
+        )
     known = _declarations(command)
     fields, excluded = getattr(meta, "fields", None), getattr(meta, "exclude", None) or ()
-    names = tuple(command.schema().names) if fields is None else tuple(fields)
+    names = tuple(schema_of(command).names) if fields is None else tuple(fields)
     for name in (*names, *excluded):
         if name not in known:
             raise DefinitionError(
@@ -215,7 +221,7 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
 
 def _declarations(command: type[Command]) -> dict[str, Declaration]:
     hints = typing.get_type_hints(command, include_extras=True)
-    own = {name: Declaration.of(hints[name], default) for name, default in command.schema().defaults.items()}
+    own = {name: Declaration.of(hints[name], default) for name, default in schema_of(command).defaults.items()}
     return {AGGREGATE: Declaration.of(str, MISSING), **own}
 
 

@@ -6,6 +6,8 @@ import os
 import re
 import threading
 import time
+from hashlib import sha256
+from uuid import UUID
 
 from enode_django.exceptions import InvalidId, shown
 
@@ -49,6 +51,24 @@ def new_id() -> str:
     rest = (int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF) | 0x8000_0000_0000_0000
     digits = f"{(millisecond << 16) | 0x7000 | counter:016x}{rest:016x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+_OF_KEYS = "enode_django idempotency key"
+
+
+def id_of_key(user: str, key: str) -> str:
+    """The id of the command that ``user`` (empty: nobody who is known) sends with an idempotency key.
+
+    It is a UUIDv8 (RFC 9562) of a SHA-256, another one for each user. Process managers derive UUIDs of version 5 and
+    new ids are of version 7, so no key can make the id of a command that somebody else sends.
+
+    >>> id_of_key("7", "order-5")
+    'fc41b2ff-1442-85e5-b9fb-e50263f08338'
+    """
+    # The length says where the user ends, so that no other user and key make the same text.
+    digest = int.from_bytes(sha256(f"{_OF_KEYS}/{len(user)}:{user}{key}".encode()).digest()[:16], "big")
+    digest = digest & ~(0xF << 76 | 0x3 << 62) | 0x8 << 76 | 0x2 << 62
+    return str(UUID(int=digest))
 
 
 def made_at(id: str) -> float | None:

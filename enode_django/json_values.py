@@ -30,7 +30,7 @@ from functools import cache
 from typing import Any
 
 from enode_django.domain.bounds import bounds_of
-from enode_django.domain.declarations import Declared
+from enode_django.domain.declarations import Declared, plain_of, schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import Schema, field_type
 from enode_django.domain.messages import Command
@@ -180,7 +180,7 @@ class JsonFields:
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
-        self._schema = cls.schema() if issubclass(cls, Declared) else Schema(cls)
+        self._schema = schema_of(cls) if issubclass(cls, Declared) else Schema(cls)
         hints = typing.get_type_hints(cls, include_extras=True)
         self.types = {name: json_type(hints[name]) for name in self._schema.names}
         self.required = tuple(name for name in self.types if self._schema.defaults[name] is MISSING)
@@ -247,5 +247,5 @@ def command_from_json(
 
 def message_to_json(message: Any) -> dict[str, Any]:
     """The fields of a command, event or domain exception."""
-    found: dict[str, Any] = json_value(message.to_plain())
+    found: dict[str, Any] = json_value(plain_of(message))
     return found

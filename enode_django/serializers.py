@@ -22,12 +22,13 @@ from rest_framework.utils import html
 from enode_django.client import execute_command
 from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
 from enode_django.domain.bounds import Bound
+from enode_django.domain.declarations import schema_of
 from enode_django.domain.messages import Command
 from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import CommandTimeout, InvalidField, InvalidId, TransportUnavailable
 from enode_django.failures import BROKEN, CHANGED, NOT_FOUND, status_of, text_of, texts_of
 from enode_django.form_fields import AGGREGATE, Declaration, chosen
-from enode_django.ids import new_id
+from enode_django.ids import id_of_key, new_id
 from enode_django.json_scalars import ID, bounded_type
 from enode_django.json_values import Errors, JsonType, json_type
 from enode_django.serialization.json_text import json_value
@@ -236,14 +237,22 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
 
     def command(self, **values: Any) -> Command:
         """The command that valid data stand for. ``values`` are fields that were not sent, ``aggregate_root_id`` and
-        ``id`` among them; each of those two is new if it is neither given nor sent. Raises a ValidationError."""
+        ``id`` among them; each of those two is new if it is neither given nor sent. An ``id`` that was sent is taken as
+        an idempotency key of the request's user, never as it is. Raises a ValidationError."""
         cls: type[Command] = getattr(self, "Meta").command  # noqa: B009
-        declared = {AGGREGATE, "id", *cls.schema().names}
+        declared = {AGGREGATE, "id", *schema_of(cls).names}
         sent = {name: value for name, value in self.validated_data.items() if name in declared}
+        if "id" in sent:
+            sent["id"] = id_of_key(self._user(), str(sent["id"]))
         try:
             return cls(**{AGGREGATE: new_id(), **sent, **values})
         except (InvalidField, InvalidId, ValueError) as error:  # the class's own __post_init__, too
             raise serializers.ValidationError(str(error)) from error
+
+    def _user(self) -> str:
+        """Return the primary key of the user of the request, as text; empty for nobody who is known."""
+        user = getattr(self.context.get("request"), "user", None)
+        return str(user.pk) if user is not None and user.is_authenticated else ""
 
     def save(
         self,

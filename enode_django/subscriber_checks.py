@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
 
 from enode_django.eventing.event_handlers import EventHandlerGroup, handler_groups
-from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.projections import ModelProjection, Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
@@ -79,7 +79,7 @@ def _shared_rows(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
 
 
 def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:
-    aliases = subscriber.databases if isinstance(subscriber, Projection) else [subscriber.database]
+    aliases = databases_of(subscriber) if isinstance(subscriber, Projection) else [subscriber.database]
     if len(aliases) > 1:
         yield Error(
             f"{_description(subscriber)} writes to several databases: {', '.join(aliases)}. "

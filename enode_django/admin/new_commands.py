@@ -14,6 +14,7 @@ from django.template.response import TemplateResponse
 from enode_django.admin.operating import Operation, operate
 from enode_django.admin.readable import put_aside
 from enode_django.client import send_command
+from enode_django.domain.declarations import schema_of
 from enode_django.domain.fields import field_type
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
@@ -21,7 +22,7 @@ from enode_django.domain.metadata import metadata
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import DefinitionError, EnodeError
 from enode_django.form_fields import AGGREGATE
-from enode_django.forms import CommandForm, command_form
+from enode_django.forms import CommandForm, CommandFormMetaclass
 from enode_django.models import ParkedEvent
 from enode_django.runtime import make_store
 from enode_django.serialization.codec import StoredStream, decode_command, decode_metadata, read_stored
@@ -67,9 +68,10 @@ def new_command(
     """The pages, for a user who may send commands so, and may read what fields are filled in with. ``target`` gets the
     entry in the log of the admin."""
     name = request.GET.get("type", "")
+    names = command_names(with_internal=bool(getattr(request.user, "is_superuser", False)))
     if not name:
-        return _type_page(admin, request, cause, crumbs)
-    if name not in command_names():
+        return _type_page(admin, request, cause, crumbs, names)
+    if name not in names:
         raise Http404(f"there is no command {name!r}")
     form = _form_of(name, cause)
     initial = {**_first_values(form, cause.fields), AGGREGATE: cause.aggregate_root_id}
@@ -83,10 +85,15 @@ def new_command(
     )
 
 
-def command_names() -> list[str]:
-    """Return the sorted names of the command classes that this process has a handler for, without aliases."""
+def command_names(*, with_internal: bool = False) -> list[str]:
+    """Return the sorted names of the command classes that this process has a handler for, without aliases, and without
+    internal ones unless they are wanted."""
     classes = {name: types.class_of(Command, name) for name in types.names_of(Command)}
-    return sorted(name for name, cls in classes.items() if types.name_of(cls) == name and _is_handled(cls))
+    return sorted(
+        name
+        for name, cls in classes.items()
+        if types.name_of(cls) == name and (cls.exposed or with_internal) and _is_handled(cls)
+    )
 
 
 def _is_handled(cls: type[Command]) -> bool:
@@ -139,11 +146,11 @@ def _fields_of(record: StreamRecord) -> Mapping[str, Any]:
 
 def _form_of(name: str, cause: Cause) -> Any:
     cls: Any = types.class_of(Command, name)
+    meta = type("Meta", (), {"command": cls, "fields": (AGGREGATE, *schema_of(cls).names), "internal": True})
     try:
-        form: Any = command_form(cls, (AGGREGATE, *cls.schema().names))
+        return CommandFormMetaclass(f"New{cls.__name__}", (NewCommand, CommandForm), {"Meta": meta, "cause": cause})
     except DefinitionError as error:
         raise Http404(str(error)) from error
-    return type(form)(f"New{cls.__name__}", (NewCommand, form), {"cause": cause})
 
 
 def _first_values(form: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,12 +163,12 @@ def _first_values(form: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _type_page(admin: Any, request: HttpRequest, cause: Cause, crumbs: Any) -> HttpResponse:
+def _type_page(admin: Any, request: HttpRequest, cause: Cause, crumbs: Any, names: Sequence[str]) -> HttpResponse:
     context = {
         **admin.admin_site.each_context(request),
         "opts": admin.opts,
         "title": NewCommand.title,
-        "names": command_names(),
+        "names": names,
         "suggested": cause.command_type,
         "kept": [(name, value) for name, value in request.GET.items() if name != "type"],
         "crumbs": crumbs,

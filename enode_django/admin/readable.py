@@ -28,7 +28,7 @@ def readable(body: bytes) -> Readable:
     for kind, read in _READERS.items():
         try:
             return Readable(kind, _cut(read(body)))
-        except Exception:  # it may be anything, and is only shown
+        except Exception:  # noqa: S112 - it may be anything, and is only shown
             continue
     shown = body[:MOST_BYTES].hex(" ")
     return Readable(f"{len(body)} bytes", shown if len(body) <= MOST_BYTES else f"{shown} …")

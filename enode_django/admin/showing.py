@@ -63,8 +63,8 @@ def as_json(value: Any) -> str:
 
 def _with_text_keys(value: Any) -> Any:
     """JSON knows no other keys than text, and Python writes no number of more than some thousand digits."""
-    if type(value) is int:
-        return json_value(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return json_value(int(value))
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()}
     return [_with_text_keys(item) for item in value] if isinstance(value, list) else value

@@ -9,11 +9,11 @@ from urllib.parse import quote
 from rest_framework.response import Response
 
 from enode_django.api.base import ApiView, may_view_payload
-from enode_django.api.exposure import offered
+from enode_django.api.exposure import MaySendSomething, offered
 from enode_django.api.outcomes import etag, failure_of, outcome, refused_unseen, timed_out
 from enode_django.api.parsing import StrictJsonParser
 from enode_django.api.problems import Problem, invalid, invalid_parameter
-from enode_django.api.received import is_pending, read_key, receive, sender_of
+from enode_django.api.received import command_id_of, is_pending, is_sent_by, receive
 from enode_django.client import execute_command, send_command
 from enode_django.commanding.results import CommandStatus, WaitFor, stored_result
 from enode_django.conf import conf
@@ -21,6 +21,7 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import metadata
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import CommandTimeout, shown
+from enode_django.ids import id_of_key
 from enode_django.json_scalars import Errors, add_error
 from enode_django.json_values import command_from_json
 from enode_django.models import EventStream
@@ -46,10 +47,13 @@ class Wish(NamedTuple):
 
 
 class CommandsView(ApiView):
-    """Send a command: answers when the queue has it, or when it was executed, or handled by all subscribers."""
+    """Send a command: answers when the queue has it, or when it was executed, or handled by all subscribers.
 
-    # Each command has its own: see `exposure`.
-    permission_classes: Any = []
+    Each command has its own permissions, and the body names it. Strangers are refused before that is read, unless there
+    is a command that they may send: else each of them could keep a thread of the server waiting for a body.
+    """
+
+    permission_classes: Any = [MaySendSomething]
     parser_classes: Any = [StrictJsonParser]
     throttle_scope = "enode-commands"
 
@@ -57,11 +61,11 @@ class CommandsView(ApiView):
         body = read_body(request.data)
         cls = self._permitted(body.type)
         wish = read_wish(request)
-        key = read_key(request.headers.get("Idempotency-Key"))
-        command = command_from_json(cls, body.aggregate_root_id, body.fields, id=key, path=("fields",))
-        self.check_object_permissions(request, command)
         user = user_of(request)
-        if key is not None:
+        id = command_id_of(request.headers.get("Idempotency-Key"), user)
+        command = command_from_json(cls, body.aggregate_root_id, body.fields, id=id, path=("fields",))
+        self.check_object_permissions(request, command)
+        if id is not None:
             receive(command, [*body, wish.expected_version], user)
         with metadata(user=user or None):
             return self._send(command, wish)
@@ -96,19 +100,27 @@ class CommandsView(ApiView):
 
 
 class CommandView(ApiView):
-    """Shows the outcome of a command to its sender, and to users who may view event streams."""
+    """Shows the outcome of a command to its sender, and to users who may view event streams. Its sender may ask by the
+    ``Idempotency-Key``, too."""
 
     def get(self, request: Request, id: str) -> Response:
+        for known_as in (id, *([id_of_key(user_of(request), id)] if holds(id) else [])):
+            response = self._outcome(request, known_as)
+            if response is not None:
+                return response
+        raise Problem(404, "nothing is stored of such a command, at least not yet", kind="enode:unknown-command")
+
+    def _outcome(self, request: Request, id: str) -> Response | None:
         user = user_of(request)
         may_view_streams = request.user.has_perm("enode_django.view_eventstream")
         for row in _rows(id, request.query_params.get("aggregate_root_id")):
-            is_own = sender_of(row) == user != ""
+            is_own = is_sent_by(user, row)
             if is_own or may_view_streams:
                 result = stored_result(row)
                 return Response(_stored(result, is_own or may_view_payload(request)), headers=etag(result.version))
         if holds(id) and is_pending(id, user):
             return Response({"id": id, "status": "pending"})
-        raise Problem(404, "nothing is stored of such a command, at least not yet", kind="enode:unknown-command")
+        return None
 
 
 def _rows(id: str, aggregate_root_id: str | None) -> Any:

@@ -38,6 +38,19 @@ class _HasPermission(BasePermission):
         return bool(request.user and request.user.is_authenticated and request.user.has_perm(self.name))
 
 
+class MaySendSomething(BasePermission):
+    """Requires somebody who is authenticated, or a command that a stranger has the permissions for. Reads no body, as
+    far as the commands' own permissions read none."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if request.user and request.user.is_authenticated:
+            return True
+        return any(
+            all(permission().has_permission(request, view) for permission in one.permissions)
+            for _, one in all_offered()
+        )
+
+
 def offered(type_name: str) -> Offered | None:
     """None for a name that no command has, and for a command that is not offered. Raises `ConfigurationError`."""
     found = _offered.get(type_name)
@@ -66,11 +79,14 @@ def _look_up(type_name: str) -> Offered | None:
 
 
 def _given(cls: type[Command], name: str) -> Sequence[Any]:
-    """The nearest decides: the settings for the very class, the class, the settings for its app, for all."""
+    """The nearest decides: the settings for the very class, the class, the settings for its app, for all. So an
+    internal command is offered only where the settings name it."""
     commands = conf().api["COMMANDS"]
     label = name.rpartition(".")[0]
     if name in commands:
         return commands[name] or ()
+    if not cls.exposed:
+        return ()
     if hasattr(cls, "api_permissions"):
         return cls.api_permissions or ()
     for pattern in (f"{label}.*", "*"):

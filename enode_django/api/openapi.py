@@ -248,7 +248,7 @@ class _Commands(_View):
             "parameters": [
                 _query("wait", str, "Until when to wait.", enum=list(WAITS), default="none"),
                 _query("timeout", timeout, "In seconds."),
-                _header("Idempotency-Key", "The command's id; the same request with the same key takes effect once."),
+                _header("Idempotency-Key", "The same request of the same user with the same key takes effect once."),
                 _header("If-Match", "The version that the aggregate must have, as its ETag."),
             ],
             "responses": _answers({200: Outcome, 202: Sent}, 400, 409, 412, 413, 415, 422, 500, 504),

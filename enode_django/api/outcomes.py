@@ -17,6 +17,7 @@ _STATUSES: Mapping[str, int] = {
     "AggregateAlreadyExists": 409,
     "AggregateTypeMismatch": 409,
     "AggregateNotFound": 404,
+    "CommandIdReused": 422,
     "InvalidField": 400,
     "InvalidFields": 400,
     "InvalidId": 400,

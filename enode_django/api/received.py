@@ -1,4 +1,4 @@
-"""Idempotency keys: the same key with the same content is the same command, and takes effect once."""
+"""Idempotency keys: a user's same key with the same content is the same command, and takes effect once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import InvalidId, MalformedMessage
-from enode_django.ids import check_given_id
+from enode_django.ids import check_id, id_of_key
 from enode_django.models import EventStream, ReceivedCommand
 from enode_django.runtime import make_store
 from enode_django.serialization.codec import decode_metadata
@@ -26,15 +26,26 @@ _EVERY, _PRUNED_AT_ONCE = 100, 500
 _counter = itertools.count(1)
 
 
-def read_key(header: str | None) -> str | None:
-    """The command id that ``Idempotency-Key`` gives; with or without the quotes that a structured field has."""
+def command_id_of(header: str | None, user: str) -> str | None:
+    """Return the id of the command that ``user`` sends with this ``Idempotency-Key``; None without a key.
+
+    The key may have the quotes of a structured field. It is not the id: that could be one which somebody else's
+    command, or a process manager's, is to have. Raises a `Problem` of status 400. Blocks on the database.
+    """
     if header is None:
         return None
     quoted = len(header) > 1 and header[0] == header[-1] == '"'
     try:
-        return check_given_id(header[1:-1] if quoted else header)
+        key = check_id(header[1:-1] if quoted else header)
     except InvalidId as error:
         raise invalid_parameter("Idempotency-Key", str(error)) from error
+    return key if _was_taken_as_id(key, user) else id_of_key(user, key)
+
+
+def _was_taken_as_id(key: str, user: str) -> bool:
+    """Return True if an earlier version received the key, and used it as the id. Sent again it is no new command."""
+    row = _find(key)
+    return row is not None and row.user == user
 
 
 def receive(command: Command, content: Any, user: str) -> None:
@@ -84,15 +95,17 @@ def _check_stored(command: Command, user: str) -> None:
 
 
 def _is_from(stored: StreamRecord, command: Command, user: str) -> bool:
-    return stored.command_type == types.name_of(type(command)) and sender_of(stored) == user != ""
+    return stored.command_type == types.name_of(type(command)) and is_sent_by(user, stored)
 
 
-def sender_of(record: StreamRecord | EventStream) -> str:
-    """Empty where it is not known."""
+def is_sent_by(user: str, record: StreamRecord | EventStream) -> bool:
+    """Return True if this user (empty: nobody) has sent the command. One that followed from an event or from another
+    command carries the user who began all that, but is no command of theirs: it may be about anybody's aggregate."""
     try:
-        return decode_metadata(bytes(record.metadata)).user or ""
+        metadata = decode_metadata(bytes(record.metadata))
     except MalformedMessage:
-        return ""
+        return False
+    return metadata.user == user != "" and metadata.causation_id is None
 
 
 def _other_content() -> Problem:

@@ -22,6 +22,7 @@ from enode_django.commanding.entries import (
     Finished,
     Recovery,
 )
+from enode_django.commanding.identity import conflict_with_row, is_conflict
 from enode_django.commanding.outcomes import failed
 from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.offsets import OffsetWindow
@@ -201,8 +202,7 @@ class Committer:
         elif appended.outcome is _DURABLE:
             batch.finish(entry, entry.record)
         elif appended.outcome is Outcome.REPEATED:
-            batch.finish(entry, appended.stored)
-            batch.refuse(entry)
+            batch.overrule(entry, appended.stored)
         elif appended.outcome is Outcome.INVALID:
             error = MessageError(f"the database refuses the events: {appended.error}")
             command_id, id = _key(entry)
@@ -214,11 +214,12 @@ class Committer:
             batch.refuse(entry)
 
     def _settle_unstored(self, entry: Entry, facts: _Facts, own_heads: Mapping[str, int], batch: _Batch) -> None:
-        stored = facts.found.get(_key(entry))
+        stored = None if is_conflict(entry.result) else facts.found.get(_key(entry))
         if stored is not None:
-            batch.finish(entry, stored)
             if entry.kind is EntryKind.VERDICT and entry.rests_on is not None:
-                batch.refuse(entry)  # the state that gave another verdict knows nothing of what is stored
+                batch.overrule(entry, stored)  # the state that gave another verdict knows nothing of what is stored
+            else:
+                batch.repeat(entry, stored)
         elif entry.kind is EntryKind.REPEAT or self._is_stale(entry, facts, own_heads):
             batch.refuse(entry)
         else:
@@ -294,6 +295,23 @@ class _Batch:
             of = self._store.generation_of
             found = [_finished((entry.envelope, entry.record, None, of(entry.aggregate_root_id))) for entry in entries]
         self.finished, self.released = found, list(entries)
+
+    def repeat(self, entry: Entry, stored: StreamRecord | None) -> None:
+        """Finish an entry with what is stored under its command's ids, or as the conflict of two commands."""
+        envelope = entry.envelope
+        conflict = conflict_with_row(envelope, stored) if envelope is not None and stored is not None else None
+        if envelope is None or conflict is None:
+            self.finish(entry, stored)
+            return
+        self.finished.append(Finished(envelope, None, conflict))
+        self.released.append(entry)
+        entry.kind = STORED
+
+    def overrule(self, entry: Entry, stored: StreamRecord | None) -> None:
+        """Finish an entry as `repeat` does, and drop what was decided in its place."""
+        self.repeat(entry, stored)
+        self.refuse(entry)
+        entry.kind = STORED
 
     def fail(self, entry: Entry, error: Exception) -> None:
         if entry.envelope is not None:

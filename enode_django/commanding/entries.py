@@ -81,6 +81,11 @@ class Envelope:
         self.expected_version = expected_version
         self.crash_handler = crash_handler
 
+    @property
+    def is_backlog(self) -> bool:
+        """Return True if the command stood in its queue when that was taken over."""
+        return self.window is not None and self.offset < self.window.backlog_end
+
 
 def position_of(queue: int, offset: int) -> int:
     """Queue and offset in one number above 0 that fits eight bytes: 15 bits of queue, 48 of offset.
@@ -118,7 +123,7 @@ class EntryKind(Enum):
     """The command was seen before: its outcome should be in the store."""
     STORED = "stored"
     """The outcome was known before the command was handled: found in the store (``record``), or that it is no command
-    at all (``result``)."""
+    at all (``result``). What was decided becomes this where the store has turned out to know the command's ids."""
     POSTPONED = "postponed"
     """Not decided yet: the command is handled later. There is nothing to be stored or finished."""
     RESUMED = "resumed"

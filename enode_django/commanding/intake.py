@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from enode_django.commanding.addresses import crash_handler_in
 from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.identity import conflict_with_content
 from enode_django.commanding.outcomes import failed
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
@@ -149,9 +150,11 @@ class Intake:
 
     def _take(self, one: _Pulled, received: Received, attempts: int = 0) -> None:
         if self._remembered.are_any:
-            answered = self._remembered.find(one.window, (one.wire.id, one.wire.aggregate_root_id))
-            if answered is not None:
-                received.finished.append(Finished(self._envelope(one, None), None, answered))
+            receipt = self._remembered.find(one.window, (one.wire.id, one.wire.aggregate_root_id))
+            if receipt is not None:
+                envelope = self._envelope(one, None, body=one.body)
+                result = conflict_with_content(envelope, receipt.content) or receipt.answer
+                received.finished.append(Finished(envelope, None, result))
                 return
         deaths = self._deaths_at(one) if self._deaths else 0
         if deaths >= self._max_deaths:

@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple
 
-from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.aggregate import AggregateRoot, replay_stream
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.lookups import Lookups
@@ -101,7 +101,7 @@ def _replay(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateR
         raise AggregateTypeMismatch(
             f"version {record.version} of {record.aggregate_root_id!r} is that of a {stored_type}"
         )
-    aggregate.replay(events_of(record), record.version or 0)
+    replay_stream(aggregate, events_of(record), record.version or 0)
     return aggregate
 
 
@@ -336,10 +336,10 @@ def _replay_parts(aggregate: AggregateRoot | None, parts: Iterable[Fetched]) -> 
         for row, stored in zip(rows, streams, strict=True):
             if aggregate is None or row[AGGREGATE_ROOT_TYPE] != stored_type:
                 aggregate = replay_record(aggregate, record_of(row))
-                stored_type, replay = row[AGGREGATE_ROOT_TYPE], aggregate.replay
+                stored_type = row[AGGREGATE_ROOT_TYPE]
                 continue
             try:
-                replay(restore(stored, StoredStamp(row, record_of)), row[VERSION] or 0)
+                replay_stream(aggregate, restore(stored, StoredStamp(row, record_of)), row[VERSION] or 0)
             except EnodeError:
                 raise
             except Exception as error:  # fields, upcasters and appliers are application code

@@ -9,6 +9,7 @@ from typing import Any
 from enode_django.commanding.entries import Envelope
 from enode_django.commanding.results import CommandResult, CommandStatus, crash, failure
 from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.declarations import plain_of
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.eventstore.base import StreamRecord, make_record
 from enode_django.exceptions import (
@@ -124,7 +125,7 @@ def refused_for_now(envelope: Envelope, refusal: DomainException, max_bytes: int
         aggregate_root_id=envelope.aggregate_root_id,
         error_type=types.name_of(type(refusal)),
         error_message=refusal.message,
-        error_fields=refusal.to_plain(),
+        error_fields=plain_of(refusal),
     )
 
 

@@ -18,8 +18,9 @@ from enode_django.commanding.burying import as_told, is_withdrawn
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.corrections import CorrectionLookout
-from enode_django.commanding.entries import IDLE, POSTPONED, STREAM, Entry, EntryKind, Envelope, Note, Recovery
+from enode_django.commanding.entries import IDLE, POSTPONED, STORED, STREAM, Entry, EntryKind, Envelope, Note, Recovery
 from enode_django.commanding.flow import is_told, telling
+from enode_django.commanding.identity import conflict_with_message, conflict_with_row
 from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.loading import AggregateLoader, Begin, History, replay_record
 from enode_django.commanding.outcomes import (
@@ -36,7 +37,7 @@ from enode_django.commanding.recent import RecentCommands
 from enode_django.commanding.results import CommandResult, failure
 from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
 from enode_django.concurrency.backoff import Persist
-from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.aggregate import AggregateRoot, accept_events
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
@@ -100,7 +101,7 @@ class CommandProcessor:
         """Divide commands that stood in a queue when it was taken over: return entries of those that are stored
         already, and the commands that are left to `handle`. The entries are to be published first, since the others may
         follow from them."""
-        keys = [(envelope.id, envelope.aggregate_root_id) for envelope in envelopes if _is_backlog(envelope)]
+        keys = [(envelope.id, envelope.aggregate_root_id) for envelope in envelopes if envelope.is_backlog]
         found = self._persist(lambda: self._loader.store.find(keys)) if keys else {}
         entries: list[Entry] = []
         left: list[Envelope] = []
@@ -109,7 +110,8 @@ class CommandProcessor:
             if record is None:
                 left.append(envelope)
             else:
-                entries.append(Entry(EntryKind.STORED, envelope.aggregate_root_id, 0, envelope, None, record))
+                conflict, id = conflict_with_row(envelope, record), envelope.aggregate_root_id
+                entries.append(Entry(STORED, id, 0, envelope, None, None if conflict else record, conflict))
         return entries, left
 
     def handle(self, envelopes: Sequence[Envelope], most_bytes: int | None = None) -> list[Entry]:
@@ -160,12 +162,14 @@ class CommandProcessor:
         known = self._recent.find(envelope.id, id)
         if known is None:
             entry = self._execute(slot, envelope)
+        elif (conflict := conflict_with_message(envelope, known.body)) is not None:
+            entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=conflict)
         elif known.result is None:
             entry = self._entry(EntryKind.REPEAT, slot, envelope, None)
         else:
             result = as_told(envelope, known.result)
             if result is not known.result:
-                self._recent.remember(envelope.id, slot.id, result)
+                self._recent.remember(envelope.id, slot.id, result, known.body)
             entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=result)
         if entry.kind is not POSTPONED:
             self._cache.pin(slot, entry)
@@ -181,6 +185,8 @@ class CommandProcessor:
             # Another entry may stand there for the same command, if the aggregate was recovered meanwhile.
             if (held := slot.unfinished.pop(envelope, None)) is None:
                 continue
+            if entry.kind is STORED:
+                self._recent.forget_message(envelope.id, slot.id)  # it may not be what the row was made of
             if envelope.window is not None and envelope.window.closed:
                 self._recent.forget(envelope.id, slot.id)  # its verdict, if it is one, was never confirmed
             elif entry.result is not None and is_withdrawn(entry):
@@ -383,7 +389,7 @@ class CommandProcessor:
         if isinstance(entry, Postponed):
             self._postponed.begin(envelope, entry.due)
         else:
-            self._recent.remember(envelope.id, slot.id, entry.result)
+            self._recent.remember(envelope.id, slot.id, entry.result, envelope.body)
             if self._failures:
                 self._postponed.decide(envelope)
         return entry
@@ -421,7 +427,7 @@ class CommandProcessor:
             result = nothing_changed(envelope, version, context.result, self._max_bytes)
             return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
         record = stream_of(envelope, aggregate, context.result, self._max_bytes)
-        aggregate.accept()
+        accept_events(aggregate)
         slot.aggregate = aggregate
         return Entry(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, aggregate.version - 1, record)
 
@@ -486,10 +492,6 @@ class CommandProcessor:
 
 def _unfinished(slot: Slot) -> list[Entry]:
     return list(slot.unfinished.values()) if slot.unfinished else []
-
-
-def _is_backlog(envelope: Envelope) -> bool:
-    return envelope.window is not None and envelope.offset < envelope.window.backlog_end
 
 
 def _is_lost(entry: Entry) -> bool:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from enode_django.commanding.results import CommandResult, decode_result, encode_receipt
+from enode_django.commanding.results import CommandResult, Receipt, decode_receipt, encode_receipt
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import CommandKey
 from enode_django.exceptions import MalformedMessage
@@ -78,13 +78,14 @@ class RememberedAnswers:
             self._leases = {**others, window.queue: lease}
         return lease.answers
 
-    def find(self, window: OffsetWindow, key: CommandKey) -> CommandResult | None:
+    def find(self, window: OffsetWindow, key: CommandKey) -> Receipt | None:
         """The answer that a command got before."""
         body = self.of(window).get(key) or self._of_all.get(key)
-        return decode_result(body) if body is not None else None
+        return decode_receipt(body) if body is not None else None
 
-    def add(self, window: OffsetWindow, offset: int, answer: CommandResult) -> None:
-        """Remember an answer that is about to be given to the message at ``offset``, which is not finished yet.
+    def add(self, window: OffsetWindow, offset: int, answer: CommandResult, content: str = "") -> None:
+        """Remember an answer that is about to be given to the message at ``offset``, which is not finished yet, and
+        what that says (see `identity.content_of`).
 
         What was remembered for the command already stays. Of a queue that was lost nothing is remembered: its new
         owner decides.
@@ -93,7 +94,7 @@ class RememberedAnswers:
         key = (answer.command_id, answer.aggregate_root_id)
         if not self._limit or lease is None or lease.window is not window or not all(key) or key in lease.answers:
             return
-        body = encode_receipt(answer)
+        body = encode_receipt(answer, content)
         window.keep(offset, body)
         self.are_any = True
         lease.answers[key] = body
@@ -105,7 +106,7 @@ def _by_command(receipts: Iterable[bytes]) -> dict[CommandKey, bytes]:
     answers: dict[CommandKey, bytes] = {}
     for body in receipts:
         try:
-            answer = decode_result(body)
+            answer, _ = decode_receipt(body)
         except MalformedMessage as error:
             logger.error("a remembered answer cannot be read: %s", error)
         else:

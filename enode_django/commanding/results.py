@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import traceback
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import LONGEST_ERROR_TEXT, CommandFailed, MalformedMessage, error_text
@@ -91,11 +91,13 @@ class Crash(CommandResult):
     """A failure by an exception that is no refusal, as the worker has it; its sender gets a plain result.
 
     ``traceback`` is empty where the sender waits for the answer. ``is_told``: the sender of this command, or of a copy
-    of it, gets this answer, so it is final.
+    of it, gets this answer, so it is final. ``is_conflict``: the command has the ids of another one (see `identity`),
+    so this must not be remembered as the outcome that the ids stand for.
     """
 
     traceback: str = dataclasses.field(default="", compare=False)
     is_told: bool = dataclasses.field(default=False, compare=False)
+    is_conflict: bool = dataclasses.field(default=False, compare=False)
 
 
 def crash(
@@ -161,13 +163,32 @@ def encode_result(result: CommandResult) -> bytes:
     )
 
 
-def encode_receipt(result: CommandResult) -> bytes:
-    """Encode a result in a bounded size. One that is too large loses its value, its fields and most of its text."""
+class Receipt(NamedTuple):
+    """An answer without a row, and what its command said (see `identity.content_of`; empty: that is not known)."""
+
+    answer: CommandResult
+    content: str
+
+
+def encode_receipt(result: CommandResult, content: str = "") -> bytes:
+    """Encode an answer without a row, in a bounded size: a large one loses its value, its fields and most of its text.
+
+    ``content`` is that of its command (see `Receipt`). It stands where other results have the types of their events, of
+    which these have none: so earlier versions can read it.
+    """
+    result = dataclasses.replace(result, event_types=(content,)) if content else result
     body = encode_result(result)
     if len(body) <= RECEIPT_MAX_BYTES:
         return body
     text = result.error_message[:LONGEST_ERROR_TEXT]
     return encode_result(dataclasses.replace(result, value=None, error_message=text, error_fields={}))
+
+
+def decode_receipt(body: bytes) -> Receipt:
+    """Raises `MalformedMessage`."""
+    result = decode_result(body)
+    content = result.event_types[0] if result.event_types else ""
+    return Receipt(dataclasses.replace(result, event_types=()), content)
 
 
 def decode_result(body: bytes) -> CommandResult:

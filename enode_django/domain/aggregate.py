@@ -6,16 +6,17 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from enode_django.domain.declarations import Declared
-from enode_django.domain.messages import DomainEvent, EventStamp
+from enode_django.domain.declarations import Declared, schema_of
+from enode_django.domain.messages import DomainEvent, EventStamp, is_stamped, seal, stamp_event
 from enode_django.domain.origin import NO_ORIGIN, handled_command
 from enode_django.domain.signatures import check_method
 from enode_django.exceptions import ApplierNotFound, BrokenHistory, DefinitionError, InvalidField, shown
 from enode_django.ids import check_id
 
 Applier = TypeVar("Applier", bound=Callable[..., None])
+Root = TypeVar("Root", bound="AggregateRoot")
 SnapshotPolicy = int | None | Callable[[int, int], bool]
 """Every so many versions; None or 0: never; or a function of the versions of the last snapshot (0: none) and now."""
 
@@ -41,52 +42,43 @@ class AggregateRoot(Declared):
     """
 
     snapshot_every: ClassVar[SnapshotPolicy] = 100
-    _reserved: ClassVar[frozenset[str]] = frozenset({"id", "version", "apply", "snapshot", "restore"})
-    _appliers: ClassVar[dict[type[DomainEvent], str]] = {}
-    _initial: ClassVar[tuple[tuple[str, Any], ...] | None] = None
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"snapshot_every"})
+    _enode_hooks: ClassVar[frozenset[str]] = frozenset({"snapshot_every", "snapshot", "restore"})
+    _enode_appliers: ClassVar[dict[type[DomainEvent], str]] = {}
+    _enode_initial: ClassVar[tuple[tuple[str, Any], ...] | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name, value in list(vars(cls).items()):
             if isinstance(value, dataclasses.Field) and value.default is not dataclasses.MISSING:
                 setattr(cls, name, value.default)
-        cls._appliers = _collect_appliers(cls)
-        cls._initial = None
+        cls._enode_appliers = _collect_appliers(cls)
+        cls._enode_initial = None
         _check_constructor(cls)
         _check_snapshots(cls)
 
-    @classmethod
-    def applied_events(cls) -> Collection[type[DomainEvent]]:
-        """The classes of events that can happen to this aggregate: a method applies them, and their subclasses."""
-        return cls._appliers.keys()
-
     def __init__(self, id: str) -> None:
-        self._id = check_id(id, "aggregate root id")
-        self._version = 0
+        self._enode_id = check_id(id, "aggregate root id")
+        self._enode_version = 0
         # Between commands it holds no list: that would be one more object for each aggregate in memory.
-        self._uncommitted: list[DomainEvent] | tuple[()] = ()
-        for name, default in self._initial if self._initial is not None else self._initial_state():
+        self._enode_uncommitted: list[DomainEvent] | tuple[()] = ()
+        initial = self._enode_initial
+        for name, default in initial if initial is not None else _initial_state(type(self)):
             self.__dict__[name] = default() if callable(default) else default
-
-    @classmethod
-    def _initial_state(cls) -> tuple[tuple[str, Any], ...]:
-        schema = cls.schema()
-        cls._initial = tuple((name, schema.defaults[name]) for name in schema.with_factory)
-        return cls._initial
 
     @property
     def id(self) -> str:
-        return self._id
+        return self._enode_id
 
     @property
     def version(self) -> int:
         """Return how many commands have changed this aggregate, not counting the one being handled."""
-        return self._version
+        return self._enode_version
 
     @property
     def uncommitted_events(self) -> Sequence[DomainEvent]:
         """Return the events that the command being handled has applied so far."""
-        return tuple(self._uncommitted)
+        return tuple(self._enode_uncommitted)
 
     def apply(self, event: DomainEvent) -> None:
         """Let ``event`` happen: it changes the state now and is stored, as it is now, when the command is done.
@@ -97,17 +89,17 @@ class AggregateRoot(Declared):
         goes on.
         """
         kind = type(event)
-        applier = self._appliers.get(kind) or self._applier_of(kind)
-        if event.is_stamped:
+        applier = self._enode_appliers.get(kind) or _find_applier(type(self), kind)
+        if is_stamped(event):
             raise DefinitionError(f"{event!r} was applied already; make a new event for each apply()")
-        applied = event.seal() if (kind._schema or kind.schema()).copies else event
-        events = self._uncommitted or []
-        stamp = events[0]._stamp if events else self._new_stamp()
-        event.stamp(stamp, len(events))
+        applied = seal(event) if (kind._enode_schema or schema_of(kind)).copies else event
+        events = self._enode_uncommitted or []
+        stamp = events[0]._enode_stamp if events else _new_stamp(self)
+        stamp_event(event, stamp, len(events))
         if applied is not event:
-            applied.stamp(stamp, len(events))
+            stamp_event(applied, stamp, len(events))
         events.append(event)
-        self._uncommitted = events
+        self._enode_uncommitted = events
         try:
             getattr(self, applier)(applied)
             if events[-1] is not event:
@@ -121,47 +113,6 @@ class AggregateRoot(Declared):
                 command.note_error(error)
             raise
 
-    def _new_stamp(self) -> EventStamp:
-        command = handled_command.get()
-        if command is not None:
-            command.note_change(self)
-        return EventStamp(self._id, self._version + 1, datetime.now(UTC), command or NO_ORIGIN)
-
-    def _applier_of(self, event: type[DomainEvent]) -> str:
-        try:
-            return self._appliers[event]
-        except KeyError:
-            pass
-        for base in event.__mro__[1:]:
-            if base in self._appliers:
-                self._appliers[event] = self._appliers[base]
-                return self._appliers[event]
-        if not issubclass(event, DomainEvent):
-            raise DefinitionError(f"apply() takes a domain event, got an instance of {event.__qualname__}")
-        raise ApplierNotFound(
-            f"{type(self).__qualname__} has no method for {event.__qualname__}; "
-            f"add one marked with @applies({event.__qualname__})"
-        )
-
-    def accept(self) -> Sequence[DomainEvent]:
-        """Take the uncommitted events over as one event stream: the version moves on by one. Returns them."""
-        events = self._uncommitted
-        self._uncommitted = ()
-        self._version += 1
-        return events
-
-    def replay(self, events: Sequence[DomainEvent], version: int) -> None:
-        """Apply one stored event stream; raises `BrokenHistory` unless it is the next one."""
-        if version != self._version + 1:
-            raise BrokenHistory(
-                f"aggregate {self._id!r} is at version {self._version}; version {version} does not follow"
-            )
-        appliers = self._appliers
-        for event in events:
-            kind = type(event)
-            getattr(self, appliers.get(kind) or self._applier_of(kind))(event)
-        self._version = version
-
     def snapshot(self) -> Any:
         """The state as plain values: what `restore` makes the same state of, in a new instance.
 
@@ -169,7 +120,7 @@ class AggregateRoot(Declared):
         value that does not fit its field.
         """
         state = {}
-        for name, kind in self.schema().types.items():
+        for name, kind in schema_of(type(self)).types.items():
             if not hasattr(self, name):
                 continue  # it has no default, and no event has set it
             try:
@@ -181,24 +132,75 @@ class AggregateRoot(Declared):
 
     def restore(self, plain: Any) -> None:
         """Take over what `snapshot` returned, in a new instance; raises `InvalidField`."""
-        for name, kind in self.schema().types.items():
+        for name, kind in schema_of(type(self)).types.items():
             if name in plain:
                 self.__dict__[name] = kind.decode(plain[name])
 
-    @classmethod
-    def rebuild(cls, id: str, streams: Sequence[tuple[int, Sequence[DomainEvent]]]) -> Self:
-        """The aggregate after these (version, events) pairs, from version 1 on."""
-        aggregate = cls(id)
-        for version, events in streams:
-            aggregate.replay(events, version)
-        return aggregate
+
+def applied_events(cls: type[AggregateRoot]) -> Collection[type[DomainEvent]]:
+    """Return the classes of events that can happen to these aggregates: a method applies them, and their subclasses."""
+    return cls._enode_appliers.keys()
+
+
+def _initial_state(cls: type[AggregateRoot]) -> tuple[tuple[str, Any], ...]:
+    schema = schema_of(cls)
+    cls._enode_initial = tuple((name, schema.defaults[name]) for name in schema.with_factory)
+    return cls._enode_initial
+
+
+def _new_stamp(aggregate: AggregateRoot) -> EventStamp:
+    command = handled_command.get()
+    if command is not None:
+        command.note_change(aggregate)
+    return EventStamp(aggregate._enode_id, aggregate._enode_version + 1, datetime.now(UTC), command or NO_ORIGIN)
+
+
+def _find_applier(cls: type[AggregateRoot], event: type[DomainEvent]) -> str:
+    appliers = cls._enode_appliers
+    for base in event.__mro__:
+        if base in appliers:
+            appliers[event] = appliers[base]
+            return appliers[event]
+    if not issubclass(event, DomainEvent):
+        raise DefinitionError(f"apply() takes a domain event, got an instance of {event.__qualname__}")
+    raise ApplierNotFound(
+        f"{cls.__qualname__} has no method for {event.__qualname__}; add one marked with @applies({event.__qualname__})"
+    )
+
+
+def accept_events(aggregate: AggregateRoot) -> Sequence[DomainEvent]:
+    """Take the uncommitted events over as one event stream: the version moves on by one. Returns them."""
+    events = aggregate._enode_uncommitted
+    aggregate._enode_uncommitted = ()
+    aggregate._enode_version += 1
+    return events
+
+
+def replay_stream(aggregate: AggregateRoot, events: Sequence[DomainEvent], version: int) -> None:
+    """Apply one stored event stream; raises `BrokenHistory` unless it is the next one."""
+    known = aggregate._enode_version
+    if version != known + 1:
+        raise BrokenHistory(f"aggregate {aggregate.id!r} is at version {known}; version {version} does not follow")
+    appliers = aggregate._enode_appliers
+    for event in events:
+        kind = type(event)
+        getattr(aggregate, appliers.get(kind) or _find_applier(type(aggregate), kind))(event)
+    aggregate._enode_version = version
+
+
+def rebuilt(cls: type[Root], id: str, streams: Sequence[tuple[int, Sequence[DomainEvent]]]) -> Root:
+    """Return the aggregate after these (version, events) pairs, from version 1 on."""
+    aggregate = cls(id)
+    for version, events in streams:
+        replay_stream(aggregate, events, version)
+    return aggregate
 
 
 def restored(cls: type[AggregateRoot], id: str, version: int, plain: Any) -> AggregateRoot:
     """The aggregate with the state that its `snapshot` had returned at that version; raises what `restore` raises."""
     aggregate = cls(id)
     aggregate.restore(plain)
-    aggregate._version = version
+    aggregate._enode_version = version
     return aggregate
 
 
@@ -210,14 +212,26 @@ def _check_snapshots(cls: type[AggregateRoot]) -> None:
             f"{cls.__qualname__} defines {one}() without {other}(): together they are how snapshots keep the state; "
             "define both, or choose another name"
         )
-    if "ClassVar" not in str(inspect.get_annotations(cls).get("snapshot_every", "ClassVar")):
-        raise DefinitionError(f"{cls.__qualname__} declares snapshot_every as a field; leave its annotation out")
+    for name, arguments in (("snapshot", ()), ("restore", ("plain",))):
+        _check_hook(cls, name, *arguments)
     every = cls.snapshot_every
     if not (every is None or callable(every) or (type(every) is int and every >= 0)):
         raise DefinitionError(
             f"{cls.__qualname__} has snapshot_every = {shown(every)}; use a number of versions, None for no snapshots, "
             "or a function of the last snapshot's version and the present one"
         )
+
+
+def _check_hook(cls: type[AggregateRoot], name: str, *arguments: str) -> None:
+    try:
+        if not callable(getattr(cls, name)):
+            raise DefinitionError(f"it is {shown(getattr(cls, name))}")
+        check_method(cls, name, *arguments)
+    except DefinitionError as error:
+        raise DefinitionError(
+            f"{cls.__qualname__}.{name} cannot be the hook {name}({', '.join(arguments)}) of snapshots: {error}; "
+            "choose another name"
+        ) from error
 
 
 def _check_constructor(cls: type[AggregateRoot]) -> None:
@@ -246,5 +260,9 @@ def _collect_appliers(cls: type[AggregateRoot]) -> dict[type[DomainEvent], str]:
                         f"{cls.__qualname__} has two methods for {event.__qualname__}: {other}() and {name}(); keep one"
                     )
     for name in set(appliers.values()):
+        if any(name in inspect.get_annotations(base) for base in cls.__mro__):
+            raise DefinitionError(
+                f"{cls.__qualname__} has a field and an applier {name!r}; choose another name for one"
+            )
         check_method(cls, name, "event")
     return appliers

@@ -6,10 +6,10 @@ them later, when Django knows its apps.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, ClassVar
 
 from enode_django.domain.fields import Schema
+from enode_django.domain.names import check_names, names_of
 from enode_django.exceptions import DefinitionError, shown
 
 _declared: list[type[Declared]] = []
@@ -21,48 +21,33 @@ def declared(since: int = 0) -> list[type[Declared]]:
 
 
 class Declared:
-    """``_reserved`` are names that no subclass may declare as a field, ``_envelope`` fields that are not stored."""
+    """A class with declared fields. ``_enode_envelope`` are fields that are not stored."""
 
-    _reserved: ClassVar[frozenset[str]] = frozenset()
-    _envelope: ClassVar[frozenset[str]] = frozenset()
-    _schema: ClassVar[Schema | None] = None
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"type_name", "aliases"})
+    _enode_hooks: ClassVar[frozenset[str]] = frozenset()
+    _enode_envelope: ClassVar[frozenset[str]] = frozenset()
+    _enode_schema: ClassVar[Schema | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        _check_private_names(cls)
-        taken = sorted((cls._reserved | {"aliases"}) & inspect.get_annotations(cls).keys())
-        if taken:
-            raise DefinitionError(f"{cls.__qualname__} declares the field {taken[0]!r}, which it has already")
+        check_names(cls, Declared, has_fields=True)
         _check_aliases(cls)
         _check_schema_version(cls)
-        cls._schema = None
+        cls._enode_schema = None
         _declared.append(cls)
 
-    @classmethod
-    def schema(cls) -> Schema:
-        """The declared fields, resolved at first use; raises `DefinitionError` naming what cannot be stored."""
-        schema = cls.__dict__.get("_schema")
-        if schema is None:
-            schema = cls._schema = _resolve(cls)
-        return schema
+
+def schema_of(cls: type[Declared]) -> Schema:
+    """Return the declared fields, resolved at first use; raises `DefinitionError` naming what cannot be stored."""
+    schema: Schema | None = cls.__dict__.get("_enode_schema")
+    if schema is None:
+        schema = cls._enode_schema = _resolve(cls)
+    return schema
 
 
-_PRIVATE = frozenset(
-    {"_reserved", "_envelope", "_schema", "_appliers", "_initial", "_initial_state", "_id", "_version", "_uncommitted"}
-    | {"_new_stamp", "_applier_of", "_stamp", "_index", "_plain", "_origin"}
-)
-"""Names that the base classes use."""
-
-
-def _check_private_names(cls: type[Declared]) -> None:
-    """A method that overrides one of ours by chance would break far away from here."""
-    if cls.__module__.startswith("enode_django."):
-        return
-    taken = sorted(_PRIVATE & (vars(cls).keys() | inspect.get_annotations(cls).keys()))
-    if taken:
-        raise DefinitionError(
-            f"{cls.__qualname__} defines {taken[0]!r}, a name that its base class uses; choose another"
-        )
+def plain_of(instance: Declared) -> dict[str, Any]:
+    """Return the declared fields as plain values."""
+    return (instance._enode_schema or schema_of(type(instance))).encode(instance.__dict__)
 
 
 def aliases_of(cls: type) -> tuple[str, ...]:
@@ -81,13 +66,13 @@ def _check_aliases(cls: type[Declared]) -> None:
 
 def _check_schema_version(cls: type[Declared]) -> None:
     version = cls.__dict__.get("schema_version", 1)
-    if "schema_version" in cls._reserved and (type(version) is not int or version < 1):
+    if "schema_version" in names_of(cls).settings and (type(version) is not int or version < 1):
         raise DefinitionError(f"{cls.__qualname__} has schema_version = {shown(version)}; use 1, 2, 3 …")
 
 
 def _resolve(cls: type[Declared]) -> Schema:
     try:
-        return Schema(cls, cls._envelope)
+        return Schema(cls, cls._enode_envelope)
     except DefinitionError:
         raise
     except Exception as error:  # whatever evaluating an annotation raises

@@ -339,6 +339,14 @@ class Schema:
             plain[name] = encode(plain[name])
         return plain
 
+    def names_at_default(self, values: Mapping[str, Any]) -> set[str]:
+        """Return the names of the fields whose value is their default."""
+        return {
+            name
+            for name, default in self.defaults.items()
+            if default is not MISSING and values[name] == self._default(name)
+        }
+
     def copied(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The same values, none of which can be changed through these; ``values`` may hold more."""
         copies = dict(values)

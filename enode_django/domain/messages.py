@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from enode_django.domain.declarations import Declared
+from enode_django.domain.declarations import Declared, plain_of, schema_of
 from enode_django.domain.metadata import Metadata
 from enode_django.domain.origin import NO_ORIGIN, KnownOrigin, Origin
 from enode_django.exceptions import InvalidField, shown
@@ -21,6 +21,7 @@ class Message(Declared):
     ``type_name`` may be given in a class body; by default it is ``"<app_label>.<ClassName>"``.
     """
 
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"schema_version"})
     schema_version: ClassVar[int] = 1
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -28,24 +29,30 @@ class Message(Declared):
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
-        (self._schema or self.schema()).check(self.__dict__)
+        (self._enode_schema or schema_of(type(self))).check(self.__dict__)
 
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Self:
-        """A message from plain field values; raises `InvalidField`. ``__post_init__`` does not run: what was accepted
-        once stays readable when the rules of making change."""
-        message = object.__new__(cls)
-        (cls._schema or cls.schema()).decode_into(message.__dict__, plain)
-        return message
 
-    def to_plain(self) -> dict[str, Any]:
-        return (self._schema or self.schema()).encode(self.__dict__)
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+def message_of(cls: type[AnyMessage], plain: dict[str, Any]) -> AnyMessage:
+    """Return a message made of plain field values; raises `InvalidField`. ``__post_init__`` does not run: what was
+    accepted once stays readable when the rules of making change."""
+    message = object.__new__(cls)
+    (cls._enode_schema or schema_of(cls)).decode_into(message.__dict__, plain)
+    return message
 
 
 class Command(Message):
-    """A wish to change one aggregate. ``id`` is generated unless given; the same id takes effect once."""
+    """A wish to change one aggregate. ``id`` is generated unless given; the same id takes effect once.
 
-    _envelope: ClassVar[frozenset[str]] = frozenset({"id", "aggregate_root_id"})
+    ``exposed = False`` in a class body makes the command internal, as those of a process manager should be: it is sent
+    by code, and is not offered to people by the API, by forms and serializers, or (but for superusers) by the admin.
+    """
+
+    exposed: ClassVar[bool] = True
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"exposed"})
+    _enode_envelope: ClassVar[frozenset[str]] = frozenset({"id", "aggregate_root_id"})
 
     aggregate_root_id: str
     id: str = dataclasses.field(default_factory=new_id)
@@ -56,26 +63,26 @@ class Command(Message):
         values["aggregate_root_id"] = check_id(values["aggregate_root_id"], "aggregate_root_id")
         values["id"] = check_id(values["id"], "command id")
 
-    @classmethod
-    def restore(cls, id: str, aggregate_root_id: str, plain: dict[str, Any]) -> Self:
-        """The command that was sent, from checked ids and plain fields. Raises `InvalidField`, also for unknown fields
-        and for values out of bounds: what comes from the queue need not have been made here."""
-        schema = cls._schema or cls.schema()
-        known = schema.defaults
-        if not plain.keys() <= known.keys():
-            unknown = min(map(shown, plain.keys() - known.keys()))
-            raise InvalidField(f"{cls.__qualname__} has no field {unknown}; it has {tuple(known)}")
-        command = object.__new__(cls)
-        values = command.__dict__
-        schema.decode_into(values, plain)
-        if schema.bounded:
-            schema.check_bounded(values)
-        values["aggregate_root_id"] = aggregate_root_id
-        values["id"] = id
-        return command
+
+AnyCommand = TypeVar("AnyCommand", bound=Command)
 
 
-Command._reserved = frozenset({"id", "aggregate_root_id", "type_name", "schema_version"})
+def restored_command(cls: type[AnyCommand], id: str, aggregate_root_id: str, plain: dict[str, Any]) -> AnyCommand:
+    """Return the command that was sent, from checked ids and plain fields. Raises `InvalidField`, also for unknown
+    fields and for values out of bounds: what comes from the queue need not have been made here."""
+    schema = cls._enode_schema or schema_of(cls)
+    known = schema.defaults
+    if not plain.keys() <= known.keys():
+        unknown = min(map(shown, plain.keys() - known.keys()))
+        raise InvalidField(f"{cls.__qualname__} has no field {unknown}; it has {tuple(known)}")
+    command = object.__new__(cls)
+    values = command.__dict__
+    schema.decode_into(values, plain)
+    if schema.bounded:
+        schema.check_bounded(values)
+    values["aggregate_root_id"] = aggregate_root_id
+    values["id"] = id
+    return command
 
 
 class EventStamp:
@@ -120,79 +127,81 @@ class DomainEvent(Message):
     The attributes below are there once the event was applied; ``timestamp`` is in UTC.
     """
 
-    _reserved: ClassVar[frozenset[str]] = frozenset(
-        {"id", "aggregate_root_id", "version", "timestamp", "command_id", "metadata", "type_name", "schema_version"}
-    )
-
     # Instance state, but no fields: equality, repr and the constructor leave it out.
-    _stamp = _NotApplied()
-    _index: ClassVar[int]
-    _plain: ClassVar[dict[str, Any] | None] = None
-
-    def seal(self) -> Self:
-        """Fix what will be stored. Returns another event for the applier, which may keep and change what that one
-        holds. Needed where anything in this one can be changed; raises `InvalidField` if it was, to what does not
-        fit."""
-        schema = self._schema or self.schema()
-        copy = object.__new__(type(self))
-        values = copy.__dict__
-        values.update(self.__dict__)
-        schema.check_changeable(values)
-        self.__dict__["_plain"] = schema.encode(values)
-        return copy
-
-    def to_store(self) -> dict[str, Any]:
-        """Return plain values as `to_plain` does, of the values that the event was applied with. Callers must not
-        change them."""
-        plain = self._plain
-        return (self._schema or self.schema()).encode(self.__dict__) if plain is None else plain
-
-    def stamp(self, stamp: EventStamp, index: int) -> None:
-        self.__dict__["_stamp"] = stamp
-        self.__dict__["_index"] = index
-
-    @classmethod
-    def restorer(cls) -> Callable[[dict[str, Any], EventStamp, int], DomainEvent]:
-        """Return a function that makes a stamped event of plain field values, as `from_plain` and `stamp` do, but at
-        less cost for each of many. The function raises `InvalidField`."""
-        new, decode_into = object.__new__, cls.schema().decode_into
-
-        def restore(plain: dict[str, Any], stamp: EventStamp, index: int) -> DomainEvent:
-            event = new(cls)
-            values = event.__dict__
-            decode_into(values, plain)
-            values["_stamp"] = stamp
-            values["_index"] = index
-            return event
-
-        return restore
-
-    @property
-    def is_stamped(self) -> bool:
-        return "_stamp" in self.__dict__
+    _enode_stamp = _NotApplied()
+    _enode_index: ClassVar[int]
+    _enode_plain: ClassVar[dict[str, Any] | None] = None
 
     @property
     def id(self) -> str:
         """Derived from the event's place in the store, so it is the same however often the event is read."""
-        return f"{self._stamp.aggregate_root_id}/{self._stamp.version}/{self._index}"
+        return f"{self._enode_stamp.aggregate_root_id}/{self._enode_stamp.version}/{self._enode_index}"
 
     @property
     def aggregate_root_id(self) -> str:
-        return self._stamp.aggregate_root_id
+        return self._enode_stamp.aggregate_root_id
 
     @property
     def version(self) -> int:
-        return self._stamp.version
+        return self._enode_stamp.version
 
     @property
     def timestamp(self) -> datetime:
-        return self._stamp.timestamp
+        return self._enode_stamp.timestamp
 
     @property
     def command_id(self) -> str:
-        return self._stamp.origin.command_id
+        return self._enode_stamp.origin.command_id
 
     @property
     def metadata(self) -> Metadata:
         """That of the event's command, with the command as its cause."""
-        return self._stamp.metadata
+        return self._enode_stamp.metadata
+
+
+AnyEvent = TypeVar("AnyEvent", bound=DomainEvent)
+
+
+def stamp_event(event: DomainEvent, stamp: EventStamp, index: int) -> None:
+    values = event.__dict__
+    values["_enode_stamp"] = stamp
+    values["_enode_index"] = index
+
+
+def is_stamped(event: DomainEvent) -> bool:
+    return "_enode_stamp" in event.__dict__
+
+
+def seal(event: AnyEvent) -> AnyEvent:
+    """Fix what will be stored. Returns another event for the applier, which may keep and change what that one holds.
+    Needed where anything in this one can be changed; raises `InvalidField` if it was, to what does not fit."""
+    schema = event._enode_schema or schema_of(type(event))
+    copy = object.__new__(type(event))
+    values = copy.__dict__
+    values.update(event.__dict__)
+    schema.check_changeable(values)
+    event.__dict__["_enode_plain"] = schema.encode(values)
+    return copy
+
+
+def sealed_plain(event: DomainEvent) -> dict[str, Any]:
+    """Return plain values as `plain_of` does, of the values that the event was applied with. Callers must not change
+    them."""
+    plain = event._enode_plain
+    return plain_of(event) if plain is None else plain
+
+
+def event_restorer(cls: type[AnyEvent]) -> Callable[[dict[str, Any], EventStamp, int], AnyEvent]:
+    """Return a function that makes a stamped event of plain field values, as `message_of` and `stamp_event` do, but at
+    less cost for each of many. The function raises `InvalidField`."""
+    new, decode_into = object.__new__, schema_of(cls).decode_into
+
+    def restore(plain: dict[str, Any], stamp: EventStamp, index: int) -> AnyEvent:
+        event = new(cls)
+        values = event.__dict__
+        decode_into(values, plain)
+        values["_enode_stamp"] = stamp
+        values["_enode_index"] = index
+        return event
+
+    return restore

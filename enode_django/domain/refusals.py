@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
-from enode_django.domain.declarations import Declared
+from enode_django.domain.declarations import Declared, plain_of, schema_of
 from enode_django.domain.messages import EventStamp
 from enode_django.domain.metadata import Metadata
 from enode_django.exceptions import EnodeError
+
+Refusal = TypeVar("Refusal", bound="DomainException")
 
 
 class DomainException(Declared, EnodeError):
@@ -21,38 +23,24 @@ class DomainException(Declared, EnodeError):
 
     durable: ClassVar[bool] = True
     schema_version = 1
-    _reserved: ClassVar[frozenset[str]] = frozenset(
-        {"args", "message", "retriable", "type_name", "schema_version", "add_note"}
-        | {"id", "aggregate_root_id", "timestamp", "command_id", "metadata"}
-    )
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"durable", "schema_version"})
 
-    def __init__(self, message: str = "", **fields: Any) -> None:
+    def __init__(self, /, message: str = "", **fields: Any) -> None:
         super().__init__(message)
-        self.__dict__.update(self.schema().complete(fields))
+        self.__dict__.update(schema_of(type(self)).complete(fields))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self).restore, (self.message, self.to_plain()))
+        return (restored_refusal, (type(self), self.message, plain_of(self)))
 
     @property
     def message(self) -> str:
         return str(self.args[0]) if self.args else ""
 
-    @classmethod
-    def restore(cls, message: str, plain: dict[str, Any]) -> Self:
-        """The refusal that was stored; raises `InvalidField`."""
-        refusal = cls.__new__(cls, message)
-        refusal.args = (message,)
-        refusal.__dict__.update(cls.schema().decode(plain))
-        return refusal
-
     # -- of a refusal that was stored and is handed to a subscriber ------------------------------------------------
 
-    def stamp(self, stamp: EventStamp) -> None:
-        self.__dict__["_stamp"] = stamp
-
     @property
-    def _origin(self) -> EventStamp:
-        stamp: EventStamp | None = self.__dict__.get("_stamp")
+    def _enode_origin(self) -> EventStamp:
+        stamp: EventStamp | None = self.__dict__.get("_enode_stamp")
         if stamp is None:
             raise AttributeError(
                 f"{self!r} was not stored yet: ids, timestamp and metadata are those of a stored refusal"
@@ -66,23 +54,33 @@ class DomainException(Declared, EnodeError):
 
     @property
     def aggregate_root_id(self) -> str:
-        return self._origin.aggregate_root_id
+        return self._enode_origin.aggregate_root_id
 
     @property
     def timestamp(self) -> datetime:
-        return self._origin.timestamp
+        return self._enode_origin.timestamp
 
     @property
     def command_id(self) -> str:
-        return self._origin.origin.command_id
+        return self._enode_origin.origin.command_id
 
     @property
     def metadata(self) -> Metadata:
         """That of the refused command, with the command as its cause."""
-        return self._origin.metadata
+        return self._enode_origin.metadata
 
-    def to_plain(self) -> dict[str, Any]:
-        return self.schema().encode(self.__dict__)
+
+def restored_refusal(cls: type[Refusal], message: str, plain: dict[str, Any]) -> Refusal:
+    """Return the refusal that was stored; raises `InvalidField`."""
+    refusal = cls.__new__(cls, message)
+    refusal.args = (message,)
+    refusal.__dict__.update(schema_of(cls).decode(plain))
+    return refusal
+
+
+def stamp_refusal(refusal: DomainException, stamp: EventStamp) -> None:
+    """Give a stored refusal its ids, timestamp and metadata."""
+    refusal.__dict__["_enode_stamp"] = stamp
 
 
 class VersionMismatch(DomainException):

@@ -35,6 +35,14 @@ class Checked:
     """No value is of this type: it marks field types whose every value must be looked at."""
 
 
+class TooLong(int):
+    """A whole number in a command from the queue that has more digits than one may have. No field takes it, so that it
+    is refused where the sender can be told."""
+
+    def __repr__(self) -> str:
+        return f"a number of {self.bit_length()} bits, which is too long for a command"
+
+
 class UnsupportedType(DefinitionError):
     """An annotation that no field can have."""
 
@@ -111,7 +119,7 @@ def _check_none(value: Any) -> None:
 
 SCALARS: dict[Any, FieldType] = {
     bool: _leaf(bool),
-    int: _leaf(int, never=(bool,)),
+    int: _leaf(int, never=(bool, TooLong)),
     str: _leaf(str),
     bytes: _leaf(bytes),
     float: FieldType(Checked, _check_float, None, _check_float),

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.projections import ModelProjection, Projection
-from enode_django.eventing.subscribers import Followed, Subscriber
+from enode_django.eventing.subscribers import Followed, Subscriber, followed_by
 from enode_django.exceptions import TypeNameError
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
@@ -37,7 +37,7 @@ def code_fingerprint(subscriber: Subscriber) -> str:
 
 
 def _description(subscriber: Subscriber) -> Iterator[str]:
-    followed = sorted(subscriber.followed, key=_name)
+    followed = sorted(followed_by(subscriber), key=_name)
     reader = CodeReader([type(subscriber), *_models(subscriber), *followed])
     for cls in followed:
         yield f"handles {_name(cls)} {cls.schema_version}"
@@ -46,7 +46,7 @@ def _description(subscriber: Subscriber) -> Iterator[str]:
     if isinstance(subscriber, EventHandlerGroup):
         for handler in sorted(subscriber.handlers, key=lambda one: (_name(one.followed), one.priority, one.name)):
             yield f"{_name(handler.followed)} {handler.priority} {handler.name} {reader.value(handler.function)}"
-    for followed_class, method in sorted(type(subscriber)._methods.items(), key=lambda item: _name(item[0])):
+    for followed_class, method in sorted(type(subscriber)._enode_methods.items(), key=lambda item: _name(item[0])):
         yield f"{_name(followed_class)} {method}"
         yield from reader.methods_named(type(subscriber), method)
     yield from sorted(f"knows {name} {getattr(cls, 'schema_version', 0)}" for cls, name in types.names().items())

@@ -48,7 +48,7 @@ class EventHandlerGroup(Subscriber):
     """Handlers that follow together: one consumer group and one checkpoint. What fails in one holds the others up for
     that aggregate; put into another group what must not."""
 
-    handles_refusals = True
+    _enode_handles_refusals = True
     start = NOW
     replays = False
 
@@ -57,7 +57,7 @@ class EventHandlerGroup(Subscriber):
         super().__init__()
         self.handlers: list[EventHandler] = []
 
-    def _default_name(self) -> str:
+    def _enode_default_name(self) -> str:
         return self._group
 
     def add(self, handler: EventHandler) -> None:
@@ -67,24 +67,23 @@ class EventHandlerGroup(Subscriber):
         self.start = handler.start
         self.time_limit = self._longest_limit()
         self.retry = next((one.retry for one in self.handlers if one.retry is not None), None)
-        self._handlers_by_name.clear()
-        self._follows_type.clear()
+        self._enode_known_handlers.clear()
+        self._enode_known_types.clear()
 
     def _longest_limit(self) -> float | None:
         """Return the longest limit that a handler names, since all of them are called in turn for an event; None if
         none names one."""
         return max((one.time_limit for one in self.handlers if one.time_limit is not None), default=None)
 
-    @property
-    def followed(self) -> Iterable[Followed]:
+    def _enode_followed(self) -> Iterable[Followed]:
         return {handler.followed for handler in self.handlers}
 
-    def handlers_of(self, cls: Followed) -> Sequence[Handler]:
+    def _enode_handlers_of(self, cls: Followed) -> Sequence[Handler]:
         """Return the handlers for the class and for its bases, by priority, then by name."""
         found = [handler for handler in self.handlers if issubclass(cls, handler.followed)]
         return [handler.function for handler in sorted(found, key=attrgetter("priority", "name"))]
 
-    def for_replay(self) -> EventHandlerGroup | None:
+    def _enode_for_replay(self) -> EventHandlerGroup | None:
         """All or none of its handlers: they have one checkpoint."""
         return self if all(handler.replays for handler in self.handlers) else None
 

@@ -23,6 +23,7 @@ from enode_django.eventing.messages import PublishedStream, decode_published
 from enode_django.eventing.notices import Notice, SendNotices
 from enode_django.eventing.retrying import NextTry, RetryPolicy
 from enode_django.eventing.running import Runner
+from enode_django.eventing.subscribers import follows
 from enode_django.eventing.unknown_types import is_passed_over
 from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
@@ -132,7 +133,7 @@ class Follower:
             return False  # the sweep notes the type, and comes back to it
         if record.version is None:
             return follows_refusal(self.subscriber, record)
-        return self.subscriber.follows(record.aggregate_root_type)
+        return follows(self.subscriber, record.aggregate_root_type)
 
     @staticmethod
     def _work_of(works: dict[str, Work], record: StreamRecord) -> Work:

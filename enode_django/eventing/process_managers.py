@@ -30,14 +30,15 @@ class ProcessManager(Subscriber):
     start = NOW
     replays = False
     resends: ClassVar[bool] = True
-    handles_refusals = True
-    _may_yield: ClassVar[bool] = True
-    _crashes: ClassVar[tuple[type[Command], ...]] = ()
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"resends"})
+    _enode_handles_refusals = True
+    _enode_may_yield: ClassVar[bool] = True
+    _enode_crashes: ClassVar[tuple[type[Command], ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        method = cls._methods.get(CommandCrashed)
-        cls._crashes = () if method is None else _crashes_of(cls, method)
+        method = cls._enode_methods.get(CommandCrashed)
+        cls._enode_crashes = () if method is None else _crashes_of(cls, method)
 
 
 def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
@@ -61,7 +62,7 @@ def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
 
 def crash_handler(subscriber: Subscriber) -> CrashHandler:
     """Says of a command that the subscriber sends whether it handles the crash of it."""
-    handled = subscriber._crashes if isinstance(subscriber, ProcessManager) else ()
+    handled = subscriber._enode_crashes if isinstance(subscriber, ProcessManager) else ()
     return lambda command: subscriber.name if isinstance(command, handled) else ""
 
 

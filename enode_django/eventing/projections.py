@@ -24,7 +24,8 @@ class ModelProjection(Subscriber, Generic[Row]):
     """
 
     abstract: ClassVar[bool] = True
-    _arguments: ClassVar[tuple[str, ...]] = ("row", "event")
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"model", "volatile", "indexes_after_load"})
+    _enode_arguments: ClassVar[tuple[str, ...]] = ("row", "event")
     model: ClassVar[type[models.Model]]
     volatile: ClassVar[Sequence[str]] = ()
     indexes_after_load: ClassVar[bool] = True
@@ -32,7 +33,7 @@ class ModelProjection(Subscriber, Generic[Row]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         _check_start(cls)
-        if not cls._methods or cls.__dict__.get("abstract", False):
+        if not cls._enode_methods or cls.__dict__.get("abstract", False):
             return
         model = getattr(cls, "model", None)
         if not (isinstance(model, type) and issubclass(model, models.Model)):
@@ -41,6 +42,11 @@ class ModelProjection(Subscriber, Generic[Row]):
             raise DefinitionError(
                 f"{cls.__qualname__} has the model {model.__qualname__}; derive that from "
                 "enode_django.models.ReadModel, and not from another model that has a table"
+            )
+        if not any(isinstance(one, models.BigIntegerField) for one in model._meta.fields if one.name == "version"):
+            raise DefinitionError(
+                f"{cls.__qualname__} has the model {model.__qualname__}, whose own version stands for that of "
+                "enode_django.models.ReadModel; choose another name"
             )
 
     @property
@@ -64,6 +70,9 @@ class Projection(Subscriber):
     """
 
     abstract: ClassVar[bool] = True
+    _enode_settings: ClassVar[frozenset[str]] = frozenset(
+        {"models", "defers_inserts", "aggregate_field", "volatile", "indexes_after_load"}
+    )
     models: ClassVar[Sequence[type[models.Model]]]
     defers_inserts: ClassVar[bool] = True
     aggregate_field: ClassVar[str] = ""
@@ -73,7 +82,7 @@ class Projection(Subscriber):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         _check_start(cls)
-        if not cls._methods or cls.__dict__.get("abstract", False):
+        if not cls._enode_methods or cls.__dict__.get("abstract", False):
             return
         given = getattr(cls, "models", None)
         if not isinstance(given, list | tuple) or not given:
@@ -83,13 +92,13 @@ class Projection(Subscriber):
                 raise DefinitionError(f"{cls.__qualname__} lists {model!r} in its models, which is no model")
 
     @property
-    def databases(self) -> Sequence[str]:
-        """Return the databases of its models, each once. A system check refuses more than one."""
-        return list(dict.fromkeys(router.db_for_write(model) for model in self.models))
-
-    @property
     def database(self) -> str:
-        return self.databases[0]
+        return databases_of(self)[0]
+
+
+def databases_of(projection: Projection) -> Sequence[str]:
+    """Return the databases of its models, each once. A system check refuses more than one."""
+    return list(dict.fromkeys(router.db_for_write(model) for model in projection.models))
 
 
 def _check_start(cls: type[Subscriber]) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 
 from enode_django.commanding.addresses import answer_address, notice_address
 from enode_django.commanding.entries import Finished
+from enode_django.commanding.identity import content_of, is_conflict
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, encode_result, failure, stored_result
 from enode_django.concurrency.backoff import Persist
@@ -105,11 +106,13 @@ class EventPublisher:
 
     def _remember(self, unstored: Sequence[Finished]) -> None:
         """Before the windows move: whatever commits them takes these answers along. Where nobody waits, nothing is
-        promised, and nothing kept. A body that is no command has no outcome, and the store was not asked about it."""
+        promised, and nothing kept. A body that is no command has no outcome, and the store was not asked about it; nor
+        has a command with another one's ids, which must not speak for that."""
         for one in unstored:
-            window = one.envelope.window
-            if window is not None and one.result is not None and one.envelope.type_name:
-                self._remembered.add(window, one.envelope.offset, one.result)
+            envelope, result = one.envelope, one.result
+            if envelope.window is None or result is None or not envelope.type_name or is_conflict(result):
+                continue
+            self._remembered.add(envelope.window, envelope.offset, result, content_of(envelope.body))
 
     def _send_streams(self, streams: Sequence[tuple[str, bytes]]) -> None:
         largest = self._transport.max_send

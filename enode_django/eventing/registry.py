@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from operator import attrgetter
 
 from enode_django.eventing.event_handlers import handler_groups
-from enode_django.eventing.subscribers import Subscriber, declared_subscribers
+from enode_django.eventing.subscribers import Subscriber, declared_subscribers, event_handlers_of
 from enode_django.exceptions import TypeNameError, UnknownMessageType, UnknownSubscriber
 
 
@@ -71,7 +71,7 @@ class SubscriberRegistry:
 
 def _is_followed(subscriber: Subscriber, type_name: str) -> bool:
     try:
-        return bool(subscriber.event_handlers(type_name))
+        return bool(event_handlers_of(subscriber, type_name))
     except UnknownMessageType:
         return False
 

@@ -9,7 +9,7 @@ from enode_django.eventing.applying import Applier
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.retrying import RAISE
 from enode_django.eventing.running import Runner
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, part_for_replay
 from enode_django.eventing.sweeping import behind, parts_of
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import BEGINNING, END
@@ -26,7 +26,7 @@ def replay(
     """
     caught_up: dict[str, int] = {}
     for subscriber in chosen:
-        replayed = subscriber.for_replay()
+        replayed = part_for_replay(subscriber)
         if replayed is None:
             continue
         follower = Follower(Runner(applier_of(replayed), once), policy=RAISE, notify=lambda notices: None)

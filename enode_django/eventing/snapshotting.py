@@ -32,7 +32,7 @@ class SnapshotSubscriber(Subscriber):
     name = "enode.snapshots"
     replays = False
 
-    def follows(self, aggregate_root_type: str) -> bool:
+    def _enode_follows(self, aggregate_root_type: str) -> bool:
         """Return True if snapshots of this type are on. Snapshots of a type that this process does not know are made by
         a process that knows it."""
         try:

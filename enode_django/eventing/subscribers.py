@@ -13,8 +13,9 @@ from typing import Any, ClassVar, TypeVar
 from django.apps import apps
 from django.db import router
 
-from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.aggregate import AggregateRoot, applied_events
 from enode_django.domain.messages import DomainEvent
+from enode_django.domain.names import check_names
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_method
 from enode_django.eventing.retries import Retries
@@ -75,36 +76,40 @@ class Subscriber:
     replays: bool = True
     time_limit: float | None = None
     retry: Retries | None = None
-    handles_refusals: ClassVar[bool] = False
-    _methods: ClassVar[dict[Followed, str]] = {}
-    _arguments: ClassVar[tuple[str, ...]] = ("event",)
-    _may_yield: ClassVar[bool] = False
+    _enode_settings: ClassVar[frozenset[str]] = frozenset(
+        {"name", "start", "replays", "time_limit", "retry", "abstract"}
+    )
+    _enode_handles_refusals: ClassVar[bool] = False
+    _enode_methods: ClassVar[dict[Followed, str]] = {}
+    _enode_arguments: ClassVar[tuple[str, ...]] = ("event",)
+    _enode_may_yield: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls._methods = _collect_methods(cls)
-        for name in set(cls._methods.values()):
-            check_method(cls, name, *cls._arguments, may_yield=cls._may_yield)
+        check_names(cls, Subscriber, has_fields=False)
+        cls._enode_methods = _collect_methods(cls)
+        for name in set(cls._enode_methods.values()):
+            check_method(cls, name, *cls._enode_arguments, may_yield=cls._enode_may_yield)
         if cls.start not in (NOW, BEGINNING):
             raise DefinitionError(f'{cls.__qualname__} has start = {cls.start!r}; use "now" or "beginning"')
         if cls.retry is not None and not isinstance(cls.retry, Retries):
             raise DefinitionError(f"{cls.__qualname__} has retry = {cls.retry!r}; give it Retries(attempts=…)")
-        if not cls.handles_refusals:
-            for followed in cls._methods:
+        if not cls._enode_handles_refusals:
+            for followed in cls._enode_methods:
                 if issubclass(followed, DomainException):
                     raise DefinitionError(
                         f"{cls.__qualname__} handles {followed.__qualname__}: a refusal changes nothing, so there is "
                         "nothing to project; let a process manager or an event handler handle it"
                     )
-        if cls._methods and not cls.__dict__.get("abstract", False):
+        if cls._enode_methods and not cls.__dict__.get("abstract", False):
             _declared.append(cls)
 
     def __init__(self) -> None:
-        self.name = type(self).__dict__.get("name") or self._default_name()
-        self._handlers_by_name: dict[str, Sequence[Handler]] = {}
-        self._follows_type: dict[str, bool] = {}
+        self.name = type(self).__dict__.get("name") or self._enode_default_name()
+        self._enode_known_handlers: dict[str, Sequence[Handler]] = {}
+        self._enode_known_types: dict[str, bool] = {}
 
-    def _default_name(self) -> str:
+    def _enode_default_name(self) -> str:
         """Raises `TypeNameError` outside the installed apps."""
         cls = type(self)
         label = types.label_of(cls.__module__)
@@ -115,56 +120,74 @@ class Subscriber:
             )
         return f"{label}.{cls.__name__}"
 
-    @property
-    def followed(self) -> Iterable[Followed]:
-        """The classes this subscriber has handlers for."""
-        return self._methods
+    def _enode_followed(self) -> Iterable[Followed]:
+        return self._enode_methods
 
-    def handlers_of(self, cls: Followed) -> Sequence[Handler]:
-        """Return the functions to be called for a message of this class, in order; none if it is not followed."""
+    def _enode_handlers_of(self, cls: Followed) -> Sequence[Handler]:
         for base in cls.__mro__:
-            method = self._methods.get(base)
+            method = self._enode_methods.get(base)
             if method is not None:
                 return (getattr(self, method),)
         return ()
 
-    def event_handlers(self, type_name: str) -> Sequence[Handler]:
-        """By the stored name of an event. Raises `UnknownMessageType` for one that this process does not know: it
-        might be followed, by code that is newer."""
-        handlers = self._handlers_by_name.get(type_name)
-        if handlers is None:
-            handlers = self._handlers_by_name[type_name] = self.handlers_of(types.class_of(DomainEvent, type_name))
-        return handlers
+    def _enode_follows(self, aggregate_root_type: str) -> bool:
+        known = self._enode_known_types.get(aggregate_root_type)
+        if known is None:
+            known = self._enode_known_types[aggregate_root_type] = self._enode_can_follow(aggregate_root_type)
+        return known
 
-    def refusal_handlers(self, type_name: str) -> Sequence[Handler]:
-        """By the stored name of a refusal; raises `UnknownMessageType`."""
-        if not any(issubclass(cls, DomainException) for cls in self.followed):
-            return ()
-        return self.handlers_of(types.class_of(DomainException, type_name))
-
-    def for_replay(self) -> Subscriber | None:
-        """Return the part of the subscriber that takes part when stored events are replayed; None if it has none."""
-        return self if self.replays else None
-
-    def follows(self, aggregate_root_type: str) -> bool:
-        """Return True if aggregates of this type can have events that are followed: an aggregate has an applier for
-        each of its events. For a type that this process does not know it returns True."""
-        follows = self._follows_type.get(aggregate_root_type)
-        if follows is None:
-            follows = self._follows_type[aggregate_root_type] = self._can_follow(aggregate_root_type)
-        return follows
-
-    def _can_follow(self, aggregate_root_type: str) -> bool:
+    def _enode_can_follow(self, aggregate_root_type: str) -> bool:
         try:
-            applied = types.class_of(AggregateRoot, aggregate_root_type).applied_events()
+            applied = applied_events(types.class_of(AggregateRoot, aggregate_root_type))
         except UnknownMessageType:
             return True
-        return any(_overlap(event, followed) for event in applied for followed in self.followed)
+        return any(_overlap(event, followed) for event in applied for followed in self._enode_followed())
+
+    def _enode_for_replay(self) -> Subscriber | None:
+        return self if self.replays else None
 
     @property
     def database(self) -> str:
         """The alias of the database that holds its checkpoints and, for a projection, its rows."""
         return checkpoint_database()
+
+
+def followed_by(subscriber: Subscriber) -> Iterable[Followed]:
+    """Return the classes that the subscriber has handlers for."""
+    return subscriber._enode_followed()
+
+
+def part_for_replay(subscriber: Subscriber) -> Subscriber | None:
+    """Return the part of the subscriber that takes part when stored events are replayed; None if it has none."""
+    return subscriber._enode_for_replay()
+
+
+def handlers_of(subscriber: Subscriber, cls: Followed) -> Sequence[Handler]:
+    """Return the functions to be called for a message of this class, in order; none if it is not followed."""
+    return subscriber._enode_handlers_of(cls)
+
+
+def event_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Handler]:
+    """Return the functions to be called for an event of this stored name, in order; none if it is not followed. Raises
+    `UnknownMessageType` for one that this process does not know: it might be followed, by code that is newer."""
+    handlers = subscriber._enode_known_handlers.get(type_name)
+    if handlers is None:
+        handlers = handlers_of(subscriber, types.class_of(DomainEvent, type_name))
+        subscriber._enode_known_handlers[type_name] = handlers
+    return handlers
+
+
+def refusal_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Handler]:
+    """Return the functions to be called for a refusal of this stored name; raises `UnknownMessageType`."""
+    if not any(issubclass(cls, DomainException) for cls in followed_by(subscriber)):
+        return ()
+    return handlers_of(subscriber, types.class_of(DomainException, type_name))
+
+
+def follows(subscriber: Subscriber, aggregate_root_type: str) -> bool:
+    """Return True if aggregates of this type can have events that are followed: an aggregate has an applier for each of
+    its events. For a type that this process does not know it returns True."""
+    return subscriber._enode_follows(aggregate_root_type)
 
 
 def is_time_limit(value: object) -> bool:

@@ -28,6 +28,7 @@ from enode_django.eventing.parked_retries import ParkedRetries
 from enode_django.eventing.resending import Resender
 from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.running import Runner
+from enode_django.eventing.subscribers import follows
 from enode_django.eventing.work import Work, follows_refusal
 from enode_django.eventing.worked_off import is_worked_off
 from enode_django.eventstore.base import Part, Settled, Shard
@@ -57,7 +58,7 @@ def behind(follower: Follower, settled: Settled) -> Collection[Work]:
     """Return the works of a part that the follower's subscriber has not handled; without what it passes over, since
     nobody knows it yet."""
     subscriber, applier = follower.subscriber, follower.runner.applier
-    heads = {id: head for id, head in settled.heads.items() if subscriber.follows(head[0])}
+    heads = {id: head for id, head in settled.heads.items() if follows(subscriber, head[0])}
     positions = applier.positions(list(heads)) if heads else {}
     heads = {id: head for id, head in heads.items() if positions.get(id, 0) < head[1]}
     passed = unknown_types.passed_over_among(subscriber, applier.store, heads, positions)

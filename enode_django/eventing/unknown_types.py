@@ -15,7 +15,7 @@ from typing import NamedTuple
 from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.checkpoints import SUBSCRIPTION
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, event_handlers_of, follows, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, Settled, StreamRecord
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import MessageError, UnknownMessageType
@@ -71,9 +71,9 @@ def _names(stored: StoredStream | StoredRefusal) -> Iterable[str]:
 
 
 def _is_handled(subscriber: Subscriber, stored: StoredStream | StoredRefusal, name: str) -> bool:
-    look_up = subscriber.refusal_handlers if isinstance(stored, StoredRefusal) else subscriber.event_handlers
+    look_up = refusal_handlers_of if isinstance(stored, StoredRefusal) else event_handlers_of
     try:
-        return bool(look_up(name))
+        return bool(look_up(subscriber, name))
     except UnknownMessageType:
         return False
 
@@ -124,7 +124,7 @@ def arrived(alias: str, subscriber: Subscriber, shard: int) -> Arrived:
     row = execute(alias, _NOTED, (subscriber.name, shard)).fetchone()
     noted: Mapping[str, Sequence[int]] = json.loads(row[0]) if row else {}
     known = [name for name in noted if is_known(name)]
-    since = min((Position(*noted[name]) for name in known if subscriber.follows(name)), default=None)
+    since = min((Position(*noted[name]) for name in known if follows(subscriber, name)), default=None)
     return Arrived(known, since)
 
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from enode_django.commanding.loading import StoredStamp
 from enode_django.domain.messages import DomainEvent, EventStamp
-from enode_django.domain.refusals import DomainException
+from enode_django.domain.refusals import DomainException, stamp_refusal
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.eventing.subscribers import Handler, Subscriber
+from enode_django.eventing.subscribers import Handler, Subscriber, event_handlers_of, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import END, FIRST
 from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, shown
@@ -216,7 +216,7 @@ class FollowedEvents:
         return followed
 
     def _look_up(self, name: str, schema_version: int) -> tuple[Restore | None, Sequence[Handler]]:
-        handlers = self._subscriber.event_handlers(name)
+        handlers = event_handlers_of(self._subscriber, name)
         found = (restorer_of(name, schema_version) if handlers else None, handlers)
         self._known[name, schema_version] = found
         return found
@@ -228,7 +228,7 @@ def follows_events(subscriber: Subscriber, record: StreamRecord) -> bool:
     try:
         stored = read_stored(record.events)
         return not isinstance(stored, StoredRefusal) and any(
-            subscriber.event_handlers(event.type_name) for event in stored.events
+            event_handlers_of(subscriber, event.type_name) for event in stored.events
         )
     except MessageError:
         return True
@@ -239,7 +239,7 @@ def follows_refusal(subscriber: Subscriber, record: StreamRecord) -> bool:
     process."""
     try:
         stored = read_stored(record.events)
-        return isinstance(stored, StoredRefusal) and bool(subscriber.refusal_handlers(stored.type_name))
+        return isinstance(stored, StoredRefusal) and bool(refusal_handlers_of(subscriber, stored.type_name))
     except MessageError:
         return True
 
@@ -250,11 +250,11 @@ def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> Followed |
     stored = read_stored(record.events)
     if not isinstance(stored, StoredRefusal):
         return None
-    handlers = subscriber.refusal_handlers(stored.type_name)
+    handlers = refusal_handlers_of(subscriber, stored.type_name)
     if not handlers:
         return None
     refusal = decode_refusal(stored)
     if isinstance(refusal, CommandCrashed) and refusal.sender != subscriber.name:
         return None
-    refusal.stamp(StoredStamp(record))
+    stamp_refusal(refusal, StoredStamp(record))
     return refusal, handlers

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from enode_django.domain.messages import Command
 from enode_django.eventing.process_managers import ProcessManager, derived_id
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import event_handlers_of, refusal_handlers_of
 from enode_django.eventstore.base import CommandKey, EventStore
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import AggregateNotFound, MalformedMessage, UnknownMessageType, shown
@@ -227,9 +228,9 @@ def _managers_of(happened: Happened) -> Iterator[ProcessManager]:
     """Yield the process managers that handle it. If its class is gone, all of them may have handled it."""
     for one in subscribers.all():
         if isinstance(one, ProcessManager):
-            handlers_of = one.refusal_handlers if happened.is_refusal else one.event_handlers
+            handlers_of = refusal_handlers_of if happened.is_refusal else event_handlers_of
             try:
-                if handlers_of(happened.type_name):
+                if handlers_of(one, happened.type_name):
                     yield one
             except UnknownMessageType:
                 yield one

@@ -12,7 +12,7 @@ from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.applying import Applier
 from enode_django.eventing.calling import CallingApplier
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, follows
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import EnodeError, shown
 from enode_django.history.states import head_of
@@ -36,7 +36,7 @@ def reached(aggregate_root_id: str) -> Sequence[Reached]:
     store = make_store()
     head = head_of(store, aggregate_root_id)
     (last,) = store.load_ranges({aggregate_root_id: (head - 1, head)})[aggregate_root_id]
-    following = [one for one in subscribers.all() if one.follows(last.aggregate_root_type)]
+    following = [one for one in subscribers.all() if follows(one, last.aggregate_root_type)]
     return [_reached(one, store, aggregate_root_id, head) for one in following]
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from enode_django.commanding.loading import replay_records
 from enode_django.conf import conf
+from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import DomainEvent
 from enode_django.eventstore.base import Correction, EventStore, StreamRecord
 from enode_django.eventstore.correcting import check_newest
@@ -196,7 +197,7 @@ def _event_json(stored: StoredEvent) -> dict[str, Any]:
     """Return the event as its class has it now, or as it is stored if the class does not take it."""
     try:
         event = restore_event(stored)
-        name, version, fields = types.name_of(type(event)), event.schema_version, event.to_plain()
+        name, version, fields = types.name_of(type(event)), event.schema_version, plain_of(event)
     except EnodeError:
         name, version, fields = stored.type_name, stored.schema_version, stored.fields
     return {"type": name, "schema_version": version, "fields": json_value(fields)}

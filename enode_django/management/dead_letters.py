@@ -13,11 +13,11 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q
 
 from enode_django.conf import conf
 from enode_django.equeue.transports.base import Transport
-from enode_django.exceptions import EnodeError, QueueError
+from enode_django.exceptions import CommandIdReused, EnodeError, QueueError
 from enode_django.models import DeadLetter, EventStream
 from enode_django.runtime import make_producer
 from enode_django.serialization.codec import as_new_command
@@ -60,7 +60,9 @@ def letters_in(alias: str) -> QuerySet[Any]:
     stored = EventStream.objects.using(alias).filter(
         command_id=OuterRef("command_id"), aggregate_root_id=OuterRef("aggregate_root_id")
     )
-    return DeadLetter.objects.using(alias).annotate(is_stored=Exists(stored)).order_by("first_failed_at", "pk")
+    # What is stored under an id that was another command's is that other command.
+    is_stored = ExpressionWrapper(~Q(error_type=CommandIdReused.__name__) & Exists(stored), BooleanField())
+    return DeadLetter.objects.using(alias).annotate(is_stored=is_stored).order_by("first_failed_at", "pk")
 
 
 def name_of(letter: DeadLetter) -> str:
@@ -112,9 +114,9 @@ def _delete(alias: str, letters: Sequence[DeadLetter]) -> int:
 
 def _message(letter: DeadLetter) -> bytes:
     """Return the message to be sent. A sender who was told that the command failed was told so for good, so the message
-    gets another id then."""
+    gets another id then; as does a command whose id is another one's."""
     body = bytes(letter.body)
-    if _is_told(letter):
+    if _is_told(letter) or letter.error_type == CommandIdReused.__name__:
         with suppress(EnodeError):  # what is no command is sent as it is: to workers that can read it by now
             return as_new_command(body, str(uuid.uuid5(_NAMESPACE, f"{letter.key}/{letter.attempts}")))
     return body

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from enode_django.concurrency.stopping import checked
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, follows
 from enode_django.eventstore.base import Settled
 from enode_django.eventstore.position_ranges import PositionRange, divided, heads
 from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer
@@ -56,4 +56,4 @@ def todo_of(replaying: Replayer, task: CatchUpTask) -> list[Todo]:
 
 def passed_over(subscriber: Subscriber) -> list[str]:
     """Return the stored names of aggregates that the subscriber cannot follow, among those that this process knows."""
-    return [name for name in types.names_of(AggregateRoot) if not subscriber.follows(name)]
+    return [name for name in types.names_of(AggregateRoot) if not follows(subscriber, name)]

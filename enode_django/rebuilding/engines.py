@@ -68,7 +68,8 @@ def _is_worth_spark() -> bool:
     if importlib.util.find_spec("pyspark") is None:
         return False
     session = sys.modules.get("enode_django.spark.session")
-    return (session is not None and session.is_running()) or _streams() >= conf().rebuild_spark_from
+    most = conf().rebuild_spark_from
+    return (session is not None and session.is_running()) or (most is not None and _streams() >= most)
 
 
 def _streams() -> int:

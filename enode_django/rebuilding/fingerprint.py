@@ -39,7 +39,7 @@ def is_other_code(one: str, other: str) -> bool:
 
 def _description(projection: ModelProjection[Any] | Projection) -> Iterator[str]:
     cls = type(projection)
-    methods = sorted(cls._methods.items(), key=lambda item: _name(item[0]))
+    methods = sorted(cls._enode_methods.items(), key=lambda item: _name(item[0]))
     reader = CodeReader([cls, *declared_models(projection), *(event for event, _ in methods)])
     for event, method in methods:
         yield f"event {_name(event)} {event.schema_version} {method}"

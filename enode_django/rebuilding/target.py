@@ -15,6 +15,7 @@ from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import follows
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import RebuildError, RebuildOvertaken
 from enode_django.models import ProjectionGeneration, Rebuild
@@ -62,7 +63,7 @@ class Target(NamedTuple):
 
     def types(self) -> list[str]:
         """The stored names of the aggregates whose events it may follow, among those that this process knows."""
-        return [name for name in types.names_of(AggregateRoot) if self.subscriber.follows(name)]
+        return [name for name in types.names_of(AggregateRoot) if follows(self.subscriber, name)]
 
     def shadow(self, generation: int) -> Shadow:
         return Shadow(self.name, self.alias, generation)

@@ -18,12 +18,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from enode_django.domain.messages import Command, DomainEvent, EventStamp
+from enode_django.domain.declarations import plain_of
+from enode_django.domain.messages import (
+    Command,
+    DomainEvent,
+    EventStamp,
+    event_restorer,
+    message_of,
+    restored_command,
+    sealed_plain,
+)
 from enode_django.domain.metadata import EMPTY, Metadata
-from enode_django.domain.refusals import DomainException
+from enode_django.domain.refusals import DomainException, restored_refusal
+from enode_django.domain.scalars import TooLong
 from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, shown
 from enode_django.ids import check_id
-from enode_django.serialization.plain import NOT_SIMPLE, pack, pack_simple, simple, simple_fields, unpack
+from enode_django.serialization.plain import (
+    NOT_SIMPLE,
+    pack,
+    pack_simple,
+    simple,
+    simple_fields,
+    unpack,
+    unpack_command,
+)
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
 
@@ -56,14 +74,14 @@ def encode_stream(events: Sequence[DomainEvent], result: Any = None) -> bytes:
     """Raises `InvalidField` for what cannot be stored, `TypeNameError` for a class without a name."""
     name_of = types.name_of
     try:
-        simple_events = [(name_of(type(one)), one.schema_version, simple_fields(one.to_store())) for one in events]
+        simple_events = [(name_of(type(one)), one.schema_version, simple_fields(sealed_plain(one))) for one in events]
         return STREAM + pack_simple((simple_events, simple(result)))
     except NOT_SIMPLE:
-        return STREAM + pack(([(name_of(type(one)), one.schema_version, one.to_store()) for one in events], result))
+        return STREAM + pack(([(name_of(type(one)), one.schema_version, sealed_plain(one)) for one in events], result))
 
 
 def encode_refusal(refusal: DomainException) -> bytes:
-    return REFUSAL + pack((types.name_of(type(refusal)), refusal.schema_version, refusal.message, refusal.to_plain()))
+    return REFUSAL + pack((types.name_of(type(refusal)), refusal.schema_version, refusal.message, plain_of(refusal)))
 
 
 def read_stored(stored: bytes) -> StoredStream | StoredRefusal:
@@ -136,7 +154,7 @@ def restorer_of(name: str, schema_version: int) -> Restore:
     """Return a function that makes stamped events of stored fields of this type and version. Raises
     `UnknownMessageType`."""
     cls = types.class_of(DomainEvent, name)
-    newest: Restore = cls.restorer()
+    newest: Restore = event_restorer(cls)
 
     def upcast(fields: dict[str, Any], stamp: EventStamp, index: int) -> DomainEvent:
         return newest(upcasters.upcast(cls, name, schema_version, fields), stamp, index)
@@ -179,7 +197,7 @@ def restore_event(stored: StoredEvent | Sequence[Any]) -> DomainEvent:
         cls = types.class_of(DomainEvent, name)
         if schema_version != cls.schema_version:
             fields = upcasters.upcast(cls, name, schema_version, fields)
-        return cls.from_plain(fields)
+        return message_of(cls, fields)
     except EnodeError:
         raise
     except Exception as error:
@@ -193,7 +211,7 @@ def decode_refusal(refusal: StoredRefusal) -> DomainException:
         cls = types.class_of(DomainException, name)
         if schema_version != cls.schema_version:
             fields = upcasters.upcast(cls, name, schema_version, fields)
-        return cls.restore(message, fields)
+        return restored_refusal(cls, message, fields)
     except EnodeError:
         raise
     except Exception as error:
@@ -259,7 +277,7 @@ def encode_command(command: Command, metadata: bytes, reply_to: str = "", expect
             types.name_of(type(command)),
             command.id,
             command.aggregate_root_id,
-            command.to_plain(),
+            plain_of(command),
             metadata,
             reply_to,
             *conditions,
@@ -274,7 +292,7 @@ _wire_command: Callable[[Iterable[Any]], WireCommand] = partial(tuple.__new__, W
 def decode_command(body: bytes) -> WireCommand:
     """Raises `MalformedMessage` or `InvalidId`; the fields are not looked at yet."""
     try:
-        parts = unpack(body, True)
+        parts = unpack_command(body)
         version, expected_version = 1, None
         if len(parts) == 7:
             form, type_name, id, aggregate_root_id, fields, metadata, reply_to = parts
@@ -305,7 +323,9 @@ def as_new_command(body: bytes, id: str) -> bytes:
     return pack(parts)
 
 
-def _conditions(value: Any) -> tuple[int, int]:
+def _conditions(value: Any) -> tuple[int, int | None]:
+    if type(value) is TooLong:  # a version that is not known here
+        return int(value), None
     if type(value) is not list or len(value) != 2 or any(type(one) is not int or not 0 <= one < 2**63 for one in value):
         raise ValueError(f"{shown(value)} stands for the schema version")
     return value[0], value[1]
@@ -318,7 +338,7 @@ def restore_command(wire: WireCommand) -> Command:
     if wire.schema_version != cls.schema_version:
         fields = upcasters.upcast(cls, wire.type_name, wire.schema_version, fields)
     try:
-        return cls.restore(wire.id, wire.aggregate_root_id, fields)
+        return restored_command(cls, wire.id, wire.aggregate_root_id, fields)
     except EnodeError:
         raise
     except Exception as error:  # field types are application code, too: an enum, a dataclass, a hash

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from enode_django.domain.declarations import Declared
+from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import Schema
 from enode_django.domain.scalars import SCALARS, is_enum, is_literal
@@ -25,7 +25,7 @@ FieldTexts = Mapping[str, str]
 
 def describe(cls: type[Declared]) -> dict[str, str]:
     """Raises `DefinitionError` for a field that cannot be stored."""
-    return _fields(cls, cls.schema())
+    return _fields(cls, schema_of(cls))
 
 
 def type_of(text: str) -> str:

@@ -13,6 +13,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any, get_type_hints
 from uuid import UUID
 
+from enode_django.domain.declarations import Declared
 from enode_django.snapshots.typetexts import type_text, value_classes
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Decimal, UUID, date, time, timedelta)
@@ -164,7 +165,7 @@ class CodeReader:
             return
         if isinstance(value, type):
             yield f"{name} {self.value(value)}"
-            if _package(value.__module__) == package and not hasattr(value, "schema"):
+            if _package(value.__module__) == package and not issubclass(value, Declared):
                 yield from self.own_methods(value)
             return
         function = _function_of(value)

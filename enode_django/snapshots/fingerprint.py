@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, get_type_hints
 
-from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.aggregate import AggregateRoot, applied_events
+from enode_django.domain.declarations import schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.messages import DomainEvent
 from enode_django.exceptions import TypeNameError
@@ -52,13 +53,13 @@ def description(cls: type[AggregateRoot]) -> Iterator[str]:
         yield from reader.own_methods(event)
         for version, upcaster in upcasters.of(event).items():
             yield f"from {version} {reader.value(upcaster)}"
-    for method in sorted({*cls._appliers.values(), *_HOOKS}):
+    for method in sorted({*cls._enode_appliers.values(), *_HOOKS}):
         yield from reader.methods_named(cls, method)
 
 
 def _all_events(cls: type[AggregateRoot]) -> set[type[DomainEvent]]:
     found: set[type[DomainEvent]] = set()
-    waiting = list(cls.applied_events())
+    waiting = list(applied_events(cls))
     while waiting:
         event = waiting.pop()
         if event not in found:
@@ -76,7 +77,7 @@ def _name(event: type[DomainEvent]) -> str:
 
 
 def _fields(cls: type[AggregateRoot] | type[DomainEvent], reader: CodeReader) -> Iterator[str]:
-    schema = cls.schema()
+    schema = schema_of(cls)
     hints = get_type_hints(cls)
     for name in schema.names:
         default = schema.defaults[name]

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from enode_django.domain.aggregate import AggregateRoot, restored
+from enode_django.domain.declarations import schema_of
 from enode_django.exceptions import InvalidField, InvalidState, MalformedMessage, UnusableSnapshot, shown
 from enode_django.serialization.plain import pack, unpack
 from enode_django.serialization.registry import types
@@ -90,7 +91,7 @@ def differences(one: AggregateRoot, other: AggregateRoot) -> Mapping[str, tuple[
         plain, others = one.snapshot(), other.snapshot()
         return {} if is_same(plain, others) else {"snapshot()": (plain, others)}
     found = {}
-    for name in one.schema().names:
+    for name in schema_of(type(one)).names:
         mine, theirs = getattr(one, name, _NOTHING), getattr(other, name, _NOTHING)
         if mine is not theirs and not is_same(mine, theirs):
             found[name] = (_or_none(mine), _or_none(theirs))
@@ -111,7 +112,7 @@ def _compare(aggregate: AggregateRoot, copy: AggregateRoot) -> None:
     cls = type(aggregate)
     if cls.snapshot is not AggregateRoot.snapshot:
         return  # what their hooks leave out is theirs to say
-    undeclared = sorted(vars(aggregate).keys() - cls.schema().types.keys() - _own_names())
+    undeclared = sorted(vars(aggregate).keys() - schema_of(cls).types.keys() - _own_names())
     for name in undeclared:
         # What the constructor makes is there again, if it is the same in every instance.
         if name not in vars(copy) or not is_same(vars(aggregate)[name], vars(copy)[name]):

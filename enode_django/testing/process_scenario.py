@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
@@ -88,4 +89,4 @@ def _delivered(command: Command) -> Command:
 
 
 def _content(command: Command) -> tuple[type[Command], str, Any]:
-    return type(command), command.aggregate_root_id, command.to_plain()
+    return type(command), command.aggregate_root_id, plain_of(command)

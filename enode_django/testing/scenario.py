@@ -7,9 +7,10 @@ from typing import Any, Self, overload
 
 from enode_django.client import check_version
 from enode_django.commanding.results import CommandResult, CommandStatus
-from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.messages import Command, DomainEvent
-from enode_django.domain.refusals import DomainException
+from enode_django.domain.aggregate import AggregateRoot, accept_events
+from enode_django.domain.declarations import plain_of
+from enode_django.domain.messages import Command, DomainEvent, message_of
+from enode_django.domain.refusals import DomainException, restored_refusal
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import ModelProjection
 from enode_django.eventstore.base import StreamRecord
@@ -116,7 +117,7 @@ class Scenario:
             refusal = read_stored(record.events)
             if isinstance(refusal, StoredRefusal):
                 return decode_refusal(refusal)
-        return cls.restore(outcome.error_message, outcome.error_fields)
+        return restored_refusal(cls, outcome.error_message, outcome.error_fields)
 
 
 def _reason(outcome: CommandResult) -> str:
@@ -128,7 +129,7 @@ def _records(aggregate: type[AggregateRoot], id: str, history: Sequence[DomainEv
     root = aggregate(id)
     records = []
     for record, event in zip(streams(id, history, type_name=types.name_of(aggregate)), history, strict=True):
-        root.apply(type(event).from_plain(event.to_plain()))  # the test's own may be given again elsewhere
-        root.accept()
+        root.apply(message_of(type(event), plain_of(event)))  # the test's own may be given again elsewhere
+        accept_events(root)
         records.append(record)
     return records

@@ -24,7 +24,7 @@ from rest_framework.viewsets import ReadOnlyModelViewSet
 
 from enode_django import WaitFor
 from enode_django.api.parsing import StrictJsonParser
-from enode_django.api.received import read_key, receive
+from enode_django.api.received import command_id_of, receive
 from enode_django.serializers import CommandResultSerializer, CommandSerializer, etag_of, expected_version_of
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
 from sample_project.bank.models import AccountSummary
@@ -32,7 +32,7 @@ from sample_project.bank.tellers import SERVE
 
 IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description='The ETag seen, such as "3".')
 IDEMPOTENCY_KEY = OpenApiParameter(
-    "Idempotency-Key", str, OpenApiParameter.HEADER, description="One for each change: the id of its command."
+    "Idempotency-Key", str, OpenApiParameter.HEADER, description="One for each change; it makes the id of its command."
 )
 SHOWN = WaitFor.subscriber("bank.AccountSummaries")
 ANSWERS: dict[int, Any] = {
@@ -125,10 +125,11 @@ class Accounts(ReadOnlyModelViewSet[AccountSummary]):
     def _execute(self, request: Request, **values: str) -> Response:
         serializer = cast(Any, self.get_serializer(data=request.data))
         serializer.is_valid(raise_exception=True)
-        version, key = expected_version_of(request), read_key(request.headers.get("Idempotency-Key"))
-        if key is not None:
-            values = {"aggregate_root_id": key, **values, "id": key}  # a repeated opening opens the same account
+        version, user = expected_version_of(request), str(request.user.pk)
+        id = command_id_of(request.headers.get("Idempotency-Key"), user)
+        if id is not None:
+            values = {"aggregate_root_id": id, **values, "id": id}  # a repeated opening opens the same account
             content = {name: str(value) for name, value in serializer.validated_data.items()}
-            receive(serializer.command(**values), [request.path, content, version], str(request.user.pk))
+            receive(serializer.command(**values), [request.path, content, version], user)
         result = serializer.save(expected_version=version, wait_for=SHOWN, **values)
         return Response(serializer.data, headers={"ETag": etag_of(result.version)})

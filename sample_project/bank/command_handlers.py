@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from enode_django import CommandContext, command_handler
 from enode_django.exceptions import AggregateTypeMismatch
+from enode_django.ids import check_id
 from sample_project.bank.domain import (
     BankAccount,
     CancelReservation,
@@ -77,6 +78,8 @@ def cancel_reservation(command: CancelReservation, context: CommandContext) -> N
 
 
 def _account_to_reserve(context: CommandContext, transfer: str) -> BankAccount:
+    """Raises `InvalidId` for a transfer that can be none: no answer of the account could be sent there."""
+    check_id(transfer, "transfer")
     account = _find_account(context)
     if account is None:
         raise UnknownAccount("there is no such account", transfer=transfer)

@@ -75,8 +75,10 @@ class Reading:
 
     def checkpoints(self) -> Iterator[str]:
         """Each stands at the store's version, or where its aggregate is parked."""
+        from enode_django.eventing.subscribers import follows
+
         for subscriber in self.subscribers:
-            followed = [id for id, head in self.heads.items() if subscriber.follows(head.aggregate_root_type)]
+            followed = [id for id, head in self.heads.items() if follows(subscriber, head.aggregate_root_type)]
             positions = _applier(subscriber).positions(followed)
             self.figures[f"followed by {subscriber.name}"] = len(followed)
             for id in followed:

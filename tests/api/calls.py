@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.test import Client
+
+from enode_django.models import EventStream
 
 COMMANDS = "/api/commands/"
 
@@ -14,6 +17,11 @@ COMMANDS = "/api/commands/"
 class Caller(NamedTuple):
     client: Client
     user: User | None = None
+
+    @property
+    def key(self) -> str:
+        """The user's primary key as metadata has it; empty for nobody."""
+        return str(self.user.pk) if self.user is not None else ""
 
     def send(self, type: str, id: str, fields: Any = None, *, query: str = "", key: str = "", **headers: str) -> Any:
         body = {"type": type, "aggregate_root_id": id} | ({} if fields is None else {"fields": fields})
@@ -28,6 +36,17 @@ class Caller(NamedTuple):
 
     def get(self, path: str, query: dict[str, Any] | None = None, **headers: str) -> Any:
         return self.client.get(f"/api/{path}", query or {}, headers=headers)
+
+
+def logged_in(*permissions: str, name: str = "clerk") -> Caller:
+    """Somebody who has logged in and has these of our permissions."""
+    user, _ = User.objects.get_or_create(username=name)
+    streams = ContentType.objects.get_for_model(EventStream)
+    Permission.objects.get_or_create(codename="view_payload", defaults={"content_type": streams})
+    user.user_permissions.add(*Permission.objects.filter(codename__in=permissions))
+    client = Client()
+    client.force_login(user)
+    return Caller(client, user)
 
 
 def problem(response: Any, status: int) -> dict[str, Any]:

@@ -24,23 +24,9 @@ def nobody_was_throttled() -> None:
 @pytest.fixture
 def caller(request: pytest.FixtureRequest) -> MakeCaller:
     """Somebody who has logged in and has these of our permissions."""
-    from django.contrib.auth.models import Permission, User
-    from django.contrib.contenttypes.models import ContentType
-    from django.test import Client
+    from tests.api.calls import logged_in
 
-    from enode_django.models import EventStream
-    from tests.api.calls import Caller
-
-    def make(*permissions: str, name: str = "clerk") -> Caller:
-        user, _ = User.objects.get_or_create(username=name)
-        streams = ContentType.objects.get_for_model(EventStream)
-        Permission.objects.get_or_create(codename="view_payload", defaults={"content_type": streams})
-        user.user_permissions.add(*Permission.objects.filter(codename__in=permissions))
-        client = Client()
-        client.force_login(user)
-        return Caller(client, user)
-
-    return make
+    return logged_in
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from enode_django.api.base import ApiView, Throttle, throttles
 from enode_django.api.commands import CommandsView
 from enode_django.api.outcomes import failure_of
 from enode_django.failures import BROKEN, status_of, text_of
+from enode_django.ids import id_of_key
 from enode_django.models import EventStream
 from enode_django.testing.inline import InlineCommandBus
 from tests.api import commands
@@ -49,7 +50,7 @@ def test_who_waits_gets_the_result(sender: Caller, bus: InlineCommandBus, wait: 
     assert response.status_code == 200
     assert response["ETag"] == '"2"'
     assert response.json() == {
-        "id": "k",
+        "id": id_of_key(sender.key, "k"),
         "aggregate_root_id": "a",
         "status": "success",
         "version": 2,
@@ -89,7 +90,7 @@ def test_a_refusal_is_a_conflict_with_its_fields(sender: Caller, bus: InlineComm
     found = problem(sender.send("bank.Withdraw", "a", {"amount": "5"}, query="?wait=executed", key="k"), 409)
     assert found["type"] == "urn:problem-type:bank.InsufficientFunds"
     assert found["detail"] == "the balance is too low"
-    assert (found["balance"], found["amount"], found["command_id"]) == ("0", "5", "k")
+    assert (found["balance"], found["amount"], found["command_id"]) == ("0", "5", id_of_key(sender.key, "k"))
     again = sender.get("commands/k/").json()
     assert again["status"] == "refused"
     assert again["problem"]["type"] == found["type"]

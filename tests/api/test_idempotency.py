@@ -15,6 +15,7 @@ from django.test import override_settings
 
 from enode_django import execute_command, metadata
 from enode_django.api.received import prune
+from enode_django.ids import id_of_key
 from enode_django.models import EventStream, ReceivedCommand
 from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import Deposit, OpenAccount
@@ -58,7 +59,7 @@ def test_the_same_key_with_other_content_is_refused(sender: Caller, type_name: s
     sender.send(*DEPOSIT, key="k")
     found = problem(sender.send(type_name, id, fields, key="k", query=WAIT), 422)
     assert found["type"] == "urn:problem-type:enode:key-reused"
-    assert EventStream.objects.filter(command_id="k").count() == 1
+    assert EventStream.objects.filter(command_id=id_of_key(sender.key, "k")).count() == 1
 
 
 def test_another_version_to_expect_is_other_content(sender: Caller) -> None:
@@ -66,24 +67,36 @@ def test_another_version_to_expect_is_other_content(sender: Caller) -> None:
     assert problem(sender.send(*DEPOSIT, key="k", If_Match='"2"'), 422)
 
 
-def test_somebody_elses_key_tells_nothing(sender: Caller, caller: MakeCaller) -> None:
-    sender.send(*DEPOSIT, key="k", query=WAIT)
+def test_a_key_is_nobody_elses_and_keeps_nobody_from_using_the_same(sender: Caller, caller: MakeCaller) -> None:
     other = caller("send_command", name="other")
-    same = problem(other.send(*DEPOSIT, key="k", query=WAIT), 422)
-    different = problem(other.send("bank.Withdraw", "a", {"amount": "1"}, key="k", query=WAIT), 422)
-    own = problem(sender.send("bank.Withdraw", "a", {"amount": "1"}, key="k", query=WAIT), 422)
-    assert same == different == own
-    assert problem(other.get("commands/k/"), 404)
+    first = sender.send(*DEPOSIT, key="order-5", query=WAIT).json()
+    assert problem(other.get("commands/order-5/"), 404)
+    second = other.send("bank.Withdraw", "a", {"amount": "1"}, key="order-5", query=WAIT).json()
+    assert (second["value"], second["id"] != first["id"]) == ("4", True)
+    for one, id in ((sender, first["id"]), (other, second["id"])):
+        assert one.get("commands/order-5/").json()["id"] == one.get(f"commands/{id}/").json()["id"] == id
+    assert problem(other.get(f"commands/{first['id']}/"), 404)
 
 
-def test_the_id_of_a_command_that_came_another_way_is_taken(sender: Caller) -> None:
-    with metadata(user="somebody"):
-        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id="theirs"))
-    execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id="nobodys"))
-    for key in ("theirs", "nobodys"):
-        assert problem(sender.send(*DEPOSIT, key=key, query=WAIT), 422)
-        assert not ReceivedCommand.objects.exists()
-        assert problem(sender.get(f"commands/{key}/"), 404)
+def test_a_key_that_an_earlier_version_took_for_the_id_still_stands_for_its_command(sender: Caller) -> None:
+    with metadata(user=sender.key):
+        first = execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id="k"))
+    sender.send(*DEPOSIT, key="any other")
+    ReceivedCommand.objects.update(command_id="k")  # the row that an earlier version has written for it
+    again = sender.send(*DEPOSIT, key="k", query=WAIT).json()
+    assert (again["id"], again["version"]) == ("k", first.version)
+    assert problem(sender.send("bank.Withdraw", "a", {"amount": "5"}, key="k"), 422)
+
+
+@pytest.mark.parametrize("user", ["somebody", None])
+def test_the_id_of_a_command_that_came_another_way_is_taken(sender: Caller, user: str | None) -> None:
+    """Nobody can make it so. Should it be taken nevertheless, nothing is told about whose command that is."""
+    taken = id_of_key(sender.key, "k")
+    with metadata(user=user):
+        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id=taken))
+    assert problem(sender.send(*DEPOSIT, key="k", query=WAIT), 422)
+    assert not ReceivedCommand.objects.exists()
+    assert problem(sender.get("commands/k/"), 404)
 
 
 @contextlib.contextmanager
@@ -104,7 +117,7 @@ def store_away() -> Iterator[None]:
 @pytest.mark.django_db(transaction=True)
 def test_who_asks_again_when_the_store_was_away_still_learns_nothing(sender: Caller) -> None:
     with metadata(user="somebody"):
-        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id="theirs"))
+        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id=id_of_key(sender.key, "theirs")))
     with store_away():
         assert problem(sender.send(*DEPOSIT, key="theirs", query=WAIT), 503)
     assert problem(sender.send(*DEPOSIT, key="theirs", query=WAIT), 422)
@@ -113,9 +126,9 @@ def test_who_asks_again_when_the_store_was_away_still_learns_nothing(sender: Cal
 def test_keys_are_forgotten_by_age_and_their_commands_still_take_effect_once(sender: Caller) -> None:
     first = sender.send(*DEPOSIT, key="k", query=WAIT).json()
     sender.send(*DEPOSIT, key="young")
-    ReceivedCommand.objects.filter(command_id="k").update(received_at=F("received_at") - timedelta(days=8))
+    ReceivedCommand.objects.filter(command_id=first["id"]).update(received_at=F("received_at") - timedelta(days=8))
     assert prune() == 1
-    assert list(ReceivedCommand.objects.values_list("command_id", flat=True)) == ["young"]
+    assert list(ReceivedCommand.objects.values_list("command_id", flat=True)) == [id_of_key(sender.key, "young")]
     assert sender.send(*DEPOSIT, key="k", query=WAIT).json() == first
     assert problem(sender.send("bank.Withdraw", "a", {"amount": "5"}, key="k"), 422)
 
@@ -125,7 +138,7 @@ def test_keys_are_pruned_as_others_come(sender: Caller, monkeypatch: pytest.Monk
     sender.send(*DEPOSIT, key="old")
     ReceivedCommand.objects.update(received_at=F("received_at") - timedelta(days=8))
     sender.send(*DEPOSIT, key="new")
-    assert list(ReceivedCommand.objects.values_list("command_id", flat=True)) == ["new"]
+    assert list(ReceivedCommand.objects.values_list("command_id", flat=True)) == [id_of_key(sender.key, "new")]
 
 
 @pytest.mark.parametrize("key", ["x" * 256, '"' + "x" * 256 + '"', '""'])
@@ -147,6 +160,6 @@ def test_a_command_with_a_key_is_pending_until_it_is_stored(sender: Caller, call
     transport = make_transport()
     with use_bus(QueueCommandBus(transport, make_producer(transport), "commands")):
         sender.send(*DEPOSIT, key="k")
-    assert sender.get("commands/k/").json() == {"id": "k", "status": "pending"}
+    assert sender.get("commands/k/").json() == {"id": id_of_key(sender.key, "k"), "status": "pending"}
     assert problem(caller("send_command", name="other").get("commands/k/"), 404)
     close_bus()

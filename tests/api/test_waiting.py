@@ -8,6 +8,7 @@ import pytest
 from django.test import override_settings
 
 from enode_django.eventing.registry import subscribers
+from enode_django.ids import id_of_key
 from sample_project.bank.domain import AccountOpened
 from tests.api.calls import Caller, problem
 from tests.integration.running import processors, wait_for
@@ -41,8 +42,9 @@ def _stored(sender: Caller, location: str) -> Any:
 def test_a_command_that_nobody_executes_in_time_is_said_to_be_on_its_way(sender: Caller) -> None:
     response = sender.send(*OPEN, query="?wait=executed&timeout=0.01", key="k")
     found = problem(response, 504)
-    assert (found["stored"], found["missing"], found["command_id"]) == (None, [], "k")
-    assert sender.client.get(response["Location"]).json() == {"id": "k", "status": "pending"}
+    id = found["command_id"]
+    assert (found["stored"], found["missing"], id) == (None, [], id_of_key(sender.key, "k"))
+    assert sender.client.get(response["Location"]).json() == {"id": id, "status": "pending"}
 
 
 @pytest.mark.django_db(transaction=True)

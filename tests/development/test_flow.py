@@ -12,9 +12,10 @@ from django.test import RequestFactory
 from enode_django import metadata
 from enode_django.commanding import flow
 from enode_django.commanding.bus import QueueCommandBus
-from enode_django.domain.messages import Command
+from enode_django.domain.messages import Command, DomainEvent
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing.event_handlers import EventHandler, EventHandlerGroup
 from enode_django.eventing.flow import tell_followed
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.work import Failure, Message, Progress, Work
@@ -121,12 +122,7 @@ def test_what_a_projection_made_of_a_stream_is_told(
         progress = progress._replace(failure=progress.failure._replace(command_id="c1"))
     tell_followed(subscribers.instance(AccountSummaries), [work], {"x": progress}, 0.0)
     assert steps(told) == []  # it handles none of these events
-    tell_followed(FollowsAll(), [work], {"x": progress}, 0.0)  # type: ignore[arg-type]
+    follows_all = EventHandlerGroup("test.All")
+    follows_all.add(EventHandler(DomainEvent, "test.all", 1, print, "now"))
+    tell_followed(follows_all, [work], {"x": progress}, 0.0)
     assert [one[4] for one in steps(told)] == ([outcome] if outcome else [])
-
-
-class FollowsAll:
-    name = "test.All"
-
-    def event_handlers(self, name: str) -> list[str]:
-        return [name]

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.meta.tree import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 _CELL = re.compile(r"(?<!\\)\|")
 
 

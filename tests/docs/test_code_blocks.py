@@ -16,6 +16,7 @@ from tests.meta.tree import ROOT
 README = ROOT / "README.md"
 WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
 QUICKSTART = DOCS / "quickstart.md"
+RUNNING = [page for page in WITH_PYTHON if page != QUICKSTART and any(block.runs for block in blocks(page))]
 WITH_TESTS = [
     page
     for page in WITH_PYTHON
@@ -71,7 +72,7 @@ def run_python(directory: Path, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", [page for page in WITH_PYTHON if page != QUICKSTART], ids=name)
+@pytest.mark.parametrize("page", RUNNING, ids=name)
 def test_the_python_blocks_of_a_page_run(page: Path, project: Path) -> None:
     if page != README:
         write_files(page, project)

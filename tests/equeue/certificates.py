@@ -10,14 +10,19 @@ from pathlib import Path
 import pytest
 
 
+def needs_openssl() -> None:
+    """Skip a test where the command is missing, or let it fail where services are required."""
+    if shutil.which("openssl") is None:
+        if os.environ.get("ENODE_REQUIRE_SERVICES") == "1":
+            pytest.fail("the openssl command is missing")
+        pytest.skip("the openssl command is missing")
+
+
 class Authority:
     """Signs certificates for 127.0.0.1; all files lie in one directory."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        if shutil.which("openssl") is None:
-            if os.environ.get("ENODE_REQUIRE_SERVICES") == "1":
-                pytest.fail("the openssl command is missing")
-            pytest.skip("the openssl command is missing")
+        needs_openssl()
         self._directory = directory
         self.path, self._key = (str(directory / f"{name}.{kind}") for kind in ("pem", "key"))
         self._openssl(*f"req -x509 -days 2 -subj /CN={name} -keyout {self._key} -out {self.path}".split(), *_NEW_KEY)

@@ -114,7 +114,7 @@ def test_what_the_new_code_does_not_follow_is_forgotten(harness: Harness, subscr
         @applies(Thanked)
         def _thanked(self, event: Thanked) -> None: ...
 
-    subscriber._follows_type.clear()
+    subscriber._enode_known_types.clear()
     new = Sweep(harness, subscriber)
     new.run()
     assert noted() == []

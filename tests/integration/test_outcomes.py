@@ -445,7 +445,7 @@ def test_what_a_dead_worker_stored_and_did_not_publish_is_published_before_what_
     running: Processors, note: str
 ) -> None:
     running.stop()
-    (row,) = make_store().load(note)
+    (row,) = (row._replace(command_type="notebook.ChangeTitle") for row in make_store().load(note))
     commands = [ChangeTitle(aggregate_root_id=note, id=f"{note}-{n}", title=f"{n}") for n in range(60)]
     send_commands(commands)
     stored = [

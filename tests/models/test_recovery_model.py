@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from enode_django.commanding.loading import events_of
 from enode_django.commanding.results import CommandResult, CommandStatus, decode_result, stored_result
+from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.messages import decode_published
@@ -287,7 +288,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     def _check_stream(self, root: str, record: StreamRecord) -> None:
         totals = self.totals[root]
         (event,) = events_of(record)
-        total = int(event.to_plain().get("total", 0))
+        total = int(plain_of(event).get("total", 0))
         if (record.command_id, root) in self.sent:
             command = self.sent[record.command_id, root].command
             assert decide(command, totals[-1]) == (SUCCESS, "", total)

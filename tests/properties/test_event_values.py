@@ -15,9 +15,10 @@ from enode_django.commanding.context import CommandContext
 from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.results import CommandStatus
 from enode_django.domain.aggregate import AggregateRoot, applies
+from enode_django.domain.declarations import schema_of
 from enode_django.domain.fields import field_type
 from enode_django.domain.handlers import HandlerTable
-from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.messages import Command, DomainEvent, is_stamped, message_of
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import InvalidField
 from enode_django.serialization.codec import decode_events, encode_stream
@@ -69,13 +70,13 @@ class Holder(AggregateRoot):
 
     @applies(Held)
     def _held(self, event: Held) -> None:
-        for name in self.schema().names:
+        for name in schema_of(type(self)).names:
             setattr(self, name, getattr(event, name))
         self.texts.append("by its applier")
 
     @applies(Changed)
     def _changed(self, event: Changed) -> None:
-        for name in self.schema().names:
+        for name in schema_of(type(self)).names:
             change(getattr(self, name))
 
 
@@ -141,7 +142,7 @@ def play(command: Play, context: CommandContext) -> None:
         elif step == "change":
             holder.apply(Changed())
         else:  # the handler changes what it has given away
-            change([getattr(event, name) for name in Held.schema().names])
+            change([getattr(event, name) for name in schema_of(Held).names])
 
 
 STEPS = st.lists(st.sampled_from(["hold", "change", "change what was given"]), max_size=5)
@@ -155,7 +156,7 @@ def handlers() -> HandlerTable:
 
 
 def state(holder: Any) -> dict[str, Any]:
-    return {name: getattr(holder, name) for name in Holder.schema().names}
+    return {name: getattr(holder, name) for name in schema_of(Holder).names}
 
 
 @settings(max_examples=100, deadline=None)
@@ -203,7 +204,7 @@ def test_an_event_shows_what_it_held_when_it_was_applied() -> None:
     assert event == held(2)
     assert holder.texts == ["a", "a", "by its applier", "new"]
     event.texts.append("by its maker")
-    stored = decode_events(encode_stream([event]), event._stamp)
+    stored = decode_events(encode_stream([event]), event._enode_stamp)
     assert stored == [held(2)]
     assert "by its maker" not in holder.texts
 
@@ -229,7 +230,7 @@ def test_an_event_that_was_changed_to_what_does_not_fit_is_refused_before_anythi
     with pytest.raises(InvalidField, match=r"Held\.\w+: .*expected"):
         holder.apply(event)
     assert (holder.uncommitted_events, state(holder)) == ((), before)
-    assert not event.is_stamped
+    assert not is_stamped(event)
 
 
 def test_a_default_that_can_be_changed_is_nobodys_own() -> None:
@@ -246,8 +247,8 @@ class Widened(DomainEvent):
 
 
 def test_a_default_of_a_stored_event_is_nobodys_own() -> None:
-    Widened.from_plain({}).box.names.append("by an applier")
-    assert Widened.from_plain({}).box.names == Widened().box.names == []
+    message_of(Widened, {}).box.names.append("by an applier")
+    assert message_of(Widened, {}).box.names == Widened().box.names == []
 
 
 class Lax(AggregateRoot):

@@ -13,6 +13,7 @@ from enode_django.commanding.processor import CommandProcessor
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries
 from enode_django.concurrency.backoff import Persist, once
+from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing.publisher import answer_of
@@ -216,7 +217,7 @@ def assert_history_is_whole(store: EventStore, id: str) -> None:
     counter = AggregateLoader(store).load(id)
     total = 0
     for event in (event for record in records for event in _events(record)):
-        fields = event.to_plain()
+        fields = plain_of(event)
         total += int(fields.get("amount", 0))
         assert fields.get("total", total) == total, "an event rests on a state that was never stored"
     assert getattr(counter, "total", 0) == total

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 import pytest
 
-from enode_django.commanding.results import CommandResult, CommandStatus, decode_result
+from enode_django.commanding.results import CommandResult, CommandStatus, decode_receipt, decode_result, encode_result
 from enode_django.domain.messages import Command
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -32,7 +32,7 @@ class CountsCommits(MemoryTransport):
         self.early: list[bytes] = []
 
     def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
-        remembered = set(self.receipts(GROUP, COMMANDS, 0))
+        remembered = {encode_result(decode_receipt(body).answer) for body in self.receipts(GROUP, COMMANDS, 0)}
         self.early += (body for _, body in replies if body not in remembered)
         super().reply(replies)
 
@@ -78,7 +78,7 @@ class Setting:
         return answer
 
     def receipts(self) -> list[CommandResult]:
-        return [decode_result(body) for body in self.transport.receipts(GROUP, COMMANDS, 0)]
+        return [decode_receipt(body).answer for body in self.transport.receipts(GROUP, COMMANDS, 0)]
 
     def events(self) -> int:
         return sum(len(batch.bodies) for batch in self.transport.pull("events", {0: 0}, limit=1_000, wait=0))

@@ -220,7 +220,7 @@ def test_refusal_and_success_of_one_command_exclude_each_other(store: MemoryEven
     third.send(second)
     third.handle()  # refused, not stored yet
     store.append(
-        [store.load_many(["x"])["x"][1]._replace(version=3, command_id="d")]
+        [store.load_many(["x"])["x"][1]._replace(version=3, command_id="d", command_type="races.AddWithin")]
     )  # somebody stored it as a success
     third.settle()
     assert third.answers["d"].status is CommandStatus.SUCCESS

@@ -239,7 +239,7 @@ def test_a_policy_that_is_none_is_refused(define: Define) -> None:
     for wrong in ("-1", "True", "'often'", "1.5"):
         with pytest.raises(DefinitionError, match="snapshot_every"):
             define(DECORATED.replace("total: int = 0", f"total: int = 0\n    snapshot_every = {wrong}"))
-    with pytest.raises(DefinitionError, match="as a field"):
+    with pytest.raises(DefinitionError, match="the field 'snapshot_every', but that is a setting"):
         define(DECORATED.replace("total: int = 0", "total: int = 0\n    snapshot_every: int = 5"))
 
 

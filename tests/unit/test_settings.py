@@ -170,7 +170,7 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"REBUILDS": {"ENGINE": "processes", "PROCESSES": 2, "SPARK_FROM": 1}}, []),
         ({"JOBS": {"EXPORT_DIRECTORIES": "/archive"}}, ["enode_django.E092"]),
         ({"JOBS": {"EXPORT_DIRECTORIES": ["/archive", ""]}}, ["enode_django.E092"]),
-        ({"REBUILDS": {"ENGINE": "ray", "PROCESSES": 0, "SPARK_FROM": None}}, ["enode_django.E067"] * 3),
+        ({"REBUILDS": {"ENGINE": "ray", "PROCESSES": 0, "SPARK_FROM": 0}}, ["enode_django.E067"] * 3),
     ],
 )
 def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], expected: list[str]) -> None:

@@ -353,7 +353,7 @@ class BrokerTransport:
                 return pool.call(name, arguments)[0]
             except ConnectionLost as lost:
                 may_have_arrived |= lost.connected
-                pause = random.uniform(0.02, 0.1)
+                pause = random.uniform(0.02, 0.1)  # noqa: S311 - so that not all come back at one moment
                 if not may_have_arrived or pool.is_closed or time.monotonic() + pause >= deadline:
                     raise unreachable(self.location, lost) from lost
                 time.sleep(pause)

@@ -28,24 +28,29 @@ class CloseAccount(Command):
 
 
 class ReserveWithdrawal(Command):
+    exposed = False
     transfer: str
     amount: Decimal
 
 
 class ReserveDeposit(Command):
+    exposed = False
     transfer: str
     amount: Decimal
 
 
 class ConfirmWithdrawal(Command):
+    exposed = False
     transfer: str
 
 
 class ConfirmDeposit(Command):
+    exposed = False
     transfer: str
 
 
 class CancelReservation(Command):
+    exposed = False
     transfer: str
 
 

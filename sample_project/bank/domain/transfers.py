@@ -34,14 +34,17 @@ class StartTransfer(Command):
 
 
 class NoteReserved(Command):
+    exposed = False
     side: Side
 
 
 class NoteMoved(Command):
+    exposed = False
     side: Side
 
 
 class CancelTransfer(Command):
+    exposed = False
     reason: str
 
 

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from enode_django import Command, DomainEvent, DomainException
 from enode_django.commanding.loading import StoredStamp, events_of, replay_records
+from enode_django.domain.refusals import stamp_refusal
 from enode_django.eventing.process_managers import with_derived_ids
+from enode_django.eventing.subscribers import handlers_of
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.serialization.codec import StoredRefusal, decode_refusal, read_stored
@@ -135,7 +137,7 @@ def commands_of(record: StreamRecord) -> Sequence[Command]:
     """What the process answers a stream or a refusal with."""
     commands: list[Command] = []
     for message in messages_of(record):
-        for handler in PROCESS.handlers_of(type(message)):
+        for handler in handlers_of(PROCESS, type(message)):
             commands += with_derived_ids(handler(message), cause=message.id, subscriber=PROCESS.name)
     return commands
 
@@ -145,7 +147,7 @@ def messages_of(record: StreamRecord) -> Sequence[DomainEvent | DomainException]
     if not isinstance(stored, StoredRefusal):
         return events_of(record)
     refusal = decode_refusal(stored)
-    refusal.stamp(StoredStamp(record))
+    stamp_refusal(refusal, StoredStamp(record))
     return [refusal]
 
 

@@ -22,12 +22,12 @@ class BadLuck(Exception):
 
 
 def hinder(subscriber: Subscriber) -> None:
-    handlers_of = subscriber.handlers_of
+    handlers_of = subscriber._enode_handlers_of
 
     def hindered(cls: Followed) -> Sequence[Handler]:
         return [_hindered(handler, subscriber.name) for handler in handlers_of(cls)]
 
-    subscriber.handlers_of = hindered  # type: ignore[method-assign]
+    subscriber._enode_handlers_of = hindered  # type: ignore[method-assign]
 
 
 def _hindered(handler: Handler, name: str) -> Handler:

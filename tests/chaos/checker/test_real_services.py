@@ -22,6 +22,7 @@ from chaos.checker.rules.read_models import read_models
 from chaos.names import ONLOOKER
 from enode_django import Command, execute_command
 from enode_django.conf import BROKER, REDIS_STREAMS, conf
+from enode_django.domain.declarations import plain_of
 from enode_django.equeue.transports.base import Transport
 from enode_django.ids import new_id
 from enode_django.processors.event_pipeline import EventPipeline
@@ -48,7 +49,7 @@ class Client:
         self._file = path.open("w")
 
     def do(self, command: Command) -> None:
-        fields = {name: str(value) for name, value in command.to_plain().items()}
+        fields = {name: str(value) for name, value in plain_of(command).items()}
         identity = {"id": command.id, "aggregate_root_id": command.aggregate_root_id}
         self._write({"what": "send", "command": {**identity, "type": types.name_of(type(command)), "fields": fields}})
         answer = execute_command(command, timeout=TIMEOUT)

@@ -14,6 +14,7 @@ from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import IDLE
 from enode_django.commanding.processor import CommandProcessor
 from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.domain.aggregate import rebuilt
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command
 from enode_django.domain.refusals import DomainException
@@ -132,7 +133,7 @@ def test_unencodable_error_text_still_arrives(store: MemoryEventStore) -> None:
 
 def test_adding_an_aggregate_that_is_not_new_fails(store: MemoryEventStore) -> None:
     def add_old(context: CommandContext) -> None:
-        old = Counter.rebuild("x", [(1, [Created()]), (2, [Added(amount=1, total=1)])])
+        old = rebuilt(Counter, "x", [(1, [Created()]), (2, [Added(amount=1, total=1)])])
         old.add(1)
         context.add(old)
 

@@ -12,7 +12,10 @@ import pytest
 from msgspec import Meta
 
 from enode_django import AggregateRoot, Command, DomainEvent, DomainException
+from enode_django.domain.declarations import plain_of
 from enode_django.domain.fields import field_type
+from enode_django.domain.messages import message_of, restored_command, seal
+from enode_django.domain.refusals import restored_refusal
 from enode_django.domain.scalars import UnsupportedType
 from enode_django.exceptions import InvalidField
 from enode_django.serialization.schemas import describe, reads
@@ -133,13 +136,13 @@ def test_bounds_hold_for_a_command_that_is_made_and_for_one_that_comes_from_the_
         with pytest.raises(InvalidField, match=f"Order.{next(iter(fields))}: "):
             order(**fields)
         with pytest.raises(InvalidField, match=f"Order.{next(iter(fields))}: "):
-            Order.restore("id", "o", {**order().to_plain(), **fields})
+            restored_command(Order, "id", "o", {**plain_of(order()), **fields})
     with pytest.raises(InvalidField, match=r"Order.lines: item 0: Line.count: 0 must be at least 1"):
         order(lines=[Line(0)])
     with pytest.raises(InvalidField, match=r"Order.lines: item 0: Line.count: 0 must be at least 1"):
-        Order.restore("id", "o", {"lines": [{"count": 0}]})
+        restored_command(Order, "id", "o", {"lines": [{"count": 0}]})
     sent = order(lines=[Line(9)], by_name={"a": Decimal(1)}, speed="fast")
-    assert Order.restore(sent.id, "o", sent.to_plain()) == sent
+    assert restored_command(Order, sent.id, "o", plain_of(sent)) == sent
 
 
 def test_what_was_stored_before_a_bound_was_added_stays_readable() -> None:
@@ -147,8 +150,8 @@ def test_what_was_stored_before_a_bound_was_added_stays_readable() -> None:
         Ordered(count=0)
     with pytest.raises(InvalidField, match=r"Refused.count: 10 must be"):
         Refused("no", count=10)
-    assert Ordered.from_plain({"count": 0, "tags": ["LONG ONE"]}).tags == ["LONG ONE"]
-    assert Refused.restore("no", {"count": 10}).count == 10
+    assert message_of(Ordered, {"count": 0, "tags": ["LONG ONE"]}).tags == ["LONG ONE"]
+    assert restored_refusal(Refused, "no", {"count": 10}).count == 10
     basket = Basket("b")
     basket.restore({"count": 0})
     assert basket.count == 0
@@ -158,14 +161,14 @@ def test_an_event_that_was_changed_beyond_its_bounds_is_refused_when_it_is_appli
     event = Ordered(count=1, tags=["a"])
     event.tags.append("LONG ONE")
     with pytest.raises(InvalidField, match="item 1"):
-        event.seal()
+        seal(event)
 
 
 def test_the_values_of_a_literal_are_known_to_the_check_of_event_schemas_and_bounds_are_not() -> None:
     assert describe(Moved) == describe(MovedBefore) == {"way": "Enum('down', 'up')", "steps": "int"}
     assert reads("Enum('down', 'up', 'left')", "Enum('down', 'up')")
     with pytest.raises(InvalidField, match="expected one of 'up', 'down', got 'left'"):
-        Moved.from_plain({"way": "left", "steps": 1})
+        message_of(Moved, {"way": "left", "steps": 1})
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,17 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
+from enode_django.domain.declarations import plain_of, schema_of
 from enode_django.domain.fields import field_type
-from enode_django.domain.messages import Command, DomainEvent, EventStamp
+from enode_django.domain.messages import (
+    Command,
+    DomainEvent,
+    EventStamp,
+    is_stamped,
+    message_of,
+    restored_command,
+    stamp_event,
+)
 from enode_django.domain.metadata import Metadata
 from enode_django.domain.origin import KnownOrigin
 from enode_django.domain.scalars import UnsupportedType
@@ -61,7 +70,7 @@ def test_command_is_keyword_only_frozen_and_gets_an_id() -> None:
 
 def test_command_class_inherits_fields() -> None:
     twice = PayTwice(aggregate_root_id="a", amount=Decimal(1), times=3)
-    assert twice.to_plain() == {"amount": Decimal(1), "note": "", "tags": [], "times": 3}
+    assert plain_of(twice) == {"amount": Decimal(1), "note": "", "tags": [], "times": 3}
 
 
 def test_mutable_defaults_are_made_anew() -> None:
@@ -100,7 +109,7 @@ def test_number_where_a_decimal_is_expected_says_how_to_make_one() -> None:
 
 
 def test_forward_reference_resolves_when_it_is_first_needed() -> None:
-    assert Paid(amount=Decimal(1), earlier=Earlier(Decimal(2))).to_plain() == {
+    assert plain_of(Paid(amount=Decimal(1), earlier=Earlier(Decimal(2)))) == {
         "amount": Decimal(1),
         "earlier": {"amount": Decimal(2)},
     }
@@ -125,7 +134,7 @@ def test_annotation_that_cannot_be_resolved_names_the_class(undeclared: None) ->
 def test_type_that_cannot_be_stored_is_refused_with_class_and_field(annotation: Any, undeclared: None) -> None:
     cls = type("Bad", (Command,), {"__annotations__": {"field": annotation}, "__module__": __name__})
     with pytest.raises(UnsupportedType, match=r"Bad\.field"):
-        cls.schema()
+        schema_of(cls)
 
 
 def test_dataclass_must_be_frozen_and_enum_values_plain() -> None:
@@ -150,7 +159,7 @@ def test_annotated_types_and_class_variables() -> None:
         limit: ClassVar[int] = 5
         amount: Annotated[int, "positive"] = 1
 
-    assert Marked(aggregate_root_id="a", amount=2).to_plain() == {"amount": 2}
+    assert plain_of(Marked(aggregate_root_id="a", amount=2)) == {"amount": 2}
     assert Marked.limit == 5
 
 
@@ -192,20 +201,20 @@ def test_error_names_class_field_and_place() -> None:
 
 
 def test_restored_message_takes_defaults_for_missing_fields() -> None:
-    pay = Pay.restore("i", "a", {"amount": Decimal(2)})
+    pay = restored_command(Pay, "i", "a", {"amount": Decimal(2)})
     assert pay == Pay(id="i", aggregate_root_id="a", amount=Decimal(2))
     with pytest.raises(InvalidField, match=r"Pay\.amount is missing"):
-        Pay.restore("i", "a", {})
+        restored_command(Pay, "i", "a", {})
     with pytest.raises(InvalidField, match="no field 'x'"):
-        Pay.restore("i", "a", {"amount": Decimal(2), "x": 1})
-    assert Paid.from_plain({"amount": Decimal(1), "of a newer version": 1}) == Paid(amount=Decimal(1))
+        restored_command(Pay, "i", "a", {"amount": Decimal(2), "x": 1})
+    assert message_of(Paid, {"amount": Decimal(1), "of a newer version": 1}) == Paid(amount=Decimal(1))
 
 
 def test_event_has_its_place_once_it_is_stamped() -> None:
     event = Paid(amount=Decimal(1))
-    assert not event.is_stamped
+    assert not is_stamped(event)
     at = datetime.now(UTC)
-    event.stamp(EventStamp("a", 7, at, KnownOrigin("c", Metadata(user="ada"))), 2)
+    stamp_event(event, EventStamp("a", 7, at, KnownOrigin("c", Metadata(user="ada"))), 2)
     assert (event.id, event.aggregate_root_id, event.version, event.timestamp, event.command_id) == (
         "a/7/2", "a", 7, at, "c",
     )  # fmt: skip

@@ -57,7 +57,7 @@ def test_a_process_managers_handler_may_yield_be_static_or_take_more_than_it_get
         @staticmethod
         def signed(event: Signed) -> None: ...
 
-    assert Fine._methods == Static._methods == {Signed: "signed"}
+    assert Fine._enode_methods == Static._enode_methods == {Signed: "signed"}
 
 
 def test_an_async_handler_is_refused() -> None:

@@ -25,6 +25,7 @@ from enode_django.commanding.loading import AggregateLoader
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import event_handlers_of, follows, refusal_handlers_of
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import AggregateTypeMismatch, DefinitionError, UnknownMessageType
@@ -189,10 +190,10 @@ def test_renamed_command_changes_a_renamed_aggregate() -> None:
 def test_subscribers_follow_what_is_stored_under_old_names() -> None:
     gardener = Gardener()
     for name in ("aliases.Planted", "aliases.PutInTheGround", "aliases.Sown"):
-        assert gardener.event_handlers(name) == (gardener.seen,)
-    assert gardener.refusal_handlers("aliases.NoWater") == (gardener.seen,)
-    assert gardener.follows("aliases.Shrub")
-    assert gardener.follows("aliases.Tree")
+        assert event_handlers_of(gardener, name) == (gardener.seen,)
+    assert refusal_handlers_of(gardener, "aliases.NoWater") == (gardener.seen,)
+    assert follows(gardener, "aliases.Shrub")
+    assert follows(gardener, "aliases.Tree")
     with subscribers.only(gardener):
         assert list(subscribers.following(["aliases.Sown"])) == ["aliases.Gardener"]
 
