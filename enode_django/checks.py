@@ -52,6 +52,7 @@ def _settings() -> Iterator[CheckMessage]:
     yield from _states()
     yield from _spark()
     yield from _rebuilds()
+    yield from _exports()
     yield from _broker()
 
 
@@ -224,6 +225,17 @@ def _rebuilds() -> Iterator[CheckMessage]:
     for key, count in counts.items():
         if count is not None and not _is_count(count):
             yield _wrong_rebuilds(key, count, "be a whole number above 0, or None")
+
+
+def _exports() -> Iterator[CheckMessage]:
+    directories = settings.conf().JOBS.get("EXPORT_DIRECTORIES", [])
+    is_list = isinstance(directories, list | tuple)
+    if not is_list or not all(isinstance(each, str) and each for each in directories):
+        yield Error(
+            f"ENODE['JOBS']['EXPORT_DIRECTORIES'] is {directories!r}; it must be a list of directories, or of URIs "
+            "that Spark can write to.",
+            id="enode_django.E092",
+        )
 
 
 def _is_count(value: object) -> bool:

@@ -116,7 +116,7 @@ class Conf:
     SNAPSHOTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``ENABLED`` (True)."""
     JOBS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``LEASE`` (60), ``TIME_LIMIT`` (21,600), ``ATTEMPTS`` (5)."""
+    """``LEASE`` (60), ``TIME_LIMIT`` (21,600), ``ATTEMPTS`` (5), ``EXPORT_DIRECTORIES`` (none)."""
     SPARK: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """``MASTER`` (``"local[*]"``), ``CONFIG`` (properties of Spark), ``PY_FILES`` (what else executors need),
     ``REPLICAS`` (alias of a shard: alias to read it from), ``DATABASE_TASKS`` (tasks of a job that use the database at
@@ -280,6 +280,11 @@ class Conf:
         return attempts
 
     @property
+    def export_directories(self) -> list[str]:
+        """The directories and URIs that the admin offers for an export of events."""
+        return list(self.JOBS.get("EXPORT_DIRECTORIES", []))
+
+    @property
     def report_interval(self) -> float | None:
         """Between two rows of figures; None: none are written."""
         seconds: float | None = self.REPORTS.get("INTERVAL", 5.0)
@@ -309,7 +314,7 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
     "BROKER": frozenset(BROKER_DEFAULTS),
     "API": frozenset(API_DEFAULTS),
     "REBUILDS": frozenset({"ENGINE", "PROCESSES", "SPARK_FROM"}),
-    "JOBS": frozenset({"LEASE", "TIME_LIMIT", "ATTEMPTS"}),
+    "JOBS": frozenset({"LEASE", "TIME_LIMIT", "ATTEMPTS", "EXPORT_DIRECTORIES"}),
     "REPORTS": frozenset({"INTERVAL", "RETENTION"}),
 }
 

@@ -19,15 +19,17 @@ from django.db.models import Choices
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from enode_django.domain.bounds import Bound, bounds_of
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command
-from enode_django.domain.scalars import is_enum
-from enode_django.exceptions import DefinitionError, shown
+from enode_django.domain.scalars import is_enum, is_literal
+from enode_django.exceptions import DefinitionError, InvalidField, shown
 from enode_django.failures import texts_of
 from enode_django.json_values import LARGEST_EXPONENT, Errors, json_type
 from enode_django.serialization.json_text import json_value
+from enode_django.serialization.plain import MOST_BITS, MOST_DIGITS
 
 AGGREGATE = "aggregate_root_id"
 _BLANK = ("", "---------")
@@ -59,6 +61,25 @@ class EnumField(forms.TypedChoiceField):
 
 def _label(member: Enum) -> Any:
     return member.label if isinstance(member, Choices) else member.name.replace("_", " ").capitalize()
+
+
+class LiteralField(forms.TypedChoiceField):
+    """The values of a ``Literal``, written as they are; as in Python if two would look the same."""
+
+    def __init__(self, annotation: Any, **options: Any) -> None:
+        values = typing.get_args(annotation)
+        texts = [str(value) for value in values]
+        if len({*texts}) < len(texts):
+            texts = [repr(value) for value in values]
+        self._values = dict(zip(texts, values, strict=True))
+        blank = [] if options.get("initial") is not None and options.get("required") else [_BLANK]
+        choices = [*blank, *((text, text) for text in texts)]
+        super().__init__(choices=choices, coerce=self._values.__getitem__, empty_value=None, **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        # The type counts, as True equals 1.
+        same = (text for text, one in self._values.items() if (type(one), one) == (type(value), value))
+        return next(same, value)
 
 
 class JsonField(forms.Field):
@@ -97,8 +118,13 @@ def _parsed(text: str) -> Any:
         raise ValidationError(_("Enter valid JSON."), code="invalid") from None
 
 
+def _check_digits(value: int) -> None:
+    if value.bit_length() > MOST_BITS:
+        raise ValidationError(_("Enter a whole number of at most %(most)s digits.") % {"most": MOST_DIGITS})
+
+
 _SCALARS: Mapping[Any, Callable[..., forms.Field]] = {
-    int: forms.IntegerField,
+    int: partial(forms.IntegerField, validators=[_check_digits]),
     float: forms.FloatField,
     str: forms.CharField,
     Decimal: partial(forms.DecimalField, max_digits=LARGEST_EXPONENT),
@@ -108,13 +134,30 @@ _SCALARS: Mapping[Any, Callable[..., forms.Field]] = {
 }
 
 
+_LIMITS = {"ge": "min_value", "le": "max_value"}
+_OPTIONS: Mapping[Any, Mapping[str, str]] = {
+    int: _LIMITS,
+    float: _LIMITS,
+    Decimal: _LIMITS,
+    str: {"min_length": "min_length", "max_length": "max_length"},
+}
+"""By type, the options of form fields by the names of the bounds that they check. Browsers check them, too."""
+
+
 class Declaration(NamedTuple):
-    """A field as a command declares it. ``annotation`` is what stands beside None, where the field may be None;
-    ``default`` may be a function that makes it."""
+    """A field as a command declares it. ``annotation`` is what stands beside None, where the field may be None, without
+    its ``bounds``; ``declared`` has both. ``default`` may be a function that makes it."""
 
     annotation: Any
     may_be_none: bool
     default: Any
+    bounds: tuple[Bound, ...] = ()
+    declared: Any = None
+
+    @classmethod
+    def of(cls, declared: Any, default: Any) -> Declaration:
+        kind, may_be_none, bounds = _unwrapped(declared)
+        return cls(kind, may_be_none, default, bounds, declared)
 
     @property
     def has_default(self) -> bool:
@@ -130,9 +173,28 @@ class Declaration(NamedTuple):
             return forms.NullBooleanField(**options) if self.may_be_none else forms.BooleanField(**options)
         if kind is str and self.may_be_none:
             options = {"empty_value": None, **options}
+        known = _OPTIONS.get(kind, {})
+        options |= {known[bound.name]: bound.limit for bound in self.bounds if bound.name in known}
+        field = self._field(kind, options)
+        field.validators += [_validator(bound) for bound in self.bounds if bound.name not in known]
+        return field
+
+    def _field(self, kind: Any, options: dict[str, Any]) -> forms.Field:
         if kind in _SCALARS:
             return _SCALARS[kind](**options)
-        return EnumField(kind, **options) if is_enum(kind) else JsonField(kind, **options)
+        if is_enum(kind):
+            return EnumField(kind, **options)
+        return LiteralField(kind, **options) if is_literal(kind) else JsonField(kind, **options)
+
+
+def _validator(bound: Bound) -> Callable[[Any], None]:
+    def validate(value: Any) -> None:
+        try:
+            bound.check(value)
+        except InvalidField as error:
+            raise ValidationError(str(error), code=bound.name) from error
+
+    return validate
 
 
 def chosen(of: type, meta: Any) -> dict[str, Declaration]:
@@ -158,14 +220,18 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
 
 
 def _declarations(command: type[Command]) -> dict[str, Declaration]:
-    hints = typing.get_type_hints(command)  # without what Annotated adds
-    own = {
-        name: Declaration(*_unwrapped(hints[name]), default) for name, default in schema_of(command).defaults.items()
-    }
-    return {AGGREGATE: Declaration(str, False, MISSING), **own}
+    hints = typing.get_type_hints(command, include_extras=True)
+    own = {name: Declaration.of(hints[name], default) for name, default in schema_of(command).defaults.items()}
+    return {AGGREGATE: Declaration.of(str, MISSING), **own}
 
 
-def _unwrapped(annotation: Any) -> tuple[Any, bool]:
-    if typing.get_origin(annotation) in (typing.Union, python_types.UnionType):
-        return next(each for each in typing.get_args(annotation) if each is not type(None)), True
-    return annotation, False
+def _unwrapped(annotation: Any) -> tuple[Any, bool, tuple[Bound, ...]]:
+    """Return what stands beside None, whether None may stand there, and the bounds of both."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        kind, may_be_none, inner = _unwrapped(arguments[0])
+        return kind, may_be_none, (*inner, *bounds_of(annotation))
+    if origin in (typing.Union, python_types.UnionType):
+        kind, _, bounds = _unwrapped(next(each for each in arguments if each is not type(None)))
+        return kind, True, bounds
+    return annotation, False, ()

@@ -21,7 +21,7 @@ from enode_django.domain.messages import Command
 from enode_django.exceptions import DefinitionError, InvalidField, InvalidId
 from enode_django.failures import text_of
 from enode_django.form_fields import AGGREGATE, Declaration, chosen
-from enode_django.ids import new_id
+from enode_django.ids import MAX_ID_LENGTH, check_given_id, new_id
 from enode_django.serialization.registry import types
 
 TOKEN, EXPECTED = "command_id", "expected_version"
@@ -49,12 +49,19 @@ def _chosen(form: type, meta: Any) -> dict[str, Declaration]:
 
 
 def _made(name: str, declared: Declaration, meta: Any) -> forms.Field:
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"max_length": MAX_ID_LENGTH, "validators": [_check_id]} if name == AGGREGATE else {}
     for option, given in (("label", "labels"), ("help_text", "help_texts"), ("widget", "widgets")):
         values = getattr(meta, given, None) or {}
         if name in values:
             options[option] = values[name]
     return declared.form_field(**options)
+
+
+def _check_id(value: str) -> None:
+    try:
+        check_given_id(value)
+    except InvalidId as error:
+        raise ValidationError(str(error), code="invalid") from error
 
 
 def _hidden() -> dict[str, forms.Field]:

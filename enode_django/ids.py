@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from hashlib import sha256
@@ -99,6 +100,19 @@ def check_id(value: object, what: str = "id") -> str:
     raise InvalidId(
         f"{what} {start!r} has {len(value)} characters; it must have 1 to {MAX_ID_LENGTH}, of UTF-8 without NUL"
     )
+
+
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters, line separators, and what changes the direction of text."""
+
+
+def check_given_id(value: object, what: str = "id") -> str:
+    """Check an id from outside as `check_id` does; raises `InvalidId` for control characters, too. Those could break
+    the lines of a log, or pass for another id on a screen."""
+    id = check_id(value, what)
+    if _UNSEEN.search(id):
+        raise InvalidId(f"{what} {shown(id)} holds control characters; leave them out")
+    return id
 
 
 def _is_utf8(value: str) -> bool:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import binascii
 import math
 import re
+import typing
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from enode_django.exceptions import Path, shown
+from enode_django.domain.bounds import Bound, check_bounds
+from enode_django.exceptions import InvalidField, Path, shown
+from enode_django.ids import MAX_ID_LENGTH, check_given_id
 from enode_django.serialization.json_text import json_value
+from enode_django.serialization.plain import MOST_BITS, MOST_DIGITS
 
 Errors = dict[Path, str]
 Read = Callable[[Any, Path, Errors], Any]
@@ -64,6 +68,8 @@ def _bool(value: Any) -> bool:
 def _int(value: Any) -> int:
     if type(value) is not int:
         raise wanted_error("a whole number", value)
+    if value.bit_length() > MOST_BITS:
+        raise ValueError(f"{shown(value)} has too many digits; send at most {MOST_DIGITS}")
     return value
 
 
@@ -165,19 +171,87 @@ SCALARS: dict[Any, JsonType] = {
 }
 
 
-def enum_type(kind: type[Enum]) -> JsonType:
-    values = [json_value(member.value) for member in kind]
-    # The type is part of the key, as True equals 1.
-    members = {(type(value), value): member for value, member in zip(values, kind, strict=True)}
+def _id(value: Any) -> str:
+    return check_given_id(_text(value))
 
-    def convert(value: Any) -> Enum:
-        member = members.get((type(value), value)) if not isinstance(value, dict | list) else None
-        if member is None:
+
+ID = JsonType(_scalar(_id), {**_string(), "minLength": 1, "maxLength": MAX_ID_LENGTH}, True)
+
+
+def enum_type(kind: type[Enum]) -> JsonType:
+    return _choice([json_value(member.value) for member in kind], list(kind))
+
+
+def literal_type(annotation: Any) -> JsonType:
+    values = typing.get_args(annotation)
+    return _choice([json_value(value) for value in values], values)
+
+
+def _choice(values: Sequence[Any], meant: Sequence[Any]) -> JsonType:
+    """One of some JSON values, each of which means one of Python."""
+    # The type is part of the key, as True equals 1.
+    members = {(type(value), value): member for value, member in zip(values, meant, strict=True)}
+
+    def convert(value: Any) -> Any:
+        key = (type(value), value)
+        if isinstance(value, dict | list) or key not in members:
             raise wanted_error(f"one of {', '.join(map(repr, values))}", value)
-        return member
+        return members[key]
 
     kinds = {type(value) for value in values}
     schema: dict[str, Any] = {"enum": values}
     if len(kinds) == 1:
         schema["type"] = {str: "string", int: "integer", bool: "boolean"}.get(kinds.pop(), "null")
     return JsonType(_scalar(convert), schema, schema.get("type") == "string")
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+_KEYWORDS: Mapping[str, Mapping[str, str]] = {
+    "number": {
+        "ge": "minimum",
+        "gt": "exclusiveMinimum",
+        "le": "maximum",
+        "lt": "exclusiveMaximum",
+        "multiple_of": "multipleOf",
+    },
+    "string": {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"},
+    "array": {"min_length": "minItems", "max_length": "maxItems"},
+    "object": {"min_length": "minProperties", "max_length": "maxProperties"},
+}
+"""By the type in JSON, the keywords of JSON Schema by the names of bounds."""
+
+
+def bounded_type(inner: JsonType, bounds: Sequence[Bound]) -> JsonType:
+    """The type of those values of ``inner`` that are in all bounds."""
+    if not bounds:
+        return inner
+
+    def read(value: Any, path: Path, errors: Errors) -> Any:
+        known = len(errors)
+        found = inner.read(value, path, errors)
+        if len(errors) == known:
+            try:
+                check_bounds(bounds, found)
+            except InvalidField as error:
+                add_error(errors, path, str(error))
+        return found
+
+    return inner._replace(read=read, schema=_bounded_schema(inner.schema, bounds))
+
+
+def _bounded_schema(schema: Mapping[str, Any], bounds: Iterable[Bound]) -> Mapping[str, Any]:
+    """JSON Schema has no keywords for bounds of what is written as text, nor for predicates: the description has."""
+    if "anyOf" in schema:  # or null
+        first, *others = schema["anyOf"]
+        return {**schema, "anyOf": [_bounded_schema(first, bounds), *others]}
+    kind = {"integer": "number"}.get(schema.get("type", ""), schema.get("type", ""))
+    is_text_of_another = kind == "string" and "format" in schema
+    known = {} if is_text_of_another else _KEYWORDS.get(kind, {})
+    found, texts = dict(schema), [schema["description"]] if "description" in schema else []
+    for bound in bounds:
+        if bound.name in known and type(bound.limit) in (int, float, str):
+            found[known[bound.name]] = bound.limit
+        else:
+            texts.append(f"It {bound.text}.")
+    return found | ({"description": " ".join(texts)} if texts else {})

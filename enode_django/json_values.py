@@ -9,14 +9,16 @@ datetime, date    a string in ISO 8601; a datetime with its offset from UTC
 UUID              a string of 36 characters
 bytes             a string, base64
 Enum              the member's value
+Literal           the value
 set, tuple        an array
 dict              an object; keys that are no strings are written as such: ``{"1": true}``
 a dataclass       an object with its fields
 a float           a number, or ``"inf"`` and ``"-inf"``
 ================  ===================================================================================
 
-Refused though a field could hold them: text with a NUL, which no text column of PostgreSQL takes, and decimals beyond
-``10 ** ±1000``, which could keep arithmetic busy for very long.
+Refused though a field could hold them: text with a NUL, which no text column of PostgreSQL takes, decimals beyond
+``10 ** ±1000``, which could keep arithmetic busy for very long, and whole numbers of more than 1,000 digits, since
+those of more than 4,300 cannot be written as JSON. What does not fit the bounds of its type is refused at its place.
 """
 
 from __future__ import annotations
@@ -27,20 +29,24 @@ import typing
 from functools import cache
 from typing import Any
 
+from enode_django.domain.bounds import bounds_of
 from enode_django.domain.declarations import Declared, plain_of, schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import Schema, field_type
 from enode_django.domain.hashes import collide
 from enode_django.domain.messages import Command
-from enode_django.domain.scalars import is_enum
+from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import InvalidField, InvalidFields, InvalidId, Path
 from enode_django.json_scalars import (
+    ID,
     LARGEST_EXPONENT,
     SCALARS,
     Errors,
     JsonType,
     add_error,
+    bounded_type,
     enum_type,
+    literal_type,
     wanted_error,
 )
 from enode_django.serialization.json_text import json_value
@@ -65,7 +71,9 @@ def json_type(annotation: Any) -> JsonType:
         return SCALARS[annotation]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        return json_type(arguments[0])
+        return bounded_type(json_type(arguments[0]), bounds_of(annotation))
+    if is_literal(annotation):
+        return literal_type(annotation)
     if origin in (typing.Union, python_types.UnionType):
         return _optional(json_type(next(each for each in arguments if each is not type(None))))
     if origin in (list, set, frozenset):
@@ -230,7 +238,7 @@ def command_from_json(
     """A command of what `json.loads` gave; ``path`` is where ``fields`` stand. Raises `InvalidFields`."""
     errors: Errors = {}
     values = json_fields(cls).read_into(fields, path, errors)
-    _text_of_id(aggregate_root_id, errors)
+    ID.read(aggregate_root_id, ("aggregate_root_id",), errors)
     if errors:
         raise InvalidFields(errors)
     given = {} if id is None else {"id": id}
@@ -240,10 +248,6 @@ def command_from_json(
         raise InvalidFields({("aggregate_root_id",): str(error)}) from error
     except (InvalidField, ValueError) as error:  # the class's own __post_init__
         raise InvalidFields({path: str(error)}) from error
-
-
-def _text_of_id(value: Any, errors: Errors) -> None:
-    SCALARS[str].read(value, ("aggregate_root_id",), errors)
 
 
 def message_to_json(message: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import typing
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -20,13 +21,15 @@ from rest_framework.utils import html
 
 from enode_django.client import execute_command
 from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
+from enode_django.domain.bounds import Bound
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.messages import Command
-from enode_django.domain.scalars import is_enum
+from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import CommandTimeout, InvalidField, InvalidId, TransportUnavailable
 from enode_django.failures import BROKEN, CHANGED, NOT_FOUND, status_of, text_of, texts_of
 from enode_django.form_fields import AGGREGATE, Declaration, chosen
 from enode_django.ids import id_of_key, new_id
+from enode_django.json_scalars import ID, bounded_type
 from enode_django.json_values import Errors, JsonType, json_type
 from enode_django.serialization.json_text import json_value
 
@@ -136,6 +139,11 @@ class _ReadsJson(Field):
         except (ValueError, RecursionError):
             return value  # it is refused for its type then
 
+    def run_validation(self, data: Any = empty) -> Any:
+        if data == "" and getattr(self, "allow_blank", False):  # a CharField would take it without reading it
+            return serializers.Field.run_validation(self, data)
+        return super().run_validation(data)
+
     def to_internal_value(self, data: Any) -> Any:
         errors: Errors = {}
         found = self.json.read(data, (), errors)
@@ -162,7 +170,8 @@ _NEEDED: Mapping[Any, Mapping[str, Any]] = {
 
 @cache
 def _field_class(annotation: Any) -> Any:
-    shown_as: Any = serializers.ChoiceField if is_enum(annotation) else _SHOWN_AS.get(annotation, serializers.JSONField)
+    has_choices = is_enum(annotation) or is_literal(annotation)
+    shown_as: Any = serializers.ChoiceField if has_choices else _SHOWN_AS.get(annotation, serializers.JSONField)
     return type(f"{shown_as.__name__}OfCommand", (_ReadsJson, shown_as), {})
 
 
@@ -171,14 +180,16 @@ def _field(declared: Declaration, options: Mapping[str, Any]) -> Field:
     given: dict[str, Any] = {**_NEEDED.get(kind, {}), "required": not declared.has_default, "allow_null": may_be_none}
     if is_enum(kind):
         given["choices"] = [(json_value(member.value), member.name) for member in kind]
+    if is_literal(kind):
+        given["choices"] = [json_value(value) for value in typing.get_args(kind)]
     field = _field_class(kind)(**{**given, **options})
     field.is_text = json_type(kind).is_text
-    field.json = json_type(kind | None if may_be_none else kind)
-    return _describe(kind)(field)
+    field.json = json_type(declared.declared)
+    return _describe(kind, declared.bounds)(field)
 
 
 @cache
-def _describe(annotation: Any) -> Describe:
+def _describe(annotation: Any, bounds: tuple[Bound, ...]) -> Describe:
     """Return a function that describes the values to drf-spectacular, if that is installed."""
     try:
         from drf_spectacular.utils import extend_schema_field
@@ -186,7 +197,7 @@ def _describe(annotation: Any) -> Describe:
         from enode_django.api.openapi import is_newer, nullable
     except ImportError:
         return lambda field: field
-    schema = json_type(annotation).schema
+    schema = bounded_type(json_type(annotation), bounds).schema
     return cast(Describe, extend_schema_field(dict(schema) if is_newer() else nullable(schema)))
 
 
@@ -220,6 +231,8 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
         meta = getattr(self, "Meta", None)
         options = getattr(meta, "extra_kwargs", {})
         found = {name: _field(one, options.get(name, {})) for name, one in chosen(type(self), meta).items()}
+        if AGGREGATE in found:
+            setattr(found[AGGREGATE], "json", ID)  # noqa: B010
         return {**found, **super().get_fields()}
 
     def command(self, **values: Any) -> Command:

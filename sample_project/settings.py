@@ -126,9 +126,11 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en-us"
 
+EVENT_ARCHIVE = os.environ.get("EVENT_ARCHIVE", str(BASE_DIR / "archive"))
 ENODE: dict[str, Any] = {
     "QUEUE": queue_at(QUEUE_URL),
     "EVENT_STORE": {"DATABASES": list(SHARDS)} if SHARDS else {},
+    "JOBS": {"EXPORT_DIRECTORIES": [EVENT_ARCHIVE]},
 }
 
 REST_FRAMEWORK: dict[str, Any] = {
@@ -151,7 +153,6 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
 }
 
-EVENT_ARCHIVE = os.environ.get("EVENT_ARCHIVE", str(BASE_DIR / "archive"))
 """Where the events go every day, as Parquet: a directory, or what Spark can write to."""
 
 # Celery runs the batch jobs: `celery -A sample_project worker` and `celery -A sample_project beat`.

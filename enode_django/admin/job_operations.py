@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -12,6 +12,8 @@ from django import forms
 from django.utils.module_loading import import_string
 
 from enode_django.admin.operating import Operation
+from enode_django.admin.showing import VIEW_PAYLOAD
+from enode_django.conf import conf
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
@@ -22,10 +24,12 @@ from enode_django.serialization.registry import types
 
 
 class JobOperation(Operation):
-    """``task`` is a name in `enode_django.tasks`. ``task_id``: Celery's, of the one that was started."""
+    """``task`` is a name in `enode_django.tasks`, ``permissions`` are those that a start from the list of jobs needs.
+    ``task_id``: Celery's, of the one that was started."""
 
     kind: ClassVar[str]
     task: ClassVar[str]
+    permissions: ClassVar[Sequence[str]] = ("enode_django.add_job",)
     button = "Start the job"
     task_id = ""
 
@@ -160,17 +164,25 @@ class UndoRebuild(ProjectionOperation):
         return f"The tables of {self.name()} that its last rebuild has replaced are brought up to date and put back."
 
 
+_DIRECTORIES = "ENODE['JOBS']['EXPORT_DIRECTORIES']"
+
+
 class StartExport(JobOperation):
+    """Only directories of the settings are offered: a path that anybody may type could be any file of the workers."""
+
     title = "Export events"
     kind, task = "export", "export_events"
+    permissions = ("enode_django.add_job", VIEW_PAYLOAD)
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "json": "From this run on, events are stored as JSON, too.",
         "compact": "All its increments are merged into one.",
     }
     """The sentence that the page of confirmation shows for each chosen option."""
 
-    path = forms.CharField(
-        label="To", max_length=500, help_text="A directory of the workers, or a URI that Spark can write to."
+    path = forms.ChoiceField(
+        label="To",
+        help_text=f"A directory of the workers, or a URI that Spark can write to, from {_DIRECTORIES}.",
+        error_messages={"invalid_choice": f"%(value)s may not be exported to: it is not in {_DIRECTORIES}."},
     )
     json = forms.BooleanField(
         label="JSON",
@@ -182,6 +194,16 @@ class StartExport(JobOperation):
         required=False,
         help_text="Put all increments together to one. Without it only those are merged that have become many.",
     )
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        field = self.fields["path"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(path, path) for path in conf().export_directories]
+
+    def clean(self) -> None:
+        if not conf().export_directories:
+            raise forms.ValidationError(f"Nothing may be exported from here: {_DIRECTORIES} is empty.")
 
     def name(self) -> str:
         path: str = self.cleaned_data["path"]

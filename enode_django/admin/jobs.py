@@ -37,8 +37,9 @@ MOST_WATCHED = 500
 
 @admin.register(Job)
 class JobAdmin(ReadOnly, WithError, JobBase):
-    """Read-only but for starting jobs (``add_job``), cancelling them (``change_job``), and deleting those that have
-    ended (``delete_job``). What runs shows by itself how far it has come."""
+    """Read-only but for starting jobs (``add_job``; exports need ``view_payload``, too), cancelling them
+    (``change_job``), and deleting those that have ended (``delete_job``). What runs shows by itself how far it has
+    come."""
 
     change_list_template = "enode_django/admin/jobs.html"
     list_display = ("id", "kind", "name", "shown_state", "shown_progress", "started_at", "shown_duration")
@@ -120,7 +121,7 @@ class JobAdmin(ReadOnly, WithError, JobBase):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         from enode_django.admin.job_operations import STARTS  # see the package
 
-        starts = [(kind, form.title) for kind, form in STARTS.items()] if self.has_start_permission(request) else []
+        starts = [(kind, form.title) for kind, form in STARTS.items() if request.user.has_perms(form.permissions)]
         newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
         context = {**(extra_context or {}), "starts": starts, "newest": newest}
         return super().changelist_view(request, context)
@@ -145,6 +146,8 @@ class JobAdmin(ReadOnly, WithError, JobBase):
             raise PermissionDenied
         if kind not in STARTS:
             raise Http404(f"there is no kind {kind!r} of jobs")
+        if not request.user.has_perms(STARTS[kind].permissions):
+            raise PermissionDenied
         return start(self, request, STARTS[kind], Job(), crumbs=[(reverse(LIST), "Jobs")])
 
     @admin.action(description="Cancel", permissions=["cancel"])

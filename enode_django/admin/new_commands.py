@@ -159,7 +159,7 @@ def _first_values(form: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     for name, declared in form.declarations.items():
         if name in fields:
             with suppress(EnodeError, TypeError, ValueError, LookupError):
-                values[name] = field_type(declared.annotation).decode(fields[name])
+                values[name] = field_type(declared.declared).decode(fields[name])
     return values
 
 

@@ -78,7 +78,8 @@ def is_newer() -> bool:
 
 
 def nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON Schema as OpenAPI 3.0 has it: nothing is null but what says so, and an array has items of one kind.
+    """JSON Schema as OpenAPI 3.0 has it: nothing is null but what says so, an array has items of one kind, and an
+    exclusive bound is a remark on the other one.
 
     >>> nullable({"anyOf": [{"type": "integer"}, {"type": "null"}]})
     {'type': 'integer', 'nullable': True}
@@ -88,6 +89,9 @@ def nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
     if schema.get("type") == "null":
         return {"enum": [None], "nullable": True}
     found = dict(schema)
+    for exclusive, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if exclusive in schema:
+            found |= {inclusive: schema[exclusive], exclusive: True}
     if None in schema.get("enum", ()):
         found["nullable"] = True
     if schema.get("type") == "array":

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from enode_django.eventstore.base import Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, Position
-from enode_django.exceptions import MalformedMessage, shown
+from enode_django.exceptions import error_text, shown
 from enode_django.serialization.json_text import contents, json_value
 
 Places = Mapping[int, Position]
@@ -33,8 +33,8 @@ def stream_body(record: StreamRecord, with_payload: bool) -> dict[str, Any]:
 def _payload(record: StreamRecord) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json_value(contents(record.events, record.metadata))
-    except MalformedMessage as error:
-        return {"unreadable": str(error)}
+    except Exception as error:  # one row, nested too deeply for example, must not keep readers from all others
+        return {"unreadable": f"{type(error).__name__}: {error_text(error)}"}
     return found
 
 

@@ -17,6 +17,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from enode_django.domain.bounds import Bound, bounds_of, check_bounds
 from enode_django.domain.defaults import MISSING, Factory, declared_defaults, made_anew
 from enode_django.domain.hashes import MOST_ALIKE, collide
 from enode_django.domain.scalars import (
@@ -27,13 +28,15 @@ from enode_django.domain.scalars import (
     UnsupportedType,
     enum_type,
     is_enum,
+    is_literal,
+    literal_type,
     mismatch,
 )
 from enode_django.exceptions import InvalidField, shown
 
 SUPPORTED = (
-    "None, bool, int, float, str, bytes, Decimal, datetime, date, UUID, Enum, list, tuple, dict, set, frozenset, "
-    "frozen dataclasses, and X | None of these"
+    "None, bool, int, float, str, bytes, Decimal, datetime, date, UUID, Enum, Literal, list, tuple, dict, set, "
+    "frozenset, frozen dataclasses, X | None of these, and Annotated[X, …] with bounds"
 )
 
 
@@ -45,7 +48,9 @@ def field_type(annotation: Any) -> FieldType:
     origin = typing.get_origin(annotation)
     arguments = typing.get_args(annotation)
     if origin is typing.Annotated:
-        return field_type(arguments[0])
+        return _bounded(field_type(arguments[0]), bounds_of(annotation))
+    if is_literal(annotation):
+        return literal_type(annotation)
     if origin in (typing.Union, types.UnionType):
         return _optional(annotation, arguments)
     if origin in (list, set, frozenset):
@@ -67,6 +72,17 @@ def _shown(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else repr(annotation)
 
 
+def _bounded(inner: FieldType, bounds: tuple[Bound, ...]) -> FieldType:
+    """A type whose values are checked against the bounds when they are made, and not when they are decoded."""
+
+    def check(value: Any) -> Any:
+        found = inner.check(value)
+        check_bounds(bounds, found)
+        return found
+
+    return inner._replace(exact=Checked, check=check, is_bounded=True) if bounds else inner
+
+
 def _optional(annotation: Any, arguments: tuple[Any, ...]) -> FieldType:
     others = [argument for argument in arguments if argument is not type(None)]
     if len(others) != 1 or len(arguments) != 2:
@@ -76,7 +92,7 @@ def _optional(annotation: Any, arguments: tuple[Any, ...]) -> FieldType:
         raise UnsupportedType(f"{annotation!r} cannot be stored: one of the enum's members has the value None, too")
     encode = _or_none(inner.encode) if inner.encode else None
     copy = _or_none(inner.copy) if inner.copy else None
-    return FieldType(inner.exact, _or_none(inner.check), encode, _or_none(inner.decode), inner.hashable, copy)
+    return inner._replace(check=_or_none(inner.check), encode=encode, decode=_or_none(inner.decode), copy=copy)
 
 
 def _or_none(convert: Convert) -> Convert:
@@ -130,7 +146,7 @@ def _collection(kind: Any, item: FieldType, annotation: Any) -> FieldType:
     copy: Convert | None = None if kind is frozenset else kind
     if copy_item is not None:
         copy = _of_each(kind, copy_item)
-    return FieldType(Checked, check, encode, decode, hashable=kind is frozenset, copy=copy)
+    return FieldType(Checked, check, encode, decode, kind is frozenset, copy, item.is_bounded)
 
 
 def _of_each(kind: Any, convert: Convert) -> Convert:
@@ -172,7 +188,8 @@ def _tuple(arguments: tuple[Any, ...]) -> FieldType:
 
     changeable = any(item.copy for item in items)
     hashable = all(item.hashable for item in items)
-    return FieldType(Checked, check, encode, decode, hashable, copy if changeable else None)
+    is_bounded = any(item.is_bounded for item in items)
+    return FieldType(Checked, check, encode, decode, hashable, copy if changeable else None, is_bounded)
 
 
 def _each_pair(convert_key: Convert, convert: Convert, values: dict[Any, Any]) -> dict[Any, Any]:
@@ -185,7 +202,7 @@ def _each_pair(convert_key: Convert, convert: Convert, values: dict[Any, Any]) -
 
 
 def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
-    if key is not SCALARS.get(typing.get_args(annotation)[0]) and not is_enum(typing.get_args(annotation)[0]):
+    if not _is_simple(typing.get_args(annotation)[0]):
         raise UnsupportedType(f"{annotation!r} cannot be stored: its keys must be of a simple type")
     encode_key, encode_item, copy_item = key.encode, item.encode, item.copy
 
@@ -209,7 +226,13 @@ def _dict(key: FieldType, item: FieldType, annotation: Any) -> FieldType:
     def copy(value: Any) -> dict[Any, Any]:
         return {k: copy_item(v) for k, v in value.items()} if copy_item else dict(value)
 
-    return FieldType(Checked, check, encode, decode, hashable=False, copy=copy)
+    return FieldType(Checked, check, encode, decode, False, copy, key.is_bounded or item.is_bounded)
+
+
+def _is_simple(annotation: Any) -> bool:
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _is_simple(typing.get_args(annotation)[0])
+    return annotation in SCALARS or is_enum(annotation) or is_literal(annotation)
 
 
 def _dataclass(kind: type) -> FieldType:
@@ -240,7 +263,7 @@ def _dataclass(kind: type) -> FieldType:
         return kind(**schema.copied({name: getattr(value, name) for name in schema.names}))
 
     hashable = kind.__hash__ is not None
-    return FieldType(Checked, check, encode, decode, hashable, copy if schema.copies else None)
+    return FieldType(Checked, check, encode, decode, hashable, copy if schema.copies else None, bool(schema.bounded))
 
 
 class Schema:
@@ -257,6 +280,8 @@ class Schema:
         self.types = {name: self._type(name, annotations[name]) for name in self.names}
         self.copies = tuple((name, kind.copy) for name, kind in self.types.items() if kind.copy)
         """The fields whose values can be changed, and what copies each."""
+        self.bounded = tuple((name, kind.check) for name, kind in self.types.items() if kind.is_bounded)
+        """The fields that have bounds, or hold what has, and what checks each."""
         made = {name: made_anew(defaults[name], kind.copy) for name, kind in self.types.items()}
         self.defaults = {name: made[name] or default for name, default in defaults.items()}
         self.with_factory = tuple(name for name, default in self.defaults.items() if isinstance(default, Factory))
@@ -286,7 +311,14 @@ class Schema:
     def check_changeable(self, values: dict[str, Any]) -> None:
         """Check the fields whose values can be changed once more, and put values in their place that nobody else has;
         raises `InvalidField`."""
-        for name, check in self._changeable:
+        self._check_again(self._changeable, values)
+
+    def check_bounded(self, values: dict[str, Any]) -> None:
+        """Check the bounds of decoded values; raises `InvalidField`."""
+        self._check_again(self.bounded, values)
+
+    def _check_again(self, checks: Iterable[tuple[str, Convert]], values: dict[str, Any]) -> None:
+        for name, check in checks:
             try:
                 values[name] = check(values[name])
             except InvalidField as error:

@@ -68,8 +68,8 @@ AnyCommand = TypeVar("AnyCommand", bound=Command)
 
 
 def restored_command(cls: type[AnyCommand], id: str, aggregate_root_id: str, plain: dict[str, Any]) -> AnyCommand:
-    """Return the command that was sent, from checked ids and plain fields; raises `InvalidField`, for unknown ones
-    too."""
+    """Return the command that was sent, from checked ids and plain fields. Raises `InvalidField`, also for unknown
+    fields and for values out of bounds: what comes from the queue need not have been made here."""
     schema = cls._enode_schema or schema_of(cls)
     known = schema.defaults
     if not plain.keys() <= known.keys():
@@ -78,6 +78,8 @@ def restored_command(cls: type[AnyCommand], id: str, aggregate_root_id: str, pla
     command = object.__new__(cls)
     values = command.__dict__
     schema.decode_into(values, plain)
+    if schema.bounded:
+        schema.check_bounded(values)
     values["aggregate_root_id"] = aggregate_root_id
     values["id"] = id
     return command

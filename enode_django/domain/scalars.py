@@ -1,8 +1,9 @@
-"""The simple types of fields: those whose values are plain, and enums, which are stored by their values."""
+"""The simple types of fields: those whose values are plain, literals, and enums, which are stored by their values."""
 
 from __future__ import annotations
 
 import sys
+import typing
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -18,7 +19,8 @@ Convert = Callable[[Any], Any]
 class FieldType(NamedTuple):
     """``exact``: a value of exactly this type needs no further check (`Checked` where every value needs one).
     ``encode`` is None where a checked value is plain already, ``copy`` where nothing in it can be changed: what they
-    return shares nothing with the value that somebody could change later."""
+    return shares nothing with the value that somebody could change later. ``is_bounded`` says that ``check`` refuses
+    values for more than their type, which ``decode`` does not."""
 
     exact: type
     check: Convert
@@ -26,10 +28,19 @@ class FieldType(NamedTuple):
     decode: Convert
     hashable: bool = True
     copy: Convert | None = None
+    is_bounded: bool = False
 
 
 class Checked:
     """No value is of this type: it marks field types whose every value must be looked at."""
+
+
+class TooLong(int):
+    """A whole number in a command from the queue that has more digits than one may have. No field takes it, so that it
+    is refused where the sender can be told."""
+
+    def __repr__(self) -> str:
+        return f"a number of {self.bit_length()} bits, which is too long for a command"
 
 
 class UnsupportedType(DefinitionError):
@@ -108,7 +119,7 @@ def _check_none(value: Any) -> None:
 
 SCALARS: dict[Any, FieldType] = {
     bool: _leaf(bool),
-    int: _leaf(int, never=(bool,)),
+    int: _leaf(int, never=(bool, TooLong)),
     str: _leaf(str),
     bytes: _leaf(bytes),
     float: FieldType(Checked, _check_float, None, _check_float),
@@ -147,3 +158,31 @@ def enum_type(kind: type[Enum]) -> FieldType:
             raise mismatch(f"a value of {kind.__name__}", value) from error
 
     return FieldType(kind, check, encode, decode)
+
+
+def is_literal(annotation: Any) -> bool:
+    return typing.get_origin(annotation) is typing.Literal
+
+
+def literal_type(annotation: Any) -> FieldType:
+    """The type of a ``Literal``. As with an enum, decoding refuses other values, too."""
+    # The type is part of the key, as True equals 1.
+    values = {(type(value), value) for value in typing.get_args(annotation)}
+    kinds = {kind for kind, _ in values}
+    for kind in kinds:
+        if kind not in (bool, int, str, bytes, type(None)):
+            raise UnsupportedType(f"{annotation!r} cannot be stored: it may name bools, ints, strings, bytes and None")
+
+    def check(value: Any) -> Any:
+        for kind in kinds:
+            if (
+                isinstance(value, kind)
+                and (not isinstance(value, bool) or kind is bool)
+                and not isinstance(value, Enum)
+            ):
+                plain = SCALARS[kind].check(value)
+                if (kind, plain) in values:
+                    return plain
+        raise mismatch(f"one of {', '.join(map(repr, typing.get_args(annotation)))}", value)
+
+    return FieldType(Checked, check, None, check)

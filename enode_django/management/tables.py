@@ -10,6 +10,8 @@ from typing import Any
 
 from django.core.management.base import OutputWrapper
 
+from enode_django.management.output import printable
+
 Row = Mapping[str, Any]
 """Headings and values; None is shown as nothing. Bytes are cut short in a table."""
 
@@ -22,8 +24,8 @@ def preview(body: bytes, width: int = BODY_WIDTH) -> str:
     >>> preview(b"caf\\xc3\\xa9 \\xff\\n"), preview(b"x" * 9, 4)
     ('café \\\\xff\\\\n', 'xxx…')
     """
-    printable = _printable(body[: width * 4].decode(errors="backslashreplace"))
-    return printable if len(printable) <= width and len(body) <= width * 4 else f"{printable[: width - 1]}…"
+    text = printable(body[: width * 4].decode(errors="backslashreplace"))
+    return text if len(text) <= width and len(body) <= width * 4 else f"{text[: width - 1]}…"
 
 
 def write_table(out: OutputWrapper, rows: Sequence[Row]) -> None:
@@ -68,16 +70,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return _printable(", ".join(map(str, value)))
+        return printable(", ".join(map(str, value)))
     if isinstance(value, datetime):
         return value.isoformat(" ", "seconds")
-    return f"{value:.1f}" if isinstance(value, float) else _printable(str(value))
-
-
-def _printable(text: str) -> str:
-    """Escape what would break a line, or control the terminal: texts may come out of anybody's message."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return f"{value:.1f}" if isinstance(value, float) else printable(str(value))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models.functions import Cast, Now
 
 from enode_django.fields import CurrentTransactionId, TransactionIdField
+from enode_django.models.append_only import AppendOnly
 
 
-class EventStream(models.Model):
+class EventStream(AppendOnly):
     """The effect of one command on one aggregate; a row without a version is a stored refusal.
 
-    Rows are written by an event store's driver and never change. Saving a row again or deleting one raises TypeError.
+    Rows are written by an event store's driver and never change. Of all of them only refusals are ever deleted, by the
+    driver, too.
     """
 
     sequence = models.BigAutoField("sequence", primary_key=True)
@@ -57,18 +57,8 @@ class EventStream(models.Model):
             return f"{self.aggregate_root_type} {self.aggregate_root_id} refused {self.command_type} {self.command_id}"
         return f"{self.aggregate_root_type} {self.aggregate_root_id} version {self.version}"
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        if not self._state.adding:
-            raise TypeError(f"event stream {self.sequence!r} is stored and cannot change; append to the event store")
-        super().save(*args, **kwargs)
 
-    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        raise TypeError(
-            f"event stream {self.sequence!r} cannot be deleted; refusals are pruned by the event store's prune_refusals"
-        )
-
-
-class EventCorrection(models.Model):
+class EventCorrection(AppendOnly):
     """A correction of the events of one stored stream: what they are read as from then on. The stream itself stays as
     it is. The correction of a stream with the highest id counts; one without ``events`` says that the original does.
 
@@ -92,16 +82,8 @@ class EventCorrection(models.Model):
     def __str__(self) -> str:
         return f"correction {self.pk} of {self.aggregate_root_id} version {self.version}"
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        if not self._state.adding:
-            raise TypeError(f"event correction {self.pk!r} cannot change; make another one")
-        super().save(*args, **kwargs)
 
-    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        raise TypeError(f"event correction {self.pk!r} cannot be deleted; make one that takes it back")
-
-
-class StoreGeneration(models.Model):
+class StoreGeneration(AppendOnly):
     """The beginning of a generation, in which the ids of transactions count anew because the database was restored or
     moved.
 

@@ -30,9 +30,18 @@ from enode_django.domain.messages import (
 )
 from enode_django.domain.metadata import EMPTY, Metadata
 from enode_django.domain.refusals import DomainException, restored_refusal
+from enode_django.domain.scalars import TooLong
 from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, shown
 from enode_django.ids import check_id
-from enode_django.serialization.plain import NOT_SIMPLE, pack, pack_simple, simple, simple_fields, unpack
+from enode_django.serialization.plain import (
+    NOT_SIMPLE,
+    pack,
+    pack_simple,
+    simple,
+    simple_fields,
+    unpack,
+    unpack_command,
+)
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
 
@@ -274,7 +283,8 @@ def encode_command(command: Command, metadata: bytes, reply_to: str = "", expect
             metadata,
             reply_to,
             *conditions,
-        )
+        ),
+        small=True,
     )
 
 
@@ -284,7 +294,7 @@ _wire_command: Callable[[Iterable[Any]], WireCommand] = partial(tuple.__new__, W
 def decode_command(body: bytes) -> WireCommand:
     """Raises `MalformedMessage` or `InvalidId`; the fields are not looked at yet."""
     try:
-        parts = unpack(body, is_foreign=True)
+        parts = unpack_command(body)
         version, expected_version = 1, None
         if len(parts) == 7:
             form, type_name, id, aggregate_root_id, fields, metadata, reply_to = parts
@@ -317,7 +327,9 @@ def as_new_command(body: bytes, id: str) -> bytes:
     return pack(parts)
 
 
-def _conditions(value: Any) -> tuple[int, int]:
+def _conditions(value: Any) -> tuple[int, int | None]:
+    if type(value) is TooLong:  # a version that is not known here
+        return int(value), None
     if type(value) is not list or len(value) != 2 or any(type(one) is not int or not 0 <= one < 2**63 for one in value):
         raise ValueError(f"{shown(value)} stands for the schema version")
     return value[0], value[1]

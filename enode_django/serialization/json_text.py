@@ -4,6 +4,8 @@
 Decimal, UUID, an infinite float  as ``str`` has it
 datetime, date                    ISO 8601
 bytes                             base64
+an int that Python does not       hexadecimal: ``0x1f…``
+write (of over 4,300 digits)
 keys of a dictionary              the same, as text
 ================================  =================
 """
@@ -27,7 +29,7 @@ def json_text(value: Any) -> str:
     """
     try:
         return _encode(value)
-    except (TypeError, ValueError):  # keys and floats that the fast encoder does not ask us about
+    except (TypeError, ValueError):  # keys, floats and ints that the fast encoder does not ask us about
         return _encode(_as_json(value))
 
 
@@ -39,8 +41,10 @@ def json_value(value: Any) -> Any:
     {'amount': '1.50', 'rates': {'1': 'YWI='}}
     """
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
+    if kind is str or kind is bool or value is None:
         return value
+    if kind is int:
+        return _number(value)
     if kind is dict:
         return {_key(key): json_value(item) for key, item in value.items()}
     if kind is list or kind is tuple:
@@ -48,6 +52,21 @@ def json_value(value: Any) -> Any:
     if kind is float:
         return value if isfinite(value) else str(value)
     return _scalar(value)
+
+
+_ALWAYS_WRITTEN = 2_000
+"""Bits of an int that Python writes whatever limit its digits have: 640 is the lowest."""
+
+
+def _number(value: int) -> int | str:
+    """Return the number, or its hexadecimal digits if Python would refuse to write the decimal ones: that takes time by
+    the square of their number."""
+    if value.bit_length() > _ALWAYS_WRITTEN:
+        try:
+            str(value)
+        except ValueError:
+            return hex(value)
+    return value
 
 
 def _scalar(value: Any) -> str:
@@ -64,6 +83,8 @@ def _as_json(value: Any) -> Any:
         return {_key(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_as_json(item) for item in value]
+    if type(value) is int:
+        return _number(value)
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 

@@ -7,7 +7,7 @@ datetimes as msgpack timestamps, Decimal, UUID, date and integers beyond 64 bits
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
@@ -17,10 +17,16 @@ from uuid import UUID
 import msgpack
 import msgspec
 
-from enode_django.domain.hashes import MOST_ALIKE, collide
-from enode_django.exceptions import InvalidField, MalformedMessage
+from enode_django.domain.scalars import TooLong
+from enode_django.exceptions import InvalidField, MalformedMessage, shown
+from enode_django.serialization.unpacking import Unpacker
 
 DECIMAL, UNIQUE_ID, DATE, BIG_INTEGER = 1, 2, 3, 4
+
+MOST_DIGITS = 1_000
+"""Decimal digits of a whole number in a command: those of more than 4,300 cannot be written as text or JSON, and a few
+commands of less could come to such a sum."""
+MOST_BITS = (10**MOST_DIGITS).bit_length()
 
 
 def _to_extension(value: Any) -> msgpack.ExtType:
@@ -31,13 +37,21 @@ def _to_extension(value: Any) -> msgpack.ExtType:
         return _extension((UNIQUE_ID, value.bytes))
     if kind is date:
         return _extension((DATE, value.isoformat().encode()))
-    if kind is int:
+    if isinstance(value, int):
         return _extension((BIG_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)))
     raise InvalidField(f"{value!r} ({kind.__name__}) cannot be stored")
 
 
 # ExtType's own constructor checks what is known here, and takes as long as packing the whole value.
 _extension = partial(tuple.__new__, msgpack.ExtType)
+
+
+def _to_small_extension(value: Any) -> msgpack.ExtType:
+    if type(value) is Decimal:  # the most frequent type is spared a call
+        return _extension((DECIMAL, str(value).encode()))
+    if type(value) is int and value.bit_length() > MOST_BITS:
+        raise InvalidField(f"{shown(value)} cannot be sent: a number in a command has at most {MOST_DIGITS} digits")
+    return _to_extension(value)
 
 
 def _from_extension(code: int, data: bytes | memoryview) -> Any:
@@ -52,20 +66,29 @@ def _from_extension(code: int, data: bytes | memoryview) -> Any:
     raise MalformedMessage(f"unknown extension type {code}")
 
 
+def _from_extension_of_command(code: int, data: bytes | memoryview) -> Any:
+    if code == DECIMAL:  # as above
+        return Decimal(str(data, "utf-8"))
+    found = _from_extension(code, data)
+    return TooLong(found) if code == BIG_INTEGER and found.bit_length() > MOST_BITS else found
+
+
 class _ThreadPacker(threading.local):
     """A packer keeps its buffer between calls, which is worth a third of the time of packing a small value."""
 
     def __init__(self) -> None:
         self.pack: Callable[[Any], bytes] = msgpack.Packer(default=_to_extension, datetime=True).pack
+        self.pack_small: Callable[[Any], bytes] = msgpack.Packer(default=_to_small_extension, datetime=True).pack
 
 
 _packer = _ThreadPacker()
 
 
-def pack(value: Any) -> bytes:
-    """Raises `InvalidField` for what cannot be stored: other classes, text with lone surrogates, values too deep."""
+def pack(value: Any, small: bool = False) -> bytes:
+    """Raises `InvalidField` for what cannot be stored: other classes, text with lone surrogates, values too deep; if
+    ``small``, whole numbers of more than `MOST_DIGITS`, too."""
     try:
-        return _packer.pack(value)
+        return _packer.pack_small(value) if small else _packer.pack(value)
     except InvalidField:
         raise
     except (TypeError, ValueError, OverflowError) as error:
@@ -127,84 +150,23 @@ def taken(value: Any) -> Any:
     if type(value) is str or type(value) is bytes:
         return value
     try:
-        return _read(packed)
+        return _any.unpack_slowly(packed)
     except MalformedMessage as error:
         raise InvalidField(f"it cannot be read again: {error}") from error
 
 
-MOST_VALUES = 1_000_000
-"""Of one message from outside, in all its lists and maps: decoded they take 70 times as many bytes as they had."""
-_CANNOT_HARM = 1_300
-"""Bytes. That is too few for `MOST_ALIKE` keys that have one hash."""
-_CANNOT_BE_MANY = 65_536
-"""Bytes. So few values take little memory in any case."""
-
-
-_decode = msgspec.msgpack.Decoder(ext_hook=_from_extension).decode
-_unpack: Callable[..., Any] = partial(msgpack.unpackb, ext_hook=_from_extension, timestamp=3)
+_any = Unpacker(_from_extension)
+_of_commands = Unpacker(_from_extension_of_command)
 
 
 def unpack(data: bytes, *, is_foreign: bool = False) -> Any:
     """Raises `MalformedMessage` for bytes that `pack` cannot have made, and for maps whose keys `collide`; if somebody
     else may have written them, as a message of the queue, also for more than `MOST_VALUES` values, before they take
-    memory.
-
-    `msgspec` reads the same as `msgpack` in two thirds of the time. What it refuses is left to that one: its messages
-    say more, and it reads values that are nested so deep that the other one runs out of stack.
-    """
-    if len(data) <= _CANNOT_HARM:
-        try:
-            return _decode(data)
-        except Exception:
-            return _read(data)
-    return _read(data, is_foreign)
+    memory."""
+    return _any.unpack(data, is_foreign)
 
 
-def _read(data: bytes, is_foreign: bool = False) -> Any:
-    try:
-        if len(data) <= _CANNOT_HARM:
-            return msgpack.unpackb(data, ext_hook=_from_extension, timestamp=3, strict_map_key=False)
-        return _unpack_counted(data) if is_foreign and len(data) > _CANNOT_BE_MANY else _unpack_safely(data)
-    except MalformedMessage:
-        raise
-    except (ValueError, TypeError, ArithmeticError, msgpack.UnpackException) as error:
-        raise MalformedMessage(f"{len(data)} bytes are no message of ours: {error}") from error
-
-
-def _unpack_safely(data: bytes) -> Any:
-    """Most maps have keys of text alone, whose hashes nobody can foresee. Others are looked at in a second attempt."""
-    try:
-        return _unpack(data, strict_map_key=True)
-    except MalformedMessage:
-        raise
-    except ValueError:
-        return _unpack(data, strict_map_key=False, object_pairs_hook=_map_of)
-
-
-def _unpack_counted(data: bytes) -> Any:
-    left = MOST_VALUES
-
-    def take(values: Any) -> Any:
-        nonlocal left
-        left -= len(values)
-        if left < 0:
-            raise MalformedMessage(f"{len(data)} bytes have more than {MOST_VALUES} values, as many as a message may")
-        return values
-
-    def take_pairs(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-        return _map_of(take(pairs))
-
-    limits = {"max_array_len": MOST_VALUES, "max_map_len": MOST_VALUES, "list_hook": take}
-    try:
-        return _unpack(data, strict_map_key=True, object_hook=take, **limits)
-    except MalformedMessage:
-        raise
-    except ValueError:
-        left = MOST_VALUES
-        return _unpack(data, strict_map_key=False, object_pairs_hook=take_pairs, **limits)
-
-
-def _map_of(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    if len(pairs) > MOST_ALIKE and collide([key for key, _ in pairs]):
-        raise MalformedMessage(f"more than {MOST_ALIKE} of {len(pairs)} keys of a map have the same hash")
-    return dict(pairs)
+def unpack_command(data: bytes) -> Any:
+    """Unpack as `unpack` does what somebody else may have written; whole numbers of more than `MOST_DIGITS` are
+    `TooLong`, which no field takes."""
+    return _of_commands.unpack(data, True)

@@ -1,7 +1,8 @@
 """The stored fields of a class as texts, so that two versions of it can be compared long after one of them is gone.
 
 A text is a Python expression made of what is stored, not of the names of classes: an enum is its values,
-``Enum('express', 'normal')``, and a dataclass its fields, ``Fields(street=str, floor=Default[int | None])``.
+``Enum('express', 'normal')``, as is a ``Literal``, and a dataclass its fields,
+``Fields(street=str, floor=Default[int | None])``. Bounds are no part of it, since stored values are read without them.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import ast
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
 from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import Schema
-from enode_django.domain.scalars import SCALARS, is_enum
+from enode_django.domain.scalars import SCALARS, is_enum, is_literal
 
 FieldTexts = Mapping[str, str]
 """Type texts by field; ``Default[…]`` around that of a field with a default."""
@@ -54,13 +55,19 @@ def _text(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         (inner,) = (argument for argument in arguments if argument is not type(None))
         return f"{_text(inner)} | None"
+    if is_literal(annotation):
+        return _choice(arguments)
     if origin is not None:
         items = ", ".join("..." if argument is Ellipsis else _text(argument) for argument in arguments)
         return f"{origin.__name__}[{items or '()'}]"
     if is_enum(annotation):
-        return f"Enum({', '.join(sorted(repr(member.value) for member in typing.cast(type[Enum], annotation)))})"
+        return _choice(member.value for member in typing.cast(type[Enum], annotation))
     fields = _fields(annotation, Schema(annotation))
     return f"Fields({', '.join(f'{name}={text}' for name, text in fields.items())})"
+
+
+def _choice(values: Iterable[Any]) -> str:
+    return f"Enum({', '.join(sorted(map(repr, values)))})"
 
 
 # -- what reads what --------------------------------------------------------------------------------------------------

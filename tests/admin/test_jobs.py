@@ -24,11 +24,18 @@ from tests.admin.users import client_of
 
 LIST = "/admin/enode_django/job/"
 SCRIPT = "<script>alert(1)</script>"
+ALLOWED = [f"/archive of {SCRIPT}", "/archive"]
 STARTS: dict[str, dict[str, str]] = {
     "snapshots": {"type": "bank.BankAccount"},
     "rebuild": {"projection": "bank.Ledger", "accept_differences": "on"},
     "export": {"path": f"/archive of {SCRIPT}", "json": "on", "compact": "on"},
 }
+STARTER = ("add_job", "view_payload")
+
+
+@pytest.fixture(autouse=True)
+def allowed(settings: Any) -> None:
+    settings.ENODE = {**settings.ENODE, "JOBS": {"EXPORT_DIRECTORIES": ALLOWED}}
 
 
 def make_job(state: str = "running", **fields: Any) -> Job:
@@ -68,7 +75,7 @@ def without_broker() -> Iterator[None]:
 
 @pytest.mark.django_db(transaction=True)
 def test_each_kind_of_job_is_started_after_a_page_that_says_what_it_does(work: list[dict[str, Any]]) -> None:
-    client = client_of("add_job")
+    client = client_of(*STARTER)
     listed = client.get(LIST).content.decode()
     for kind, values in STARTS.items():
         url = f"{LIST}start/{kind}/"
@@ -103,7 +110,7 @@ def test_each_kind_of_job_is_started_after_a_page_that_says_what_it_does(work: l
 def test_an_export_is_started_with_the_options_that_were_chosen(
     work: list[dict[str, Any]], chosen: dict[str, str], said: str
 ) -> None:
-    client, url, values = client_of("add_job"), f"{LIST}start/export/", {"path": "/archive", **chosen}
+    client, url, values = client_of(*STARTER), f"{LIST}start/export/", {"path": "/archive", **chosen}
     fields = client.get(url).context["form"].fields
     assert all(fields[name].help_text for name in ("json", "compact"))
     assert client.post(url, values).context["consequences"][0].endswith(said)
@@ -138,7 +145,7 @@ def test_undoing_a_rebuild_puts_the_tables_of_that_projection_back(work: list[di
 )
 @pytest.mark.parametrize("confirmed", [{}, {CONFIRMED: "yes"}])
 def test_without_celery_the_page_names_the_command_to_run(kind: str, command: str, confirmed: dict[str, str]) -> None:
-    page = client_of("add_job").post(f"{LIST}start/{kind}/", {**STARTS[kind], **confirmed}).content.decode()
+    page = client_of(*STARTER).post(f"{LIST}start/{kind}/", {**STARTS[kind], **confirmed}).content.decode()
     assert "the project has no Celery app with a broker; run this instead" in page
     assert command in page
     assert not LogEntry.objects.exists()
@@ -170,7 +177,7 @@ def test_starting_and_undoing_need_their_permissions_and_a_token(work: list[dict
     undo = f"/admin/enode_django/rebuild/{make_rebuild().pk}/undo/"
     starts = [f"{LIST}start/{kind}/" for kind in STARTS]
     viewer = client_of("view_job", "change_job", "delete_job", "view_rebuild")
-    forger = client_of("add_job", "change_rebuild", checks=True)
+    forger = client_of(*STARTER, "change_rebuild", checks=True)
     for url in (*starts, undo):
         assert viewer.get(url).status_code == 403
         assert viewer.post(url, {**STARTS["rebuild"], CONFIRMED: "yes"}).status_code == 403
@@ -179,6 +186,33 @@ def test_starting_and_undoing_need_their_permissions_and_a_token(work: list[dict
     assert work == []
     assert "start/" not in viewer.get(LIST).content.decode()
     assert client_of("add_job").get(f"{LIST}start/burn/").status_code == 404
+
+
+@pytest.mark.django_db
+def test_an_export_needs_the_permission_to_read_what_it_writes(work: list[dict[str, Any]]) -> None:
+    blind, url = client_of("add_job", "view_job", "change_job"), f"{LIST}start/export/"
+    assert blind.get(url).status_code == 403
+    assert blind.post(url, {**STARTS["export"], CONFIRMED: "yes"}).status_code == 403
+    listed = blind.get(LIST).content.decode()
+    assert f"{LIST}start/snapshots/" in listed
+    assert url not in listed
+    assert work == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/archive/../etc", "/archive/sub", "/etc", "file:///archive", "s3a://elsewhere", ""])
+def test_an_export_goes_to_no_other_directory_than_those_of_the_settings(work: list[dict[str, Any]], path: str) -> None:
+    page = client_of(*STARTER).post(f"{LIST}start/export/", {"path": path, CONFIRMED: "yes"}).content.decode()
+    assert (escape(f"{path} may not be exported to: it is not in ENODE") if path else "is required") in page
+    assert work == []
+
+
+@pytest.mark.django_db
+def test_without_a_directory_in_the_settings_nothing_is_exported(work: list[dict[str, Any]], settings: Any) -> None:
+    settings.ENODE = {**settings.ENODE, "JOBS": {}}
+    page = client_of(*STARTER).post(f"{LIST}start/export/", {"path": "/archive", CONFIRMED: "yes"}).content.decode()
+    assert escape("Nothing may be exported from here: ENODE['JOBS']['EXPORT_DIRECTORIES'] is empty.") in page
+    assert work == []
 
 
 @pytest.mark.django_db

@@ -14,7 +14,7 @@ from enode_django.domain.fields import field_type
 from enode_django.domain.hashes import MOST_ALIKE, collide
 from enode_django.exceptions import InvalidField, MalformedMessage
 from enode_django.json_values import json_type
-from enode_django.serialization import plain
+from enode_django.serialization import plain, unpacking
 from enode_django.serialization.plain import pack, unpack
 
 MODULUS = sys.hash_info.modulus
@@ -94,6 +94,6 @@ def test_values_that_are_alike_by_chance_or_there_twice_are_taken() -> None:
 
 def test_a_message_from_outside_has_a_limit_for_its_values() -> None:
     body = b"\x91" * 5 + b"\xdd" + (1_001).to_bytes(4, "big") + (b"\xdc\x03\xe8" + b"\x01" * 1_000) * 1_001
-    with pytest.raises(MalformedMessage, match=f"more than {plain.MOST_VALUES} values"):
+    with pytest.raises(MalformedMessage, match=f"more than {unpacking.MOST_VALUES} values"):
         unpack(body, is_foreign=True)
     assert unpack(pack([[1] * 20_000] * 4), is_foreign=True) == [[1] * 20_000] * 4

@@ -25,7 +25,17 @@ from tests.docs.pages import DOCS, code_of, rows_by_code
 REFERENCE = DOCS / "reference"
 NESTED = {
     *("BACKEND", "LOCATION", "OPTIONS", "DATABASES", "ENABLED", "MAX_AGGREGATES"),
-    *("MAX_BYTES", "PREFIX", "TTL", "WRITE_INTERVAL", "TIME_LIMIT", "ATTEMPTS", "INTERVAL", "RETENTION"),
+    *(
+        "MAX_BYTES",
+        "PREFIX",
+        "TTL",
+        "WRITE_INTERVAL",
+        "TIME_LIMIT",
+        "ATTEMPTS",
+        "EXPORT_DIRECTORIES",
+        "INTERVAL",
+        "RETENTION",
+    ),
 }
 SPARK = {"MASTER", "CONFIG", "PY_FILES", "REPLICAS", "DATABASE_TASKS"}
 REBUILDS = {"ENGINE", "SPARK_FROM"}

@@ -107,7 +107,7 @@ def test_who_waits_hears_of_a_parked_stream_whose_first_event_is_unknown(
     from enode_django.models import EventStream
 
     newer = record._replace(events=record.events.replace(b"following.Noted", b"following.Newer"))
-    EventStream.objects.filter(aggregate_root_id="c").update(events=newer.events)
+    EventStream.unprotected.filter(aggregate_root_id="c").update(events=newer.events)
     harness.deliver(harness.follower(subscribers.instance(Entries), attempts=1), [newer], "in1")
     assert [notice.error for _, notice in harness.notices] == ["UnknownMessageType"]
 

@@ -48,6 +48,17 @@ def test_list_shows_what_is_parked_where_and_why(parked: Harness) -> None:
     assert "0 parked" in run("list", "--subscriber", "following.rows")
 
 
+def test_an_id_that_would_control_the_terminal_is_shown_escaped(harness: Harness, behaviour: Behaviour) -> None:
+    id = "c\x1b[2J\n2 parked"
+    behaviour.failing[id] = 1_000
+    follower = harness.follower(subscribers.instance(Entries), attempts=1)
+    harness.deliver(follower, harness.stored(id, Added(amount=1)))
+    escaped = "c\\x1b[2J\\n2 parked"
+    assert escaped in run("list")
+    behaviour.failing[id] = 0
+    assert run("retry", "--all") == f"{NAME}: {escaped} goes on\n1 go on, 0 parked\n"
+
+
 def test_list_as_json_has_everything(parked: Harness) -> None:
     rows = [json.loads(line) for line in run("list", "--json").splitlines()]
     assert {row["aggregate_root_id"] for row in rows} == {"c", "d"}

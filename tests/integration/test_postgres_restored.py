@@ -110,7 +110,7 @@ def test_rows_without_the_table_of_generations_are_known_by_their_transactions(
     use_transaction_ids(5_000)
     store.append(history("a", 2))
     settle(store, 2)
-    StoreGeneration.objects.all().delete()
+    StoreGeneration.unprotected.all().delete()
     restore_into(private_postgres)
     restored = PostgresEventStore("restored")
     restored.append([stream("a", 3)])
@@ -125,7 +125,7 @@ def test_another_life_of_the_cluster_begins_a_generation_once(store: PostgresEve
     store.append(history("a", 2))
     settle(store, 2)
     ahead = store.position()._replace(transaction_id=2**40)
-    assert StoreGeneration.objects.update(cluster="7710275983152289212/00000001") == 1
+    assert StoreGeneration.unprotected.update(cluster="7710275983152289212/00000001") == 1
     PostgresEventStore().append([stream("a", 3)])
     assert StoreGeneration.objects.count() == 2
     wait_until(lambda: len(store.feed(ahead, limit=10).entries) == 1)
@@ -138,7 +138,7 @@ def test_another_life_of_the_cluster_begins_a_generation_once(store: PostgresEve
 def test_a_generation_that_is_rolled_back_begins_with_the_next_row(store: PostgresEventStore) -> None:
     store.append(history("a", 2))
     settle(store, 2)
-    StoreGeneration.objects.update(cluster="7710275983152289212/00000001")
+    StoreGeneration.unprotected.update(cluster="7710275983152289212/00000001")
     connection.close()
     with transaction.atomic():
         store.append([stream("b", 1)])

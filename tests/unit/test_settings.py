@@ -170,6 +170,8 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"SPARK": {"REPLICAS": {"default": "default"}, "DATABASE_TASKS": 3}}, []),
         ({"SPARK": {"CONFIG": ["spark.driver.memory"], "PY_FILES": "a.zip"}}, ["enode_django.E024"] * 2),
         ({"REBUILDS": {"ENGINE": "processes", "PROCESSES": 2, "SPARK_FROM": 1}}, []),
+        ({"JOBS": {"EXPORT_DIRECTORIES": "/archive"}}, ["enode_django.E092"]),
+        ({"JOBS": {"EXPORT_DIRECTORIES": ["/archive", ""]}}, ["enode_django.E092"]),
         ({"REBUILDS": {"ENGINE": "ray", "PROCESSES": 0, "SPARK_FROM": 0}}, ["enode_django.E067"] * 3),
     ],
 )

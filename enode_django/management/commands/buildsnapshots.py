@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from enode_django.domain.aggregate import AggregateRoot
@@ -17,6 +17,7 @@ from enode_django.eventing.snapshot_building import verify as compare
 from enode_django.exceptions import EnodeError, UnknownMessageType
 from enode_django.job_kinds import EVERYTHING
 from enode_django.management.on_spark import Lines, add_master, job_on_spark
+from enode_django.management.output import PrintableCommand
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization.registry import types
 from enode_django.snapshots import policy
@@ -25,7 +26,7 @@ TELL_EVERY = 5.0
 """Seconds."""
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Makes the snapshots that are due, of everything that is stored, or holds some of them against the events."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -112,7 +113,7 @@ class Command(BaseCommand):
             elif one.problem:
                 wrong += 1
                 id, name, version = one.snapshot[:3]
-                self.stdout.write(self.style.ERROR(f"{name} {id!r} at version {version}: {one.problem}"))
+                self.stdout.write(f"{name} {id!r} at version {version}: {one.problem}", self.style.ERROR)
             else:
                 same += 1
         self.stdout.write(f"{same} snapshots are as replayed, {wrong} differ, {foreign} were made by other code")

@@ -8,16 +8,17 @@ from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 
 from enode_django.exceptions import ConfigurationError
+from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import write_table
 from enode_django.status import PARTS, Health, Part, gather
 from enode_django.status.gathering import TIMEOUT
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Shows the state of processors, queue, event store, subscribers and jobs, and what is wrong with them."
     requires_system_checks: list[str] = []  # a probe asks what is, and is quick
 
@@ -40,20 +41,21 @@ class Command(BaseCommand):
         else:
             for part in status.parts:
                 self._write(part)
-            self.stdout.write(f"all in all: {self._coloured(status.health, status.health.word)}")
+            self._line("all in all: ", status.health.word, status.health)
         if status.health:
             raise SystemExit(int(status.health))
 
     def _write(self, part: Part) -> None:
-        self.stdout.write(f"{part.name}: {self._coloured(part.health, part.health.word)}")
+        self._line(f"{part.name}: ", part.health.word, part.health)
         for health, reason in part.problems:
-            self.stdout.write(f"  {self._coloured(health, reason)}")
+            self._line("  ", reason, health)
         write_table(self.stdout, [{name: _cell(value) for name, value in row._asdict().items()} for row in part.rows])
         self.stdout.write("")
 
-    def _coloured(self, health: Health, text: str) -> str:
+    def _line(self, start: str, text: str, health: Health) -> None:
         styles = {Health.OK: self.style.SUCCESS, Health.DEGRADED: self.style.WARNING, Health.BAD: self.style.ERROR}
-        return styles[health](text)
+        self.stdout.write(start, ending="")
+        self.stdout.write(text, styles[health])
 
 
 def _cell(value: Any) -> Any:

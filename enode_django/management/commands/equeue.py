@@ -12,7 +12,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils import timezone
 
@@ -22,6 +22,7 @@ from enode_django.equeue.messages import Start
 from enode_django.equeue.transports.base import LONGEST_AGE
 from enode_django.exceptions import EnodeError, QueueBacklog, UnknownTopic
 from enode_django.management.equeue_actions import ACTIONS, check
+from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import Row, write_json, write_lines, write_table
 from enode_django.runtime import make_transport
 
@@ -47,13 +48,12 @@ ASKS = {
     "mend": "what somebody else has written into the queues is deleted",
 }
 
-
 REQUEUE_EXPLAINED = (
     f"{REQUEUE_GROUP}: whoever sends dead letters anew; its backlog are those that were not sent, and what came after"
 )
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Shows topics, consumer groups and messages of the queue, and sets them right."
 
     def add_arguments(self, parser: CommandParser) -> None:

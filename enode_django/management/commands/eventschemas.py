@@ -9,11 +9,12 @@ from typing import Any
 
 from django.apps import AppConfig, apps
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from enode_django.domain.declarations import aliases_of
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
+from enode_django.management.output import PrintableCommand
 from enode_django.serialization.registry import types
 from enode_django.serialization.schema_history import CurrentSchema, Problem, Recorded, RecordedSchema, compare, record
 from enode_django.serialization.schemas import describe
@@ -25,7 +26,7 @@ Schemas = Mapping[str, Recorded]
 """By kind and name."""
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Shows the schemas of the events and refusals, and finds changes with which stored ones could not be read."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from enode_django.management.on_spark import Lines, add_master, job_on_spark
+from enode_django.management.output import PrintableCommand
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Adds what is new in the event store to an archive of Parquet files."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import psycopg
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, connections
 
 from enode_django.conf import conf
@@ -14,11 +14,12 @@ from enode_django.eventing.checkpoints import forget_subscriber, subscribed
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database
 from enode_django.exceptions import EnodeError
+from enode_django.management.output import PrintableCommand
 from enode_django.rebuilding.target import forget_rebuilds
 from enode_django.runtime import make_transport, running_subscribers
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = (
         "Forgets a subscriber that was removed from the code: its checkpoints, what it has parked, and its consumer "
         "group, for which the events topic would else keep every message; and tables that its rebuilds have left in "

@@ -6,18 +6,20 @@ from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from enode_django.exceptions import EnodeError
 from enode_django.job_leases import job_database, request_cancel, with_lease_state
 from enode_django.job_texts import duration_of, in_words, state_of
+from enode_django.management.output import PrintableCommand
+from enode_django.management.tables import write_table
 from enode_django.models import Job
 
 HEADINGS = ("id", "kind", "name", "state", "started", "lasts", "progress")
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Lists the batch jobs, the newest first, or has one cancelled."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -45,10 +47,7 @@ class Command(BaseCommand):
         if only_running:
             jobs = jobs.filter(state="running")
         rows = [_shown(job) for job in jobs[:limit]]
-        table = [HEADINGS, *rows]
-        widths = [max(len(line[column]) for line in table) for column in range(len(HEADINGS))]
-        for line in table if rows else []:
-            self.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        write_table(self.stdout, [dict(zip(HEADINGS, row, strict=True)) for row in rows])
         self.stdout.write(f"{len(rows)} jobs")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from enode_django.eventing.parking import Parked
@@ -20,12 +20,14 @@ from enode_django.eventstore.base import Correction
 from enode_django.exceptions import EnodeError, NotParked, UnknownSubscriber
 from enode_django.management.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
 from enode_django.management.corrections import correct, editable, json_of, take_back
+from enode_django.management.output import PrintableCommand, printable, printable_json
+from enode_django.management.tables import write_table
 from enode_django.runtime import close_bus, follower_of, make_store
 
 HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "next try", "error")
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Lists what subscribers have parked, tries it again, skips the event it is parked at, or corrects it."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -75,16 +77,13 @@ class Command(BaseCommand):
             for row in rows:
                 self.stdout.write(json.dumps(row._asdict(), default=str))
             return
-        table = [HEADINGS, *(_shown(row) for row in rows)]
-        widths = [max(len(line[column]) for line in table) for column in range(len(HEADINGS))]
-        for line in table if rows else []:
-            self.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        write_table(self.stdout, [dict(zip(HEADINGS, _shown(row), strict=True)) for row in rows])
         self.stdout.write(f"{len(rows)} parked")
 
     def _settle(self, rows: Sequence[Parked], action: str, aggregates: Sequence[str]) -> None:
         missing = sorted(set(aggregates) - {row.aggregate_root_id for row in rows})
         if missing:
-            raise CommandError(f"not parked: {', '.join(missing)}; manage.py parked list shows what is")
+            raise CommandError(f"not parked: {', '.join(map(printable, missing))}; manage.py parked list shows what is")
         keys = list(dict.fromkeys((row.subscriber, row.aggregate_root_id) for row in rows))
         still = sum(not self._settle_one(name, id, action) for name, id in keys)
         self.stdout.write(f"{len(keys) - still} go on, {still} parked")
@@ -105,16 +104,16 @@ class Command(BaseCommand):
         except NotParked:  # a worker was faster
             pass
         if why:
-            self.stdout.write(self.style.WARNING(f"{name}: {aggregate_root_id} {why}"))
+            self.stdout.write(f"{name}: {printable(aggregate_root_id)} {why}", self.style.WARNING)
         else:
-            self.stdout.write(f"{name}: {aggregate_root_id} goes on")
+            self.stdout.write(f"{name}: {printable(aggregate_root_id)} goes on")
         return not why
 
     def _show(self, id: str, version: int) -> None:
         """Print JSON that `_edit` takes."""
         shown = editable(make_store(), id, version)
         given = {"aggregate_root_id": id, "version": version, "correction": shown.last, "events": shown.events}
-        self.stdout.write(json.dumps(given, indent=2, ensure_ascii=False))
+        self.stdout.write(printable_json(given))
 
     def _edit(self, id: str, version: int, options: Mapping[str, Any]) -> None:
         store, by, why = make_store(), options["by"] or getpass.getuser(), options["why"]
@@ -125,9 +124,9 @@ class Command(BaseCommand):
         else:
             last, events = _read(options["file"], id, version)
             made = correct(store, id, version, events, by=by, reason=why, last=last)
-        self.stdout.write(f"correction {made.number}: version {version} of {id} is read as {_what(made)}")
+        self.stdout.write(f"correction {made.number}: version {version} of {printable(id)} is read as {_what(made)}")
         for text in before:
-            self.stdout.write(self.style.WARNING(text))
+            self.stdout.write(text, self.style.WARNING)
         self._say_retried(list(retry_all(id)))
 
     def _say_retried(self, retried: Sequence[Retried]) -> None:
@@ -136,7 +135,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"{one.subscriber} goes on")
             else:
                 why = f"parked at {_place(one.parked)}: {one.parked.error_type}" if one.parked else one.error
-                self.stdout.write(self.style.WARNING(f"{one.subscriber} does not go on: {why}"))
+                self.stdout.write(f"{one.subscriber} does not go on: {why}", self.style.WARNING)
         if any(one.parked is not None or one.error for one in retried):
             raise SystemExit(1)
 
@@ -196,4 +195,4 @@ def _shown(row: Parked) -> tuple[str, ...]:
 def _place(row: Parked) -> str:
     if row.version is not None:
         return f"version {row.version}"
-    return f"refusal {row.command_id}" if row.attempts else "waits"
+    return f"refusal {printable(row.command_id)}" if row.attempts else "waits"

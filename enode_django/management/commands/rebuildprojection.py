@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from enode_django.conf import ENGINES
 from enode_django.exceptions import EnodeError
 from enode_django.jobs import running_job
 from enode_django.management.on_spark import Lines
+from enode_django.management.output import PrintableCommand
 from enode_django.rebuilding.comparing import Comparison
 from enode_django.rebuilding.engines import NO_MASTER, engine_for
 from enode_django.rebuilding.rebuild import MOST_FAILURES, plan, rebuild, swap_kept, undo
 from enode_django.rebuilding.results import Rebuilt
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Builds the tables of a projection anew from the events, compares them with those in use, and swaps them."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from enode_django.broker_settings import broker_options
 from enode_django.conf import conf
@@ -14,10 +14,11 @@ from enode_django.equeue.broker.options import EVERY_WRITE, INTERVAL
 from enode_django.equeue.broker.server import run
 from enode_django.exceptions import ConfigurationError, QueueError
 from enode_django.management.observing import add_port, listening, observed_broker
+from enode_django.management.output import PrintableCommand
 from enode_django.processors.logs import log_to_console
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Runs the broker, which keeps the messages of the queue, until SIGTERM or SIGINT."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
 from enode_django.conf import POSTGRES, Conf, conf
@@ -28,6 +28,7 @@ from enode_django.exceptions import (
     TransportUnavailable,
 )
 from enode_django.management.observing import add_port, listening, observed_processors
+from enode_django.management.output import PrintableCommand
 from enode_django.models import Checkpoint, EventCorrection, EventStream, Shard
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.children import Children
@@ -56,7 +57,7 @@ class Unreachable(CommandError):
     pass
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Handles commands and lets the subscribers follow the events: runs worker processes until SIGTERM or SIGINT."
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -247,7 +248,7 @@ class Command(BaseCommand):
             except Unreachable as error:
                 if len(aliases) == 1:
                     raise
-                self.stdout.write(self.style.WARNING(str(error)))
+                self.stdout.write(str(error), self.style.WARNING)
         if current.event_store_backend == POSTGRES:
             try:
                 ShardMap(aliases).load()
@@ -277,7 +278,10 @@ class Command(BaseCommand):
         total = sum(share.total for share in shares)
         terms = " + ".join(f"{share.processes} × {share.each}" for share in shares)
         text = f"up to {terms} = {total} connections to {alias!r}, whose server allows {limit}"
-        self.stdout.write(text if total <= limit else self.style.WARNING(f"{text}: too many"))
+        if total <= limit:
+            self.stdout.write(text)
+        else:
+            self.stdout.write(f"{text}: too many", self.style.WARNING)
 
 
 def _roles(chosen: str) -> list[Role]:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from django.apps import apps
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from enode_django.management.output import PrintableCommand
 from enode_django.management.scaffold import names_for, plan
 from enode_django.management.scaffold_fields import KINDS, parse_fields
 
 
-class Command(BaseCommand):
+class Command(PrintableCommand):
     help = "Writes an aggregate with its commands and events, a projection with its model, and tests that pass."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -30,11 +30,3 @@ def test_a_row_carries_the_transaction_that_wrote_it() -> None:
     assert {row.transaction_id for row in EventStream.objects.all()} == {current}
     assert EventStream.objects.filter(transaction_id=current).count() == 2
     assert EventStream.objects.filter(transaction_id__lt=current).count() == 0
-
-
-def test_a_stored_row_neither_changes_nor_goes() -> None:
-    row = EventStream.objects.create(**stream("a", 1)._asdict())
-    with pytest.raises(TypeError, match="cannot change"):
-        row.save()
-    with pytest.raises(TypeError, match="cannot be deleted"):
-        row.delete()

@@ -11,7 +11,7 @@ import pytest
 
 from enode_django.exceptions import MalformedMessage
 from enode_django.serialization.codec import REFUSAL, STREAM
-from enode_django.serialization.json_text import described, json_text
+from enode_django.serialization.json_text import described, json_text, json_value
 from enode_django.serialization.plain import pack
 
 VALUE = UUID("12345678-1234-5678-1234-567812345678")
@@ -33,6 +33,17 @@ VALUE = UUID("12345678-1234-5678-1234-567812345678")
 )
 def test_values(value: object, expected: object) -> None:
     assert json.loads(json_text(value)) == expected
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_that_python_does_not_write_is_hexadecimal_text_and_no_other(sign: int) -> None:
+    most, more = sign * (10**4_300 - 1), sign * 10**4_300
+    written = [most, {"x": 2**2_500}]
+    assert json.loads(json_text(written)) == json_value(written) == written
+    value = {"a": [more, {"b": (more, most)}], more: 1.5}
+    assert json.loads(json_text(value)) == json_value(value)
+    assert json_value(value) == {"a": [hex(more), {"b": [hex(more), most]}], hex(more): 1.5}
+    assert int(json_value(more), 16) == more
 
 
 def test_a_stream() -> None:

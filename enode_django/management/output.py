@@ -1,0 +1,59 @@
+"""What management commands print: nothing in it controls the terminal, whoever chose the ids and texts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, OutputWrapper
+
+_LAYOUT = "\n\t"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return the text with escapes for characters that cannot be seen, other than those to ``keep``.
+
+    >>> printable("a\\x1b[2J\\nb\\u202e"), printable("a\\n", keep="\\n")
+    ('a\\\\x1b[2J\\\\nb\\\\u202e', 'a\\n')
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def printable_json(value: Any) -> str:
+    """Return indented JSON. What cannot be seen is escaped as JSON does it, so that the same value is read again."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+class PrintableOutput(OutputWrapper):
+    """Escapes what is written, except line breaks and tabs. Styles are given to `write`: they are escapes, too."""
+
+    def write(  # type: ignore[override]
+        self, msg: str = "", style_func: Any = None, ending: str | None = None
+    ) -> None:
+        super().write(printable(msg, keep=_LAYOUT), style_func, ending)
+
+
+class PrintableCommand(BaseCommand):
+    """The base of management commands: ``stdout`` and ``stderr`` are `PrintableOutput`, error messages included."""
+
+    def __init__(
+        self, stdout: Any = None, stderr: Any = None, no_color: bool = False, force_color: bool = False
+    ) -> None:
+        super().__init__(stdout, stderr, no_color, force_color)
+        self.stdout = PrintableOutput(stdout or sys.stdout)
+        self.stderr = PrintableOutput(stderr or sys.stderr)
+        if not no_color:
+            self.stderr.style_func = self.style.ERROR
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        for name in ("stdout", "stderr"):
+            given = options.pop(name, None)
+            if given:
+                setattr(self, name, PrintableOutput(given))
+        return super().execute(*args, **options)

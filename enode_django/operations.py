@@ -1,0 +1,77 @@
+"""Operations for the migrations of a project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+
+_FUNCTION = "enode_django_refuse_change"
+_TABLES = {"eventstream": "WHEN (OLD.version IS NOT NULL)", "eventcorrection": "", "storegeneration": ""}
+"""By model: which rows cannot be deleted. Refusals can, since the framework prunes them."""
+
+
+class ProtectHistory(Operation):
+    """Lets the database refuse UPDATE and DELETE of stored events, corrections and generations of the store, whoever
+    asks for it. Statements that try fail with an IntegrityError. TRUNCATE is not refused.
+
+    The migration depends on one of enode_django that makes these tables. Where it runs on a database without them,
+    it does nothing.
+    """
+
+    reduces_to_sql = True
+    reversible = True
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """The models stay as they are."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        tables = dict(self._tables(schema_editor, to_state))
+        if not tables:
+            return
+        schema_editor.execute(
+            f"CREATE OR REPLACE FUNCTION {_FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "RAISE EXCEPTION 'rows of % are neither changed nor deleted', TG_TABLE_NAME USING "
+            "ERRCODE = 'restrict_violation', HINT = 'Correct events by manage.py parked edit, or by another event.'; "
+            "END $$",
+            params=None,
+        )
+        for table, condition in tables.items():
+            for deed, rows in (("UPDATE", ""), ("DELETE", condition)):
+                schema_editor.execute(
+                    f"CREATE OR REPLACE TRIGGER {_trigger(deed)} BEFORE {deed} ON {table} FOR EACH ROW {rows} "
+                    f"EXECUTE FUNCTION {_FUNCTION}()",
+                    params=None,
+                )
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        tables = dict(self._tables(schema_editor, from_state))
+        for table in tables:
+            for deed in ("UPDATE", "DELETE"):
+                schema_editor.execute(f"DROP TRIGGER IF EXISTS {_trigger(deed)} ON {table}", params=None)
+        if tables:
+            schema_editor.execute(f"DROP FUNCTION IF EXISTS {_FUNCTION}()", params=None)
+
+    def _tables(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> Iterator[tuple[str, str]]:
+        for name, condition in _TABLES.items():
+            model: Any = state.apps.get_model("enode_django", name)
+            if self.allow_migrate_model(schema_editor.connection.alias, model):
+                yield schema_editor.quote_name(model._meta.db_table), condition
+
+    def describe(self) -> str:
+        return "Let the database refuse changes of stored events"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        return "protect_history"
+
+
+def _trigger(deed: str) -> str:
+    return f"enode_refuse_{deed.lower()}"

@@ -1,0 +1,95 @@
+"""Reading msgpack that somebody may have made to do harm.
+
+`msgspec` reads the same as `msgpack` in two thirds of the time. What it refuses is left to that one: its messages say
+more, and it reads values that are nested so deep that the other one runs out of stack. So is what is so large that its
+values or keys have to be counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgpack
+import msgspec
+
+from enode_django.domain.hashes import MOST_ALIKE, collide
+from enode_django.exceptions import MalformedMessage
+
+MOST_VALUES = 1_000_000
+"""Of one message from outside, in all its lists and maps: decoded they take 70 times as many bytes as they had."""
+_CANNOT_HARM = 1_300
+"""Bytes. That is too few for `MOST_ALIKE` keys that have one hash."""
+_CANNOT_BE_MANY = 65_536
+"""Bytes. So few values take little memory in any case."""
+
+
+class Unpacker:
+    """Unpacks with a function that makes values of extension types: (code, bytes or memoryview) -> value. For any
+    number of threads."""
+
+    def __init__(self, from_extension: Callable[[int, Any], Any]) -> None:
+        self._decode = msgspec.msgpack.Decoder(ext_hook=from_extension).decode
+        self._unpack: Callable[..., Any] = partial(msgpack.unpackb, ext_hook=from_extension, timestamp=3)
+
+    def unpack(self, data: bytes, is_foreign: bool) -> Any:
+        """Raises `MalformedMessage` for what is no msgpack or has maps whose keys `collide`; if ``is_foreign``, also
+        for more than `MOST_VALUES` values, before they take memory."""
+        if len(data) <= _CANNOT_HARM:
+            try:
+                return self._decode(data)
+            except Exception:
+                return self.unpack_slowly(data)
+        return self.unpack_slowly(data, is_foreign)
+
+    def unpack_slowly(self, data: bytes, is_foreign: bool = False) -> Any:
+        """Unpack as `unpack` does, by msgpack alone, which refuses lists as keys of maps."""
+        try:
+            if len(data) <= _CANNOT_HARM:
+                return self._unpack(data, strict_map_key=False)
+            return self._counted(data) if is_foreign and len(data) > _CANNOT_BE_MANY else self._safely(data)
+        except MalformedMessage:
+            raise
+        except (ValueError, TypeError, ArithmeticError, msgpack.UnpackException) as error:
+            raise MalformedMessage(f"{len(data)} bytes are no message of ours: {error}") from error
+
+    def _safely(self, data: bytes) -> Any:
+        """Most maps have keys of text alone, whose hashes nobody can foresee. Others are looked at in a second
+        attempt."""
+        try:
+            return self._unpack(data, strict_map_key=True)
+        except MalformedMessage:
+            raise
+        except ValueError:
+            return self._unpack(data, strict_map_key=False, object_pairs_hook=_map_of)
+
+    def _counted(self, data: bytes) -> Any:
+        left = MOST_VALUES
+
+        def take(values: Any) -> Any:
+            nonlocal left
+            left -= len(values)
+            if left < 0:
+                raise MalformedMessage(
+                    f"{len(data)} bytes have more than {MOST_VALUES} values, as many as a message may"
+                )
+            return values
+
+        def take_pairs(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+            return _map_of(take(pairs))
+
+        limits = {"max_array_len": MOST_VALUES, "max_map_len": MOST_VALUES, "list_hook": take}
+        try:
+            return self._unpack(data, strict_map_key=True, object_hook=take, **limits)
+        except MalformedMessage:
+            raise
+        except ValueError:
+            left = MOST_VALUES
+            return self._unpack(data, strict_map_key=False, object_pairs_hook=take_pairs, **limits)
+
+
+def _map_of(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    if len(pairs) > MOST_ALIKE and collide([key for key, _ in pairs]):
+        raise MalformedMessage(f"more than {MOST_ALIKE} of {len(pairs)} keys of a map have the same hash")
+    return dict(pairs)
