@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import TypeVar
 
 from enode_django.databases import execute
 from enode_django.domain.messages import DomainEvent
@@ -20,7 +21,7 @@ from enode_django.eventing.subscribers import Subscriber, can_handle_refusals, h
 from enode_django.exceptions import UnknownMessageType
 from enode_django.serialization.registry import types
 
-Kind = type[DomainEvent] | type[DomainException]
+Kind = TypeVar("Kind", DomainEvent, DomainException)
 
 REFUSAL = "refusal "
 """Before the names of refusals in the record: an event may have the same name."""
@@ -46,7 +47,7 @@ def record(alias: str, subscriber: Subscriber) -> None:
     execute(alias, _RECORD, (text, subscriber.name, text))
 
 
-def _handled(subscriber: Subscriber, kind: Kind) -> dict[str, bool]:
+def _handled(subscriber: Subscriber, kind: type[Kind]) -> dict[str, bool]:
     return {name: bool(handlers_of(subscriber, types.class_of(kind, name))) for name in types.names_of(kind)}
 
 
@@ -61,11 +62,11 @@ def recall(alias: str, subscriber: Subscriber) -> bool:
     return has_more
 
 
-def _unknown(kind: Kind, names: Iterable[str]) -> frozenset[str]:
+def _unknown(kind: type[Kind], names: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in names if not _is_known(kind, name))
 
 
-def _is_known(kind: Kind, name: str) -> bool:
+def _is_known(kind: type[Kind], name: str) -> bool:
     with suppress(UnknownMessageType):
         types.class_of(kind, name)
         return True
