@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from enode_django.admin.readable import readable
 from enode_django.eventing.messages import decode_published, encode_published
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
@@ -31,6 +32,13 @@ def test_a_stream_that_may_have_too_many_values_comes_without_them() -> None:
     for heavy in (forged(1, {"owner": MANY}), forged(1, {"owner": LONG}), record(1, b"\x01", metadata=pack(MANY))):
         came = decode_published(encode_published(heavy, "inbox", 7))
         assert came == (heavy._replace(events=b"", metadata=b""), "inbox", 7)
+
+
+def test_the_admin_shows_where_to_look_for_one() -> None:
+    kind, text = readable(encode_published(forged(1, {"owner": LONG})))
+    assert kind == "an event stream"
+    assert '"aggregate_root_id": "a"' in text
+    assert "too large to be decoded here" in text
 
 
 def test_a_refusal_is_malformed_with_too_many_values_and_not_with_a_long_one() -> None:
