@@ -13,11 +13,6 @@ from typing import Any, cast
 from uuid import UUID
 
 from django.utils.translation import gettext_lazy as _
-from rest_framework import serializers
-from rest_framework.exceptions import APIException, NotFound
-from rest_framework.fields import empty
-from rest_framework.request import Request
-from rest_framework.utils import html
 
 from enode_django.client import execute_command
 from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
@@ -26,12 +21,22 @@ from enode_django.domain.declarations import schema_of
 from enode_django.domain.messages import Command
 from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import CommandTimeout, InvalidField, InvalidId, TransportUnavailable
+from enode_django.extras import missing
 from enode_django.failures import BROKEN, CHANGED, NOT_FOUND, status_of, text_of, texts_of
 from enode_django.form_fields import AGGREGATE, Declaration, chosen
 from enode_django.ids import id_of_key, new_id
 from enode_django.json_scalars import ID, bounded_type
 from enode_django.json_values import Errors, JsonType, json_type
 from enode_django.serialization.json_text import json_value
+
+try:
+    from rest_framework import serializers
+    from rest_framework.exceptions import APIException, NotFound
+    from rest_framework.fields import empty
+    from rest_framework.request import Request
+    from rest_framework.utils import html
+except ImportError as error:
+    raise missing("api", error) from error
 
 Field = serializers.Field[Any, Any, Any, Any]
 Describe = Callable[[Field], Field]

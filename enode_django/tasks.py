@@ -12,18 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from billiard import current_process
-from celery import Task, current_app, shared_task, states
-from celery.exceptions import Ignore, Reject
-from celery.utils.time import get_exponential_backoff_interval
-
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
 from enode_django.eventing.failing import is_transient
 from enode_django.exceptions import JobCancelled, JobRunning
+from enode_django.extras import missing
 from enode_django.job_kinds import EVERYTHING, KINDS
 from enode_django.job_termination import ProcessTerminated, Termination
 from enode_django.jobs import RunningJob, running_job
+
+try:
+    from billiard import current_process
+    from celery import Task, current_app, shared_task, states
+    from celery.exceptions import Ignore, Reject
+    from celery.utils.time import get_exponential_backoff_interval
+except ImportError as error:
+    raise missing("celery", error) from error
 
 logger = logging.getLogger("enode_django.jobs")
 

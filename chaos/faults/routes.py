@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import msgpack
 
+from chaos.errors import ChaosError
 from chaos.faults.base import Fault, Skipped
 from chaos.names import COMMANDS, EVENTS, Setup
 from enode_django.equeue.records import seal
 from enode_django.equeue.transports.broker_address import address_of
 from enode_django.equeue.transports.broker_connection import ConnectionLost, Pool
-from enode_django.exceptions import QueueError
+from enode_django.exceptions import MalformedRecords, QueueError
 
 MOST_QUEUES = 12
 
@@ -42,25 +43,31 @@ class AddQueues(Fault):
 
 
 class MalformedBatch(Fault):
-    """A batch whose check sum and count are right, and whose records are none."""
+    """A batch whose check sum and count are right, and whose records are none. The broker refuses it."""
 
     name = "malformed-batch"
-    default = False
+    weight = 0.3
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
         return [f"topic {topic}" for topic in (COMMANDS, EVENTS)] if setup.transport == "broker" else []
 
     def begin(self) -> str:
-        topic = self.planned.target.removeprefix("topic ")
-        body = seal(msgpack.packb([1, None, "no bytes"]))
-        pool = Pool(address_of(self.world.services.broker.url, None, None), 3.0)
-        try:
-            with contextlib.closing(pool):
-                pool.call("send", (topic, [(0, 3, body)], None, os.urandom(16), 1))
-        except (ConnectionLost, QueueError) as error:
-            raise Skipped(f"the broker does not take it: {error}") from error
-        return "sent a batch of three"
+        return refusal_of_malformed(self.world.services.broker.url, self.planned.target.removeprefix("topic "))
+
+
+def refusal_of_malformed(url: str, topic: str) -> str:
+    """Send such a batch of three, and return how it was refused. Raises `Skipped` if the broker is away, and
+    `ChaosError` if it has stored the batch."""
+    body = seal(msgpack.packb([1, None, "no bytes"]))
+    try:
+        with contextlib.closing(Pool(address_of(url, None, None), 3.0)) as pool:
+            pool.call("send", (topic, [(0, 3, body)], None, os.urandom(16), 1))
+    except MalformedRecords:
+        return "sent a batch of three, which was refused"
+    except (ConnectionLost, QueueError) as error:
+        raise Skipped(f"the broker is away: {error}") from error
+    raise ChaosError(f"the broker stored a batch in {topic!r} that nobody can decode; it has to refuse it")
 
 
 KINDS: Sequence[type[Fault]] = (AddQueues, MalformedBatch)

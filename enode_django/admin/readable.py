@@ -68,6 +68,9 @@ def _events(body: bytes) -> str:
         "command_type": record.command_type,
         "created_at": record.created_at,
     }
+    if not record.events:
+        shown["events"] = f"too large to be decoded here ({len(body)} bytes); look into the event store"
+        return as_json(shown)
     stored = read_stored(record.events)
     if isinstance(stored, StoredRefusal):
         shown["refused"] = {"type": stored.type_name, "message": stored.message, "fields": stored.fields}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
 class SendResult(NamedTuple):
@@ -39,6 +39,18 @@ class PulledBatch(NamedTuple):
     queue: int
     offsets: Sequence[int]
     bodies: Sequence[bytes]
+
+
+class MalformedBatch(bytes):
+    """All bytes of a stored batch that cannot be decoded into messages. A transport hands them out as one message;
+    ``reason`` says what is wrong with them."""
+
+    reason: str
+
+    def __new__(cls, content: bytes, reason: str) -> Self:
+        self = super().__new__(cls, content)
+        self.reason = reason
+        return self
 
 
 class Start(Enum):

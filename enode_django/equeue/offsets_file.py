@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote
 
+from enode_django.equeue.broker.files import make_directory, open_private, replaced_file
 from enode_django.exceptions import QueueError, QueueFull
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -31,7 +31,8 @@ class KeptOffsets:
 
 
 class OffsetsFile:
-    """``<group>@<topic>.json`` in a directory, and a lock file beside it: one consumer at a time has them."""
+    """``<group>@<topic>.json`` in a directory, and a lock file beside it: one consumer at a time has them. What is made
+    is its owner's alone."""
 
     def __init__(self, directory: Path, group: str, topic: str) -> None:
         self.path = directory / f"{quote(group, safe='')}@{quote(topic, safe='')}.json"
@@ -41,8 +42,8 @@ class OffsetsFile:
         """Lock it, and read what is kept; None when there is no file yet. Raises `QueueError` when another consumer has
         it, or when it is damaged, `QueueFull` when there is no room for the lock, and `OSError`."""
         with _room_for(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.with_suffix(".lock").open("ab")
+            make_directory(self.path.parent)
+            lock = open(self.path.with_suffix(".lock"), "ab", opener=open_private)  # noqa: SIM115  closed by `close`
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -75,18 +76,9 @@ class OffsetsFile:
 
     def write(self, kept: KeptOffsets) -> None:
         """In one step, and durable when it returns. Raises `OSError`; the file is as it was then."""
-        aside = self.path.with_suffix(".new")
         plain = {"offsets": kept.offsets, "settled": kept.settled, "timelines": kept.timelines}
-        with aside.open("w", encoding="utf-8") as file:
-            json.dump(plain, file, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        with replaced_file(self.path) as file:
+            file.write(json.dumps(plain, sort_keys=True).encode())
 
     def close(self) -> None:
         if self._lock is not None:

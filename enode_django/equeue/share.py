@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from enode_django.equeue.consumer import Acquired, PulledMessages
-from enode_django.equeue.messages import Start
+from enode_django.equeue.messages import MalformedBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.retrying import Failed, Message, decode
 from enode_django.equeue.transports.base import Transport
@@ -213,10 +213,13 @@ class Share:
         self._has_room.wait(self._pause)
 
     def _tasks(self, pulled: PulledMessages) -> list[Task]:
-        return [
-            self._make_task(pulled.window, offset, bytes(body))
-            for offset, body in zip(pulled.offsets, pulled.bodies, strict=True)
-        ]
+        return [self._task(pulled.window, *message) for message in zip(pulled.offsets, pulled.bodies, strict=True)]
+
+    def _task(self, window: OffsetWindow, offset: int, body: bytes) -> Task:
+        """Return the task of a pulled message. Nobody's function is called with a malformed batch."""
+        if isinstance(body, MalformedBatch):
+            return task_of_message(window, offset, bytes(body))._replace(broken=f"a malformed batch: {body.reason}")
+        return self._make_task(window, offset, bytes(body))
 
     def finish(self, task: Task) -> None:
         task.window.finish(task.offset)

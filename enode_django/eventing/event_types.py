@@ -1,21 +1,30 @@
-"""The types of events that a subscriber's code has known, recorded with its subscriptions: which it handles, which not.
+"""The types of events and refusals that a subscriber's code has known, recorded with its subscriptions: which it
+handles, which not.
 
-A process that meets an event of a type that it does not know asks the record. A type that was known and not handled was
-removed since, and is passed over. One that was handled fails, and so does one that nobody has recorded: newer code has
-it.
+A process that meets an event or refusal of a type that it does not know asks the record. A type that was known and not
+handled was removed since, and is passed over. One that was handled fails, and so does one that nobody has recorded:
+newer code has it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import TypeVar
 
 from enode_django.databases import execute
 from enode_django.domain.messages import DomainEvent
+from enode_django.domain.refusals import DomainException
 from enode_django.eventing.checkpoints import SUBSCRIPTION
-from enode_django.eventing.subscribers import Subscriber, handlers_of
+from enode_django.eventing.subscribers import Subscriber, can_handle_refusals, handlers_of
 from enode_django.exceptions import UnknownMessageType
 from enode_django.serialization.registry import types
+
+Kind = TypeVar("Kind", DomainEvent, DomainException)
+
+REFUSAL = "refusal "
+"""Before the names of refusals in the record: an event may have the same name."""
 
 # Types that the running code does not know keep what the last code that knew them has said.
 _RECORD = f"""
@@ -29,29 +38,36 @@ _NOT_HANDLED = f"""
 
 
 def record(alias: str, subscriber: Subscriber) -> None:
-    """Record all types of events that this process knows, by all their names. Blocks on the database; it writes only
-    where something has changed."""
-    known = {name: _is_handled(subscriber, name) for name in types.names_of(DomainEvent)}
+    """Record all types of events that this process knows, by all their names, and those of refusals if the subscriber
+    is of a kind that may handle them. Blocks on the database; it writes only where something has changed."""
+    known = _handled(subscriber, DomainEvent)
+    if can_handle_refusals(subscriber):
+        known |= {REFUSAL + name: is_handled for name, is_handled in _handled(subscriber, DomainException).items()}
     text = json.dumps(known)
     execute(alias, _RECORD, (text, subscriber.name, text))
 
 
-def _is_handled(subscriber: Subscriber, name: str) -> bool:
-    return bool(handlers_of(subscriber, types.class_of(DomainEvent, name)))
+def _handled(subscriber: Subscriber, kind: type[Kind]) -> dict[str, bool]:
+    return {name: bool(handlers_of(subscriber, types.class_of(kind, name))) for name in types.names_of(kind)}
 
 
 def recall(alias: str, subscriber: Subscriber) -> bool:
     """Let the subscriber pass over types that it is recorded not to handle, and that this process does not know. Return
     True if there are others than before. Blocks on the database."""
     names = [name for (name,) in execute(alias, _NOT_HANDLED, (subscriber.name,)).fetchall()]
-    removed = frozenset(name for name in names if not _is_known(name))
-    has_more = bool(removed - subscriber._enode_removed_types)
-    subscriber._enode_removed_types = removed
+    events = _unknown(DomainEvent, (name for name in names if not name.startswith(REFUSAL)))
+    refusals = _unknown(DomainException, (name.removeprefix(REFUSAL) for name in names if name.startswith(REFUSAL)))
+    has_more = bool(events - subscriber._enode_removed_types or refusals - subscriber._enode_removed_refusals)
+    subscriber._enode_removed_types, subscriber._enode_removed_refusals = events, refusals
     return has_more
 
 
-def _is_known(name: str) -> bool:
+def _unknown(kind: type[Kind], names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name for name in names if not _is_known(kind, name))
+
+
+def _is_known(kind: type[Kind], name: str) -> bool:
     with suppress(UnknownMessageType):
-        types.class_of(DomainEvent, name)
+        types.class_of(kind, name)
         return True
     return False

@@ -14,7 +14,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.positions import FIRST
 from enode_django.exceptions import MalformedMessage, shown
 from enode_django.serialization.codec import LONGEST_REPLY_ADDRESS
-from enode_django.serialization.plain import pack, unpack
+from enode_django.serialization.plain import MOST_VALUES, pack, unpack
 
 FORMAT = 1
 LONGEST_TEXT = 255
@@ -25,7 +25,8 @@ _FIRST_GENERATION = FIRST.generation
 
 class PublishedStream(NamedTuple):
     """``reply_to`` is the address of the inbox where somebody waits for the stream to be handled, or empty.
-    ``generation`` is that of the store in which the stream was written, or an earlier one."""
+    ``generation`` is that of the store in which the stream was written, or an earlier one. ``record.events`` is empty
+    if the message is so large that the stream is to be read from the store instead."""
 
     record: StreamRecord
     reply_to: str
@@ -39,7 +40,8 @@ def encode_published(record: StreamRecord, reply_to: str = "", generation: int =
 
 
 def decode_published(body: bytes) -> PublishedStream:
-    """Raises `MalformedMessage`."""
+    """Raises `MalformedMessage`, also for a refusal of more than `MOST_VALUES` values. What else may have more comes
+    without its events and metadata."""
     try:
         form, kind, id, version, command_id, command_type, created_at, events, metadata, reply_to, *rest = unpack(
             body, is_foreign=True
@@ -62,5 +64,11 @@ def decode_published(body: bytes) -> PublishedStream:
         and not ("\0" in id or "\0" in command_id or "\0" in kind or "\0" in command_type)
     ):
         raise MalformedMessage(f"an event stream has other values than ours, for {shown(id)}")
+    if len(events) + len(metadata) > MOST_VALUES:  # each value takes a byte at least
+        if version is None:
+            unpack(events[1:], is_foreign=True)
+            unpack(metadata, is_foreign=True)
+        else:
+            events = metadata = b""
     record = StreamRecord(id, version, command_id, kind, command_type, created_at, events, metadata)
     return PublishedStream(record, reply_to, generation)

@@ -43,7 +43,7 @@ class ModelProjection(Subscriber, Generic[Row]):
                 f"{cls.__qualname__} has the model {model.__qualname__}; derive that from "
                 "enode_django.models.ReadModel, and not from another model that has a table"
             )
-        if not any(isinstance(one, models.BigIntegerField) for one in model._meta.fields if one.name == "version"):
+        if not any(_is_of_read_model(field) for field in model._meta.fields if field.name == "version"):
             raise DefinitionError(
                 f"{cls.__qualname__} has the model {model.__qualname__}, whose own version stands for that of "
                 "enode_django.models.ReadModel; choose another name"
@@ -104,3 +104,9 @@ def databases_of(projection: Projection) -> Sequence[str]:
 def _check_start(cls: type[Subscriber]) -> None:
     if cls.start != BEGINNING:
         raise DefinitionError(f"{cls.__qualname__} has start = {cls.start!r}; half a past makes no projection")
+
+
+def _is_of_read_model(version: models.Field[Any, Any]) -> bool:
+    """Return True for a field as `ReadModel` declares it. An application's own number would be editable, or begin
+    elsewhere."""
+    return isinstance(version, models.BigIntegerField) and not version.editable and version.default == 0

@@ -92,8 +92,8 @@ class Runner:
         return self._persist(guarded)
 
     def _run(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
-        """Apply works. Those that have failed at an event of an unknown type are applied again if that is no matter to
-        the subscriber."""
+        """Apply works. Those that have failed at an event or refusal of an unknown type are applied again if that is no
+        matter to the subscriber."""
         progress = self._run_uninterrupted(works, portion, even_parked)
         failed = {id for id, one in progress.items() if one.failure is not None and one.failure.is_of_unknown_type}
         if failed and event_types.recall(self.alias, self.subscriber):

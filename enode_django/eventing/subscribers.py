@@ -110,6 +110,8 @@ class Subscriber:
         self._enode_known_types: dict[str, bool] = {}
         self._enode_removed_types: frozenset[str] = frozenset()
         """Stored names of events that this process does not know, and that are no matter to the subscriber."""
+        self._enode_removed_refusals: frozenset[str] = frozenset()
+        """Of refusals the same."""
 
     def _enode_default_name(self) -> str:
         """Raises `TypeNameError` outside the installed apps."""
@@ -187,10 +189,22 @@ def event_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Handle
 
 
 def refusal_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Handler]:
-    """Return the functions to be called for a refusal of this stored name; raises `UnknownMessageType`."""
+    """Return the functions to be called for a refusal of this stored name. Raises `UnknownMessageType` as
+    `event_handlers_of`."""
     if not any(issubclass(cls, DomainException) for cls in followed_by(subscriber)):
         return ()
-    return handlers_of(subscriber, types.class_of(DomainException, type_name))
+    try:
+        cls = types.class_of(DomainException, type_name)
+    except UnknownMessageType:
+        if type_name in subscriber._enode_removed_refusals:
+            return ()
+        raise
+    return handlers_of(subscriber, cls)
+
+
+def can_handle_refusals(subscriber: Subscriber) -> bool:
+    """Return True for kinds of subscribers that may have handlers for refusals."""
+    return subscriber._enode_handles_refusals
 
 
 def follows(subscriber: Subscriber, aggregate_root_type: str) -> bool:

@@ -52,8 +52,8 @@ def is_known(aggregate_root_type: str) -> bool:
 
 def is_passed_over(subscriber: Subscriber, record: StreamRecord) -> bool:
     """Return True for a stream or refusal of a type of aggregate that this process does not know, in which the
-    subscriber handles nothing that it does know."""
-    return not is_known(record.aggregate_root_type) and not _handles_any(subscriber, record)
+    subscriber handles nothing that it does know, or that has come without its events."""
+    return not is_known(record.aggregate_root_type) and not (record.events and _handles_any(subscriber, record))
 
 
 def _handles_any(subscriber: Subscriber, record: StreamRecord) -> bool:

@@ -73,13 +73,13 @@ class Work:
 
     def add(self, record: StreamRecord, generation: int = STORED) -> None:
         """Take a stream or refusal in, which was written in this generation of the store. Of a stream of an older one
-        than others are of, only the version counts."""
+        than others are of, and of one that has come without its events, only the version counts."""
         if record.version is None:
             self.refusals[record.command_id] = record
             return
         if generation > self.generation:
             self.raise_to(generation)
-        if generation == self.generation:
+        if generation == self.generation and record.events:
             self.streams[record.version] = record
         self.until = max(self.until, record.version)
 

@@ -13,10 +13,14 @@ from enode_django.equeue.administration import peek
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.sending import Stamp, lay_out
 from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.dead_letters import dead_letters
 from enode_django.equeue.records import MOST_RECORDS, encode_records, seal
+from enode_django.equeue.retrying import Failed, Message
+from enode_django.equeue.subscribing import Mode
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import MalformedRecords
 from tests.equeue.brokers import RunningBroker
+from tests.equeue.consuming import Handled, consuming, eventually
 
 SOUND = b"\x91\xc4\x01x"
 """The content of a body with one record."""
@@ -97,3 +101,27 @@ def test_a_consumer_commits_past_one(spoilt: BrokerTransport) -> None:
             window.finish_many(offsets)
         consumer.commit()
     consumer.abandon()
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_one_is_a_dead_letter_of_the_group_and_no_handler_gets_it(
+    spoilt: BrokerTransport, tmp_path: Path, mode: Mode
+) -> None:
+    handled = Handled()
+    with consuming(spoilt, handled, mode=mode, directory=tmp_path / "offsets"):
+        eventually(lambda: len(handled.messages) == 3)
+        eventually(lambda: len([*letters(spoilt)]) == 2)
+    assert handled.bodies == ["one", "two", "five"]
+    whole = seal(b"\x92\x01\xc4\x09yyyyyyyyy")
+    at_queue_0, at_queue_1 = sorted(letters(spoilt), key=lambda one: one.message.queue)
+    assert at_queue_0.message == Message("orders", 0, 3, whole)
+    assert at_queue_1.message == Message("orders", 1, 0, seal(MALFORMED["a text"]))
+    assert at_queue_0.error.startswith(f"a malformed batch: a body of {len(whole)} bytes is no msgpack array")
+    assert "retry.billing" not in spoilt.topics()
+
+
+def letters(transport: BrokerTransport) -> Iterator[Failed]:
+    if "dead.billing" in transport.topics():
+        for letter in dead_letters(transport, "billing"):
+            assert letter.failed is not None
+            yield letter.failed

@@ -19,11 +19,14 @@ import pytest
 from chaos.counting import Counting
 from chaos.dials import VARIABLE, Dials
 from chaos.errors import ChaosError
+from chaos.faults.base import Skipped
 from chaos.faults.messages import broken
+from chaos.faults.routes import refusal_of_malformed
 from chaos.journal import Journal
 from chaos.processes import PROJECT, Child, guarded_directory
 from chaos.proxy import Proxy
 from chaos.waiting import wait_until
+from tests.equeue.brokers import RunningBroker
 
 DEADLINE = 60.0
 
@@ -242,3 +245,16 @@ def test_garbage_is_no_message() -> None:
     assert body not in found
     assert any(body.startswith(one) and len(one) > 50 for one in found), "some are cut off"
     assert broken(chance, b"") is not None
+
+
+def test_a_malformed_batch_is_refused_and_stops_nothing(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "data") as broker:
+        with contextlib.closing(broker.transport()) as transport:
+            transport.create_topic("bank", 1)
+            assert refusal_of_malformed(transport.location, "bank") == "sent a batch of three, which was refused"
+            transport.send("bank", {0: [b"sound"]})
+            assert transport.end_offsets("bank") == {0: 1}
+            location = transport.location
+        assert broker.stop() == 0
+        with pytest.raises(Skipped, match="the broker is away"):
+            refusal_of_malformed(location, "bank")

@@ -96,6 +96,20 @@ def test_queue_that_has_lost_its_newest_messages_is_consumed_from_its_end(
         eventually(lambda: handled.bodies == ["a", "lost", "lost", "b"])
 
 
+def test_files_and_directories_that_are_made_for_offsets_are_their_owners_alone(
+    memory: MemoryTransport, tmp_path: Path
+) -> None:
+    directory = tmp_path / "made" / "here"
+    memory.send("orders", {0: texts("a")})
+    with consuming(memory, Handled(), directory=directory, **ALL):
+        eventually(lambda: (directory / "billing@orders.json").exists())
+    assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "made").rglob("*")} == {
+        "here": 0o700,
+        "billing@orders.json": 0o600,
+        "billing@orders.lock": 0o600,
+    }
+
+
 class Broadcast:
     """One consumer's queues, driven step by step; `restart` gives the next process."""
 

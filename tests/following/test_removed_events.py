@@ -1,15 +1,16 @@
-"""An event type that the code does not have any more holds up nobody who never handled it."""
+"""A type of events or refusals that the code does not have any more holds up nobody who never handled it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import count
 
 import pytest
 
-from enode_django import DomainEvent
+from enode_django import DomainEvent, DomainException
 from enode_django.eventing import event_types
+from enode_django.eventing.event_handlers import EventHandler, EventHandlerGroup
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.subscribers import Subscriber
@@ -18,10 +19,10 @@ from enode_django.eventing.unparking import retry_parked
 from enode_django.eventstore.base import StreamRecord
 from enode_django.ids import new_id
 from enode_django.models import Subscription
-from enode_django.serialization.codec import STREAM
+from enode_django.serialization.codec import REFUSAL, STREAM
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
-from tests.following.domain import Added, CounterRows
+from tests.following.domain import Added, CounterRows, Kindness, TooMuch
 from tests.following.harness import Harness
 from tests.following.test_sweeping import Sweep, every_kind
 
@@ -31,8 +32,21 @@ _numbers = count()
 @pytest.fixture(params=range(4), ids=["rows", "entries", "kindness", "handlers"])
 def subscriber(request: pytest.FixtureRequest) -> Subscriber:
     chosen = every_kind()[request.param]
-    chosen._enode_removed_types = frozenset()
+    forget(chosen)
     return chosen
+
+
+def forget(subscriber: Subscriber) -> None:
+    subscriber._enode_removed_types = subscriber._enode_removed_refusals = frozenset()
+
+
+@pytest.fixture(params=range(2), ids=["kindness", "handlers"])
+def handles_refusals(request: pytest.FixtureRequest) -> Subscriber:
+    group = EventHandlerGroup("following.refusals")
+    group.add(EventHandler(TooMuch, "refusals.seen", 10, lambda refusal: None, "beginning"))
+    chosen: Sequence[Subscriber] = (subscribers.instance(Kindness), group)
+    forget(chosen[request.param])
+    return chosen[request.param]
 
 
 @pytest.fixture
@@ -50,7 +64,15 @@ def remove(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return remove
 
 
-def declare(name: str, base: type[DomainEvent] = DomainEvent) -> None:
+@pytest.fixture
+def remove_refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def remove(name: str) -> None:
+        monkeypatch.delitem(types._classes[DomainException], name)
+
+    return remove
+
+
+def declare(name: str, base: type[DomainEvent | DomainException] = DomainEvent) -> None:
     type("Event", (base,), {"type_name": name, "__module__": __name__, "__annotations__": {}})
 
 
@@ -60,6 +82,13 @@ def stored(harness: Harness, id: str, *names: str) -> None:
     for version, name in enumerate(names, 1):
         events = STREAM + pack(([(name, 1, {"amount": 7})], None))
         harness.store.append([StreamRecord(id, version, new_id(), "following.Counter", "later.Do", now, events, b"")])
+
+
+def refused(harness: Harness, id: str, name: str) -> StreamRecord:
+    events = REFUSAL + pack((name, 1, "no", {"amount": 7}))
+    record = StreamRecord(id, None, new_id(), "following.Counter", "later.Do", datetime.now(UTC), events, b"")
+    harness.store.append([record])
+    return record
 
 
 def test_an_event_that_was_known_and_not_handled_is_passed_over(
@@ -136,3 +165,47 @@ def test_the_record_is_written_where_it_has_changed_only(harness: Harness, name:
     declare(name)
     Sweep(harness, subscriber)
     assert Subscription.objects.get().event_types[name] is False
+
+
+def test_a_refusal_that_was_known_and_not_handled_is_passed_over(
+    harness: Harness, handles_refusals: Subscriber, name: str, remove_refusal: Callable[[str], None]
+) -> None:
+    declare(name, DomainException)
+    Sweep(harness, handles_refusals)
+    remove_refusal(name)
+    refused(harness, "c", name)
+    harness.deliver(harness.follower(handles_refusals, attempts=1), [refused(harness, "d", name)])
+    Sweep(harness, handles_refusals).run()
+    assert harness.parked(handles_refusals.name) == []
+    assert harness.window.unfinished == 0
+
+
+@pytest.mark.parametrize("base", [TooMuch, None], ids=["that was handled", "that only newer code knows"])
+def test_a_refusal_parks(
+    harness: Harness,
+    handles_refusals: Subscriber,
+    name: str,
+    remove_refusal: Callable[[str], None],
+    base: type[DomainException] | None,
+) -> None:
+    if base is not None:
+        declare(name, base)
+        Sweep(harness, handles_refusals)
+        remove_refusal(name)
+    declare(name)  # an event of the same name is another thing
+    Sweep(harness, handles_refusals)
+    harness.deliver(harness.follower(handles_refusals, attempts=1), [refused(harness, "c", name)])
+    assert [parked.version for parked in harness.parked(handles_refusals.name)] == [None]
+
+
+def test_an_aggregate_that_is_parked_at_a_refusal_goes_on_when_newer_code_has_recorded_it(
+    harness: Harness, handles_refusals: Subscriber, name: str, remove_refusal: Callable[[str], None]
+) -> None:
+    old = Sweep(harness, handles_refusals)
+    harness.deliver(harness.follower(handles_refusals, attempts=1), [refused(harness, "c", name)])
+    assert len(harness.parked(handles_refusals.name)) == 1
+    declare(name, DomainException)
+    event_types.record("default", handles_refusals)
+    remove_refusal(name)
+    assert retry_parked(old.follower, "c") is None
+    assert harness.parked(handles_refusals.name) == []

@@ -20,6 +20,7 @@ from enode_django.equeue.messages import (
     Commit,
     GroupState,
     Lease,
+    MalformedBatch,
     Membership,
     Once,
     PulledBatch,
@@ -187,7 +188,7 @@ class BrokerTransport:
 
     def _decoded(self, topic: str, queue: int, first: int, body: bytes) -> tuple[int, list[bytes]]:
         """Return a batch's first offset and its messages. One message stands for a batch that earlier brokers have
-        stored though nobody can decode it: all of its bytes, at its last offset, so that a consumer gets past it.
+        stored though nobody can decode it: a `MalformedBatch` at its last offset, so that a consumer gets past it.
         Raises `TransportUnavailable` for what was damaged on its way: it is to be pulled again."""
         try:
             return first, decode_records(body)
@@ -196,7 +197,7 @@ class BrokerTransport:
                 raise unreachable(self.location, error) from error
             last = first + record_count(body) - 1
             logger.error("%s/%d, offsets %d to %d, given as one message: %s", topic, queue, first, last, error)
-            return last, [body]
+            return last, [MalformedBatch(body, str(error))]
 
     def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Any:
         """Return nothing if `wake` ends the pull. It closes the connection, and with it what was on its way."""

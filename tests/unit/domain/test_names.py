@@ -124,11 +124,15 @@ def test_a_field_and_an_applier_cannot_have_one_name() -> None:
         class_of(AggregateRoot, {"opened": applies(happened)(lambda self, event: None)}, ["opened"])
 
 
-def test_a_read_model_with_a_version_of_its_own_is_refused() -> None:
+@pytest.mark.parametrize(
+    "version", [models.CharField(max_length=10), models.BigIntegerField(), models.BigIntegerField(default=0)]
+)
+def test_a_read_model_with_a_version_of_its_own_is_refused(version: models.Field[Any, Any]) -> None:
     with isolate_apps("sample_project.bank"):
+        field = version
 
         class Contract(ReadModel):
-            version = models.CharField(max_length=10)  # type: ignore[assignment]
+            version = field  # type: ignore[assignment]
 
             class Meta:
                 app_label = "bank"
