@@ -14,7 +14,8 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.positions import FIRST
 from enode_django.exceptions import MalformedMessage, shown
 from enode_django.serialization.codec import LONGEST_REPLY_ADDRESS
-from enode_django.serialization.plain import MOST_VALUES, pack, unpack
+from enode_django.serialization.plain import pack, unpack
+from enode_django.serialization.unpacking import MOST_VALUES
 
 FORMAT = 1
 LONGEST_TEXT = 255

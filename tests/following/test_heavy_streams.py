@@ -12,7 +12,8 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import MalformedMessage
 from enode_django.serialization.codec import REFUSAL, STREAM
-from enode_django.serialization.plain import MOST_VALUES, pack
+from enode_django.serialization.plain import pack
+from enode_django.serialization.unpacking import MOST_VALUES
 from tests.following.domain import CounterRows, Kindness, Opened
 from tests.following.harness import Harness
 
