@@ -13,8 +13,6 @@ from django.utils.html import format_html
 from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString
 
-from enode_django.serialization.json_text import json_value
-
 STYLES = {"all": ("enode_django/operate.css",)}
 """The style sheets for the ``Media`` of an admin class."""
 VIEW_PAYLOAD = "enode_django.view_payload"
@@ -64,6 +62,8 @@ def as_json(value: Any) -> str:
 def _with_text_keys(value: Any) -> Any:
     """JSON knows no other keys than text, and Python writes no number of more than some thousand digits."""
     if isinstance(value, int) and not isinstance(value, bool):
+        from enode_django.serialization.json_text import json_value  # no check of the settings needs it
+
         return json_value(int(value))
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()}

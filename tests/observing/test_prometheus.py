@@ -177,7 +177,7 @@ def test_every_metric_is_documented(figures: dict[str, Any], of_broker: dict[str
 def test_without_the_package_the_option_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "enode_django.processors.prometheus")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ConfigurationError, match=r"pip install enode_django\[metrics\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install \"enode_django\[metrics\]\""):
         metrics_page(dict, needed=True)
     assert metrics_page(dict, needed=False) == {}
 

@@ -71,8 +71,9 @@ def make_ignored_directory(directory: Path) -> None:
     if directory.is_dir():
         return
     make_directory(directory)
-    with suppress(OSError):  # the broker can do without, on a full disk for example
-        (directory / ".gitignore").write_text("# Made by the broker: its messages belong in no repository.\n*\n")
+    name = directory / ".gitignore"
+    with suppress(OSError), open(name, "w", opener=open_private) as file:  # without it works, too: on a full disk
+        file.write("# Made by the broker: its messages belong in no repository.\n*\n")
 
 
 def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
