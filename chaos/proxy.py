@@ -72,7 +72,8 @@ class Proxy:
     def _cut(self) -> int:
         ends = list(self._connections)
         for writer in ends:
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            with contextlib.suppress(OSError):  # the other end may have closed it just now
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
             writer.transport.abort()
         return len(ends) // 2
 

@@ -116,6 +116,7 @@ def test_the_process_that_forks_may_be_killed(stack: Stack, seed: int) -> None:
         processors.wait_ready()
         load.wait_for_rounds(20)
     assert len(processors.living_workers()) == 2
+    wait_until(stack.is_quiet, "what nobody waited for is finished")
     processors.signal(signal.SIGTERM)
     assert processors.wait_end() == 0
     stack.check()

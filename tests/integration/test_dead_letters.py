@@ -74,6 +74,8 @@ def crashed(running: Processors, note: str) -> Iterator[CountWhenMended]:
     send_command(command)
     letter_of(command.id)
     broken.discard(note)
+    # The same mailboxes take this one after it: when it is answered, a copy is no repeat of what has just failed.
+    execute_command(RaiseInHandler(aggregate_root_id=note))
     yield command
     broken.discard(note)
 
