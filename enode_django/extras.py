@@ -1,4 +1,4 @@
-"""What to install when a module needs an extra of the package."""
+"""The error that names the extra of the package which a module needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a command whose ids are known already is the same command, or another one that was given the same id.
+"""Tell a repeated command from another command that was given the same ids.
 
 (command id, aggregate root id) names a command. Two commands that share them and have different types or fields are a
 mistake of their sender, or an attack. To answer the second with the outcome of the first would lose it without a word,
@@ -57,15 +57,15 @@ def _settled(value: Any) -> Any:
 
 
 def conflict_with_message(envelope: Envelope, known: bytes | None) -> Crash | None:
-    """The failure of a command with the ids of another one, which came with the message ``known``. None for the same
-    command, and for one of which nothing is known."""
+    """Return the failure of a command that has the ids of another one, whose message is ``known``. Return None if it is
+    the same command, or if nothing is known of the other one."""
     if known is None or known == envelope.body:
         return None
     return conflict_with_content(envelope, content_of(known))
 
 
 def conflict_with_content(envelope: Envelope, known: str) -> Crash | None:
-    """As `conflict_with_message`, where ``known`` is the `content_of` the other one."""
+    """Return the failure as `conflict_with_message` does. ``known`` is the `content_of` the other command."""
     if not known:
         return None
     content = content_of(envelope.body)

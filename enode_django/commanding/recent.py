@@ -8,7 +8,7 @@ from enode_django.commanding.results import CommandResult
 from enode_django.eventstore.base import CommandKey
 
 _MOST_BYTES = 16 * 1024 * 1024
-"""Of messages, in one memory."""
+"""The most bytes of messages that one `RecentCommands` keeps."""
 
 
 class Remembered(NamedTuple):

@@ -43,7 +43,7 @@ def what_is_away(error: EnodeError) -> str:
 
 
 class Outages:
-    """What is away, as the threads of one process find it. Safe for threads; nothing blocks."""
+    """Collects the failed tries of all threads of a process, and logs each outage. Safe for threads; nothing blocks."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -20,7 +20,7 @@ from enode_django.exceptions import MalformedRecords, shown
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MOST_RECORDS = 100_000
-"""Of a batch that a broker takes. Two bytes can be a record, which takes many times as much when it is decoded."""
+"""A broker refuses a batch with more records. A record of two bytes takes many times as much memory when decoded."""
 
 _decode: Callable[[Buffer], list[bytes]] = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_new: Callable[[Buffer], list[bytes]] = msgspec.msgpack.Decoder(
@@ -45,8 +45,8 @@ def decode_records(body: Buffer) -> list[bytes]:
 
 
 def checked_count(body: Buffer) -> int:
-    """How many records a body holds that is to be stored. Raises as `decode_records`, and for more than `MOST_RECORDS`:
-    whatever is stored, each consumer has to decode it."""
+    """Return the number of records in a body that is to be stored. Raises `MalformedRecords` as `decode_records` does,
+    and for more than `MOST_RECORDS`: each consumer has to decode what is stored."""
     return len(_decoded(body, _decode_new))
 
 

@@ -111,7 +111,7 @@ class Subscriber:
         self._enode_removed_types: frozenset[str] = frozenset()
         """Stored names of events that this process does not know, and that are no matter to the subscriber."""
         self._enode_removed_refusals: frozenset[str] = frozenset()
-        """Of refusals the same."""
+        """Stored names of refusals that this process does not know, and that are no matter to the subscriber."""
 
     def _enode_default_name(self) -> str:
         """Raises `TypeNameError` outside the installed apps."""

@@ -1,4 +1,4 @@
-"""What the options of a driver may be. Each function raises `ConfigurationError` for another value."""
+"""Check the options of a driver. Each function raises `ConfigurationError` for a value that cannot be used."""
 
 from __future__ import annotations
 
