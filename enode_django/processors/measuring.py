@@ -70,17 +70,19 @@ class BatchMeter:
 
 
 def outcomes_of(finished: Sequence[Finished]) -> Outcomes:
-    failed = unchanged = crashed = 0
+    refused = failed = unchanged = crashed = 0
     for _, record, result, _ in finished:
         if record is not None:
             if record.version is None:
-                failed += 1
+                refused += 1
         elif isinstance(result, Crash):
             crashed += 1
         elif result is not None:
+            refused += result.status is CommandStatus.REFUSED
             failed += result.status is CommandStatus.FAILED
             unchanged += result.status is CommandStatus.NOTHING_CHANGED
-    return Outcomes(len(finished) - failed - unchanged - crashed, unchanged, failed, crashed)
+    succeeded = len(finished) - refused - failed - unchanged - crashed
+    return Outcomes(succeeded, unchanged, refused, failed, crashed)
 
 
 def _age(command_id: str) -> float | None:
