@@ -52,7 +52,7 @@ class InlineCommandBus:
     joins_transactions = True
 
     def __init__(self, store: EventStore, followed_by: Sequence[Subscriber] = ()) -> None:
-        self._store = store
+        self.store = store
         self._followers = [self._follower(subscriber) for subscriber in followed_by]
         self._lock = threading.RLock()
         self._waiting: list[Envelope] = []
@@ -104,8 +104,8 @@ class InlineCommandBus:
     def _follower(self, subscriber: Subscriber) -> Follower:
         """Return a follower that raises a handler's error to the test."""
         handler = crash_handler(subscriber)
-        runner = Runner(make_applier(subscriber, self._store, lambda some: self.forward(some, handler)), once)
-        for shard in self._store.shards:
+        runner = Runner(make_applier(subscriber, self.store, lambda some: self.forward(some, handler)), once)
+        for shard in self.store.shards:
             runner.applier.subscribe(shard)
         return Follower(runner, policy=RAISE, notify=lambda notices: None)
 
@@ -121,7 +121,7 @@ class InlineCommandBus:
     def _handle(self, envelope: Envelope) -> None:
         current = conf()
         processor = CommandProcessor(
-            AggregateLoader(self._store, make_snapshots(self._store)),
+            AggregateLoader(self.store, make_snapshots(self.store)),
             command_handlers,
             persist=once,
             max_aggregates=1,
@@ -129,7 +129,7 @@ class InlineCommandBus:
             max_bytes=current.EVENTS_MAX_BYTES,
             retries=make_retries(current, waits=False),
         )
-        committer = Committer(self._store, persist=once, clock=time.monotonic)
+        committer = Committer(self.store, persist=once, clock=time.monotonic)
         self._settle(processor, committer, processor.handle([envelope]))
         while due := processor.take_due():  # another attempt, at once
             self._settle(processor, committer, processor.handle(due))
