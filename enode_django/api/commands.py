@@ -22,6 +22,7 @@ from enode_django.domain.metadata import metadata
 from enode_django.domain.refusals import DomainException
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import CommandFailed, CommandTimeout, shown
+from enode_django.history.tables import record_of
 from enode_django.ids import id_of_key
 from enode_django.json_scalars import Errors, add_error
 from enode_django.json_values import command_from_json
@@ -116,8 +117,7 @@ class CommandView(ApiView):
         for row in _rows(id, request.query_params.get("aggregate_root_id")):
             is_own = is_sent_by(user, row)
             if is_own or may_view_streams:
-                result = stored_result(row)
-                return Response(_stored(result, is_own or may_view_payload(request)), headers=etag(result.version))
+                return Response(_stored(row, is_own or may_view_payload(request)), headers=etag(row.version))
         if holds(id) and is_pending(id, user):
             return Response({"id": id, "status": "pending"})
         return None
@@ -134,7 +134,16 @@ def _rows(id: str, aggregate_root_id: str | None) -> Any:
         yield from EventStream.objects.using(alias).filter(**wanted).order_by("aggregate_root_id")[:10]
 
 
-def _stored(result: CommandResult, with_payload: bool) -> dict[str, Any]:
+def _stored(row: EventStream, with_payload: bool) -> dict[str, Any]:
+    """Return the response body for a stored outcome; raises a `Problem` of status 409 for a row that cannot be read."""
+    try:
+        return _stored_body(stored_result(record_of(row)), with_payload)
+    except Exception as error:  # anything may be in a row that others have written
+        detail = f"the command is stored, but what came of it cannot be read ({type(error).__name__})"
+        raise Problem(409, detail, kind="enode:unreadable") from error
+
+
+def _stored_body(result: CommandResult, with_payload: bool) -> dict[str, Any]:
     error = result.error
     if error is not None:
         ids = {"id": result.command_id, "aggregate_root_id": result.aggregate_root_id}
