@@ -11,7 +11,7 @@ from math import inf
 from weakref import WeakKeyDictionary
 
 from enode_django.commanding.entries import Finished
-from enode_django.commanding.results import CommandStatus, Crash
+from enode_django.commanding.results import CommandStatus, Crash, stored_result
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.ids import made_at
 from enode_django.processors.statistics import Outcomes, Statistics
@@ -71,10 +71,13 @@ class BatchMeter:
 
 def outcomes_of(finished: Sequence[Finished]) -> Outcomes:
     refused = failed = unchanged = crashed = 0
-    for _, record, result, _ in finished:
+    for one in finished:
+        record, result = one.record, one.result
         if record is not None:
             if record.version is None:
-                refused += 1
+                is_crash = bool(one.envelope.crash_handler) and stored_result(record).status is CommandStatus.FAILED
+                failed += is_crash
+                refused += not is_crash
         elif isinstance(result, Crash):
             crashed += 1
         elif result is not None:
