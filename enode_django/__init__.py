@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from enode_django.client import (
         aexecute_command,
         asend_command,
+        atry_command,
         execute_command,
         send_command,
         send_command_on_commit,
         send_commands,
+        try_command,
     )
     from enode_django.commanding.context import CommandContext
     from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
@@ -55,6 +57,7 @@ __all__ = [
     "aexecute_command",
     "applies",
     "asend_command",
+    "atry_command",
     "command_handler",
     "event_handler",
     "execute_command",
@@ -64,6 +67,7 @@ __all__ = [
     "send_command",
     "send_command_on_commit",
     "send_commands",
+    "try_command",
     "upcasts",
 ]
 
@@ -73,10 +77,12 @@ _PLACES = {
     "client": (
         "aexecute_command",
         "asend_command",
+        "atry_command",
         "execute_command",
         "send_command",
         "send_command_on_commit",
         "send_commands",
+        "try_command",
     ),
     "commanding.context": ("CommandContext",),
     "serialization.crashes": ("CommandCrashed",),

@@ -67,9 +67,7 @@ def execute_command(
     Raises `ExecuteInsideHandler` in a handler, which could wait for itself, as `WaitInsideTransaction` does;
     `UnknownSubscriber`; and `InvalidField` for a timeout that is no number above 0.
     """
-    seconds = _timeout(timeout)
-    _check_surroundings(command, wait_for)
-    return current_bus().execute(command, seconds, _followers(wait_for), check_version(expected_version))
+    return _execute(command, wait_for, timeout, expected_version)
 
 
 async def aexecute_command(
@@ -80,6 +78,40 @@ async def aexecute_command(
     expected_version: int | None = None,
 ) -> CommandResult:
     """Execute a command as `execute_command` does, without a thread for the wait."""
+    return await _aexecute(command, wait_for, timeout, expected_version)
+
+
+def try_command(
+    command: Command,
+    *,
+    wait_for: WaitFor = WaitFor.EXECUTED,
+    timeout: float | None = None,
+    expected_version: int | None = None,
+) -> CommandResult:
+    """Execute a command as `execute_command` does, and return the result also of one that was refused or failed."""
+    return _execute(command, wait_for, timeout, expected_version)
+
+
+async def atry_command(
+    command: Command,
+    *,
+    wait_for: WaitFor = WaitFor.EXECUTED,
+    timeout: float | None = None,
+    expected_version: int | None = None,
+) -> CommandResult:
+    """Execute a command as `try_command` does, without a thread for the wait."""
+    return await _aexecute(command, wait_for, timeout, expected_version)
+
+
+def _execute(command: Command, wait_for: WaitFor, timeout: float | None, expected_version: int | None) -> CommandResult:
+    seconds = _timeout(timeout)
+    _check_surroundings(command, wait_for)
+    return current_bus().execute(command, seconds, _followers(wait_for), check_version(expected_version))
+
+
+async def _aexecute(
+    command: Command, wait_for: WaitFor, timeout: float | None, expected_version: int | None
+) -> CommandResult:
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
     return await current_bus().aexecute(command, seconds, _followers(wait_for), check_version(expected_version))
@@ -152,7 +184,7 @@ def _check_surroundings(command: Command, wait_for: WaitFor) -> None:
         f"{what} is executed inside an atomic block: a rollback will not undo it, and its handler does not see what "
         "the block has written; use send_command_on_commit",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

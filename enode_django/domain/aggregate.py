@@ -6,8 +6,9 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, overload
 
+from enode_django.domain.annotations import handled_classes, is_bare
 from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.messages import DomainEvent, EventStamp, is_stamped, seal, stamp_event
 from enode_django.domain.origin import NO_ORIGIN, handled_command
@@ -16,19 +17,53 @@ from enode_django.exceptions import ApplierNotFound, BrokenHistory, DefinitionEr
 from enode_django.ids import check_id
 
 Applier = TypeVar("Applier", bound=Callable[..., None])
+Owner = TypeVar("Owner")
+E1 = TypeVar("E1", bound=DomainEvent)
+E2 = TypeVar("E2", bound=DomainEvent)
+E3 = TypeVar("E3", bound=DomainEvent)
+E4 = TypeVar("E4", bound=DomainEvent)
+E5 = TypeVar("E5", bound=DomainEvent)
+Method = Callable[[Owner, E1], None]
 Root = TypeVar("Root", bound="AggregateRoot")
 SnapshotPolicy = int | None | Callable[[int, int], bool]
 """Every so many versions; None or 0: never; or a function of the versions of the last snapshot (0: none) and now."""
 
 
-def applies(*events: type[DomainEvent]) -> Callable[[Applier], Applier]:
-    """Mark a method of an aggregate root as the one that changes its state by these classes of events."""
+@overload
+def applies(event: type[E1], /) -> Callable[[Method[Owner, E1]], Method[Owner, E1]]: ...
+@overload
+def applies(e1: type[E1], e2: type[E2], /) -> Callable[[Method[Owner, E1 | E2]], Method[Owner, E1 | E2]]: ...
+@overload
+def applies(
+    e1: type[E1], e2: type[E2], e3: type[E3], /
+) -> Callable[[Method[Owner, E1 | E2 | E3]], Method[Owner, E1 | E2 | E3]]: ...
+@overload
+def applies(
+    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], /
+) -> Callable[[Method[Owner, E1 | E2 | E3 | E4]], Method[Owner, E1 | E2 | E3 | E4]]: ...
+@overload
+def applies(
+    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], e5: type[E5], /
+) -> Callable[[Method[Owner, E1 | E2 | E3 | E4 | E5]], Method[Owner, E1 | E2 | E3 | E4 | E5]]: ...
+@overload
+def applies(*events: type[DomainEvent]) -> Callable[[Applier], Applier]: ...
+@overload
+def applies(method: Method[Owner, E1], /) -> Method[Owner, E1]: ...
+def applies(*events: Any) -> Any:
+    """Mark a method of an aggregate root as the one that changes its state by these classes of events.
+
+    Without classes, ``@applies``, they are those that the method's parameter is annotated with. Raises
+    `DefinitionError` where the annotation does not say it, or says otherwise.
+    """
+    if is_bare(events):
+        return applies()(events[0])
     for event in events:
         if not (isinstance(event, type) and issubclass(event, DomainEvent)):
             raise DefinitionError(f"applies() takes classes of domain events, got {event!r}")
 
     def mark(method: Applier) -> Applier:
-        method._enode_applies = events  # type: ignore[attr-defined]
+        applied = handled_classes("applies", method, events, DomainEvent)
+        method._enode_applies = applied  # type: ignore[attr-defined]
         return method
 
     return mark
