@@ -20,7 +20,7 @@ E2 = TypeVar("E2", bound=DomainEvent | DomainException)
 E3 = TypeVar("E3", bound=DomainEvent | DomainException)
 E4 = TypeVar("E4", bound=DomainEvent | DomainException)
 E5 = TypeVar("E5", bound=DomainEvent | DomainException)
-Self = TypeVar("Self")
+Owner = TypeVar("Owner")
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 
@@ -29,9 +29,9 @@ class MarksMethod(Protocol[Event]):
     """What type checkers know of ``@handles(SomeEvent)``: the method takes all of these events."""
 
     @overload
-    def __call__(self, method: Callable[[Self, Event], Result], /) -> Callable[[Self, Event], Result]: ...
+    def __call__(self, method: Callable[[Owner, Event], Result], /) -> Callable[[Owner, Event], Result]: ...
     @overload
-    def __call__(self, method: Callable[[Self, Row, Event], Result], /) -> Callable[[Self, Row, Event], Result]: ...
+    def __call__(self, method: Callable[[Owner, Row, Event], Result], /) -> Callable[[Owner, Row, Event], Result]: ...
 
 
 @overload
