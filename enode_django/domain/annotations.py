@@ -22,7 +22,9 @@ def is_method(handler: object) -> bool:
 
 def is_bare(given: Sequence[object]) -> bool:
     """Return True if a decorator was given what it marks, as ``@applies`` is: a function and no class."""
-    return len(given) == 1 and not isinstance(given[0], type) and (callable(given[0]) or hasattr(given[0], "__func__"))
+    return (
+        len(given) == 1 and not isinstance(given[0], type) and (callable(given[0]) or isinstance(given[0], classmethod))
+    )
 
 
 def handled_classes(
@@ -80,16 +82,21 @@ def _last_parameter(handler: Callable[..., Any]) -> inspect.Parameter | None:
 
 def _parameters(handler: Callable[..., Any]) -> Sequence[inspect.Parameter]:
     try:
-        return list(inspect.signature(getattr(handler, "__func__", handler)).parameters.values())
+        return list(inspect.signature(_undecorated(handler)).parameters.values())
     except (TypeError, ValueError):
         return ()  # written in C, or an object that does not tell
+
+
+def _undecorated(handler: Any) -> Callable[..., Any]:
+    function: Callable[..., Any] = handler.__func__ if isinstance(handler, staticmethod | classmethod) else handler
+    return function
 
 
 def _classes_of(handler: Callable[..., Any], annotation: Any) -> tuple[Any, ...]:
     """Of the one annotation: others may name what is imported for type checkers only."""
     if annotation is inspect.Parameter.empty:
         return ()
-    names = getattr(inspect.unwrap(getattr(handler, "__func__", handler)), "__globals__", {})
+    names = getattr(inspect.unwrap(_undecorated(handler)), "__globals__", {})
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     resolved = typing.get_type_hints(holder, globalns=names, localns=_local_names(names))["it"]
     resolved = getattr(resolved, "__value__", resolved)  # type Either = A | B
