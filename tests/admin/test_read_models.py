@@ -19,7 +19,7 @@ from sample_project.bank.models import AccountSummary, LedgerEntry
 from tests.admin.people import HOSTILE
 
 LIST = "/admin/bank/accountsummary/"
-ID = "a/b <1>"
+ID = "a/b<1>"
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_nobody_changes_a_read_model(admin_client: Client) -> None:
 
 
 def test_an_aggregate_is_found_by_its_id(auditor: Client) -> None:
-    found = auditor.get("/admin/bank/ledgerentry/", {"q": f'"{ID}"'}).context["cl"].result_list
+    found = auditor.get("/admin/bank/ledgerentry/", {"q": ID}).context["cl"].result_list
     assert [entry.account for entry in found] == [ID]
     assert auditor.get(LIST, {"closed__exact": "0"}).status_code == 200
 
