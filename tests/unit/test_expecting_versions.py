@@ -14,6 +14,7 @@ from enode_django import (
     execute_command,
     send_command,
     send_command_on_commit,
+    try_command,
 )
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import CommandTimeout, InvalidField
@@ -80,7 +81,7 @@ def test_what_can_be_no_version_is_refused_before_anything_is_sent(desk: Desk, s
 def test_expected_versions_hold_inline_and_in_scenarios() -> None:
     with inline(MemoryEventStore()):
         created = execute_command(CreateNote(aggregate_root_id="n", title="one"), expected_version=0)
-        late = execute_command(CHANGE, expected_version=2)
+        late = try_command(CHANGE, expected_version=2)
     assert created.version == 1
     assert (late.error_type, late.error_fields) == ("enode.VersionMismatch", {"expected_version": 2, "version": 1})
     scenario = given(Note, "n", NoteCreated(title="one"))
