@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from enode_django.client import (
         aexecute_command,
+        aresult_of,
         asend_command,
         atry_command,
         execute_command,
+        result_of,
         send_command,
         send_command_on_commit,
         send_commands,
@@ -56,6 +58,7 @@ __all__ = [
     "WaitFor",
     "aexecute_command",
     "applies",
+    "aresult_of",
     "asend_command",
     "atry_command",
     "command_handler",
@@ -64,6 +67,7 @@ __all__ = [
     "handles",
     "handles_crash",
     "metadata",
+    "result_of",
     "send_command",
     "send_command_on_commit",
     "send_commands",
@@ -76,9 +80,11 @@ __version__ = "0.1.0"
 _PLACES = {
     "client": (
         "aexecute_command",
+        "aresult_of",
         "asend_command",
         "atry_command",
         "execute_command",
+        "result_of",
         "send_command",
         "send_command_on_commit",
         "send_commands",

@@ -1,4 +1,4 @@
-"""Sending commands, from anywhere in a Django project."""
+"""Sending commands, and asking what came of them, from anywhere in a Django project."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import math
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from enode_django.commanding.bus import acurrent_metadata
-from enode_django.commanding.results import CommandResult, WaitFor
+from enode_django.commanding.results import CommandResult, WaitFor, stored_result
 from enode_django.commanding.waiting import Followers
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
@@ -19,7 +20,8 @@ from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, WaitInsideTransaction, shown
-from enode_django.runtime import current_bus
+from enode_django.ids import check_id
+from enode_django.runtime import current_bus, current_store
 
 
 def send_command(command: Command, *, expected_version: int | None = None) -> None:
@@ -115,6 +117,23 @@ async def _aexecute(
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
     return await current_bus().aexecute(command, seconds, _followers(wait_for), check_version(expected_version))
+
+
+def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
+    """Return the stored outcome of a command; None if nothing is stored of it, at least not yet.
+
+    Stored are success and refusal. An error, and that nothing changed, leave no row: execute the command with the same
+    id again, which gives the outcome that is remembered. Blocks on the event store. Raises `InvalidId`, and
+    `MalformedMessage` for a row that cannot be read.
+    """
+    key = (check_id(command_id, "command id"), check_id(aggregate_root_id, "aggregate root id"))
+    stored = current_store().find([key]).get(key)
+    return None if stored is None else stored_result(stored)
+
+
+async def aresult_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
+    """Return the stored outcome of a command as `result_of` does."""
+    return await sync_to_async(result_of)(command_id, aggregate_root_id)
 
 
 def _followers(wait_for: WaitFor) -> Followers | None:

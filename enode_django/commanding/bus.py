@@ -26,7 +26,7 @@ from enode_django.domain.metadata import Metadata, current_metadata, known_metad
 from enode_django.equeue.messages import SendResult
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
-from enode_django.eventstore.base import CommandKey
+from enode_django.eventstore.base import CommandKey, EventStore
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.serialization.codec import encode_command, encode_metadata
 from enode_django.tracing import current_tracing
@@ -47,9 +47,13 @@ class CommandBus(Protocol):
     """The port behind `enode_django.send_command` and its kin.
 
     ``joins_transactions``: whether commands run in the caller's transaction, so that a rollback undoes them.
+    ``store`` is what the bus itself stores in; None if workers store, in the event store of the settings.
     """
 
     joins_transactions: bool
+
+    @property
+    def store(self) -> EventStore | None: ...
 
     def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
         """Blocks until the queue has stored the commands. Each is refused by a `VersionMismatch` if its aggregate has
@@ -89,6 +93,7 @@ class QueueCommandBus:
     """
 
     joins_transactions = False
+    store = None
 
     def __init__(self, transport: Transport, producer: Producer, topic: str) -> None:
         self._transport = transport

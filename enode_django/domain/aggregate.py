@@ -13,8 +13,16 @@ from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.messages import DomainEvent, EventStamp, is_stamped, seal, stamp_event
 from enode_django.domain.method_handlers import register_methods
 from enode_django.domain.origin import NO_ORIGIN, handled_command
+from enode_django.domain.reading import Readable
 from enode_django.domain.signatures import check_marked, check_method
-from enode_django.exceptions import ApplierNotFound, BrokenHistory, DefinitionError, InvalidField, shown
+from enode_django.exceptions import (
+    AggregateReadOnly,
+    ApplierNotFound,
+    BrokenHistory,
+    DefinitionError,
+    InvalidField,
+    shown,
+)
 from enode_django.ids import check_id
 
 Applier = TypeVar("Applier", bound=Callable[..., None])
@@ -70,7 +78,7 @@ def applies(*events: Any) -> Any:
     return mark
 
 
-class AggregateRoot(Declared):
+class AggregateRoot(Readable, Declared):
     """Declared fields are the state. A constructor takes the id only; mutable defaults are copied for each instance.
 
     An aggregate is touched by one thread only, that of its command mailbox. ``snapshot_every`` says how often its state
@@ -82,6 +90,7 @@ class AggregateRoot(Declared):
     _enode_hooks: ClassVar[frozenset[str]] = frozenset({"snapshot_every", "snapshot", "restore"})
     _enode_appliers: ClassVar[dict[type[DomainEvent], str]] = {}
     _enode_initial: ClassVar[tuple[tuple[str, Any], ...] | None] = None
+    _enode_read_only = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -120,10 +129,10 @@ class AggregateRoot(Declared):
     def apply(self, event: DomainEvent) -> None:
         """Let ``event`` happen: it changes the state now and is stored, as it is now, when the command is done.
 
-        Raises, before anything changes, `ApplierNotFound` for an event that no method applies, and `InvalidField` for
-        one that was changed since it was made, to what does not fit its fields. Raises what the method raises, and
-        `DefinitionError` if it applies another event: the command that is being handled fails then, also if its handler
-        goes on.
+        Raises, before anything changes, `ApplierNotFound` for an event that no method applies, `InvalidField` for one
+        that was changed since it was made, to what does not fit its fields, and `AggregateReadOnly`. Raises what the
+        method raises, and `DefinitionError` if it applies another event: the command that is being handled fails then,
+        also if its handler goes on.
         """
         kind = type(event)
         applier = self._enode_appliers.get(kind) or _find_applier(type(self), kind)
@@ -185,7 +194,18 @@ def _initial_state(cls: type[AggregateRoot]) -> tuple[tuple[str, Any], ...]:
     return cls._enode_initial
 
 
+def read_only(aggregate: Root) -> Root:
+    """Return the aggregate, which refuses events from now on."""
+    aggregate._enode_read_only = True
+    return aggregate
+
+
 def _new_stamp(aggregate: AggregateRoot) -> EventStamp:
+    if aggregate._enode_read_only:
+        raise AggregateReadOnly(
+            f"{type(aggregate).__qualname__} {aggregate.id!r} was loaded for reading, and takes no event; send a "
+            "command, whose handler changes it"
+        )
     command = handled_command.get()
     if command is not None:
         command.note_change(aggregate)

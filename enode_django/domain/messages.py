@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from enode_django.domain.declarations import Declared, plain_of, schema_of
-from enode_django.domain.metadata import Metadata
+from enode_django.domain.metadata import Metadata, caused_by
 from enode_django.domain.origin import NO_ORIGIN, KnownOrigin, Origin
 from enode_django.exceptions import InvalidField, shown
 from enode_django.ids import check_id, new_id
@@ -109,12 +109,7 @@ class EventStamp:
     @property
     def metadata(self) -> Metadata:
         """That of the command, with the command as the cause."""
-        origin = self.origin
-        return dataclasses.replace(
-            origin.metadata,
-            causation_id=origin.command_id or None,
-            correlation_id=origin.metadata.correlation_id or origin.command_id or None,
-        )
+        return caused_by(self.origin.metadata, self.origin.command_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle or copy ids and metadata, not the command's context."""

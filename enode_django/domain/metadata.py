@@ -46,6 +46,13 @@ class Metadata:
         return cls(**known, extra={name: value for name, value in stored.items() if name not in _NAMES})
 
 
+def caused_by(metadata: Metadata, command_id: str) -> Metadata:
+    """Return the metadata of what follows from a command, which carries ``metadata``: the command is the cause."""
+    return dataclasses.replace(
+        metadata, causation_id=command_id or None, correlation_id=metadata.correlation_id or command_id or None
+    )
+
+
 _NAMES = ("user", "request", "correlation_id", "causation_id")
 EMPTY = Metadata()
 

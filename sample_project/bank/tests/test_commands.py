@@ -11,9 +11,11 @@ from enode_django import (
     CommandStatus,
     Metadata,
     aexecute_command,
+    aresult_of,
     asend_command,
     execute_command,
     metadata,
+    result_of,
     send_command,
     send_command_on_commit,
     send_commands,
@@ -22,7 +24,7 @@ from enode_django import (
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.models import EventStream
 from enode_django.testing import inline
-from sample_project.bank.domain import Deposit, Deposited, OpenAccount, Withdraw
+from sample_project.bank.domain import BankAccount, Deposit, Deposited, OpenAccount, Withdraw
 
 
 class Accounts(TestCase):
@@ -35,6 +37,8 @@ class Accounts(TestCase):
             refused = try_command(Withdraw(aggregate_root_id="a", amount=Decimal(1)))
         assert (first.status, first.value, first.version) == (CommandStatus.SUCCESS, Decimal(0), 3)
         assert again == first
+        assert (result_of(withdraw.id, "a"), result_of(refused.command_id, "a")) == (first, refused)
+        assert BankAccount.load("a", version=2).balance == Decimal(5)
         assert refused.error_type == "bank.InsufficientFunds"
         assert refused.error_fields == {
             "balance": Decimal(0), "amount": Decimal(1), "reserved": Decimal(0), "transfer": None
@@ -73,6 +77,8 @@ class TheCounter(SimpleTestCase):
         with inline(MemoryEventStore()):
             await asend_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
             result: CommandResult = await aexecute_command(Deposit(aggregate_root_id="a", amount=Decimal(5)))
+            assert await aresult_of(result.command_id, "a") == result
+            assert (await BankAccount.aload("a")).balance == Decimal(5)
         assert (result.value, result.version) == (Decimal(5), 2)
 
     def test_an_event_says_who_wanted_it(self) -> None:
