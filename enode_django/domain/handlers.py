@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakSet
 
@@ -199,6 +200,11 @@ def command_handler(*commands: Any, creates: bool = False, retry_on: RetryOn = N
     errors = None if retry_on is None else _checked(retry_on)
 
     def register(handler: Any) -> Any:
+        if isinstance(handler, staticmethod | classmethod):
+            raise DefinitionError(
+                f"{handler.__qualname__}() is a {type(handler).__name__}; mark a method, or a function outside of "
+                "classes"
+            )
         handled = tuple(handled_classes("command_handler", handler, commands, Command))
         if is_method(handler):
             _mark(handler, MarkedMethod(handler, handled, creates, errors))
@@ -210,6 +216,8 @@ def command_handler(*commands: Any, creates: bool = False, retry_on: RetryOn = N
         function = handler if takes_context(handler, "command") else _without_context(handler)
         for command in handled:
             command_handlers.add(command, function, retry_on=errors)
+        if isinstance(handler, FunctionType):
+            handler._enode_handles_commands = ()  # type: ignore[attr-defined]
         return handler
 
     return register
@@ -221,9 +229,15 @@ def _mark(method: Any, mark: MarkedMethod) -> None:
 
 
 def marks_of(member: object) -> tuple[MarkedMethod, ...]:
-    """Return the marks of a member of a class, if it is a marked method."""
-    marks: tuple[MarkedMethod, ...] = getattr(member, "_enode_handles_commands", ())
-    return marks
+    """Return the marks of a member of a class: none if it is no marked method. Raises `DefinitionError` for one that
+    was taken for a function."""
+    marks: tuple[MarkedMethod, ...] | None = getattr(member, "_enode_handles_commands", None)
+    if marks == () and isinstance(member, FunctionType):
+        raise DefinitionError(
+            f"{_name(member)} is marked with @command_handler as a function; use functools.wraps in decorators of "
+            "methods"
+        )
+    return marks or ()
 
 
 def _without_context(function: Callable[[Any], Any]) -> Handler:
