@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakSet
 
-from enode_django.domain.annotations import handled_classes, is_method
+from enode_django.domain.annotations import handled_classes, is_bare, is_method
 from enode_django.domain.messages import Command
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import takes_context
@@ -192,7 +192,7 @@ def command_handler(*commands: Any, creates: bool = False, retry_on: RetryOn = N
     stored one. After an error of the classes ``retry_on`` the handler is called again (None: after those of
     ``HANDLER_RETRY_ON``), as after a `Retry`.
     """
-    if len(commands) == 1 and not isinstance(commands[0], type) and callable(commands[0]):
+    if is_bare(commands):
         return command_handler()(commands[0])
     for command in commands:
         if not (isinstance(command, type) and issubclass(command, Command)):
