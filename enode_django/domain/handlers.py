@@ -129,7 +129,7 @@ Method = Callable[Concatenate[Root, C, Rest], Result]
 
 
 class MarksWhatItSays(Protocol):
-    """Marks the handler of the commands in its annotation."""
+    """Marks a handler of the commands in its annotation, or of more than five."""
 
     @overload
     def __call__(self, handler: Method[Root, C, Rest, Result], /) -> Method[Root, C, Rest, Result]: ...
@@ -178,7 +178,7 @@ def command_handler(
     retry_on: RetryOn = ...,
 ) -> Marks[C1 | C2 | C3 | C4 | C5]: ...
 @overload
-def command_handler(*, creates: bool = ..., retry_on: RetryOn = ...) -> MarksWhatItSays: ...
+def command_handler(*commands: type[Command], creates: bool = ..., retry_on: RetryOn = ...) -> MarksWhatItSays: ...
 @overload
 def command_handler(handler: Method[Root, C, Rest, Result], /) -> Method[Root, C, Rest, Result]: ...
 @overload
@@ -186,11 +186,11 @@ def command_handler(handler: Function[C, Rest, Result], /) -> Function[C, Rest, 
 def command_handler(*commands: Any, creates: bool = False, retry_on: RetryOn = None) -> Any:
     """Mark a method of an aggregate root, or a function, as the handler of these commands and their subclasses.
 
-    Without classes they are those that the command's parameter is annotated with. A method is called with the command,
-    a function, too, and both with the `CommandContext` if they have a parameter for it. What they return is the
-    command's result. With ``creates=True`` the method is called on a new instance, which is added; without it on the
-    stored one. After an error of the classes ``retry_on`` the handler is called again (None: after those of
-    ``HANDLER_RETRY_ON``), as after a `Retry`.
+    Without classes they are those that the command's parameter is annotated with. The handler is called with the
+    command, and with the `CommandContext` if it has a parameter for it; what it returns is the command's result. With
+    ``creates=True`` the method is called on a new instance, which is added; without it on the stored one. After an
+    error of the classes ``retry_on`` the handler is called again (None: after those of ``RETRY_ON`` of ``WORKERS``), as
+    after a `Retry`.
     """
     if is_bare(commands):
         return command_handler()(commands[0])

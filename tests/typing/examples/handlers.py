@@ -52,6 +52,9 @@ class Account(AggregateRoot):
     @command_handler(Deposit, Withdraw, Freeze, Thaw, Close)
     def five(self, command: Deposit | Withdraw | Freeze | Thaw | Close) -> None: ...
 
+    @command_handler(Open, Deposit, Withdraw, Freeze, Thaw, Close)
+    def six(self, command: Command) -> None: ...
+
     def call(self, context: CommandContext) -> None:
         assert_type(self.withdraw(Withdraw("a", amount=self.balance)), Decimal)
         self.freeze(Thaw("a"), context=context)
