@@ -69,7 +69,7 @@ class CommandsView(ApiView):
         self.check_object_permissions(request, command)
         if id is not None:
             receive(command, [*body, wish.expected_version], user)
-        with metadata(user=user or None):
+        with metadata(user_id=user or None):
             return self._send(command, wish)
 
     def _permitted(self, type_name: str) -> type[Command]:
@@ -130,7 +130,7 @@ def _rows(id: str, aggregate_root_id: str | None) -> Any:
     wanted = {"command_id": id}
     if aggregate_root_id is not None:
         wanted["aggregate_root_id"] = aggregate_root_id
-    for alias in conf().event_databases:
+    for alias in conf().EVENT_STORE.DATABASES:
         yield from EventStream.objects.using(alias).filter(**wanted).order_by("aggregate_root_id")[:10]
 
 
@@ -191,7 +191,7 @@ def read_wish(request: Request) -> Wish:
 def _read_timeout(text: str | None) -> float | None:
     if text is None:
         return None
-    most = conf().api["MAX_TIMEOUT"]
+    most = conf().API.MAX_TIMEOUT
     try:
         seconds = float(text)
     except ValueError:

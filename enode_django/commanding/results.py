@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import traceback
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from enode_django.domain.refusals import DomainException, UnknownRefusal, refusal_with_result, restored_refusal
 from enode_django.eventstore.base import StreamRecord
@@ -14,6 +14,9 @@ from enode_django.serialization.codec import StoredRefusal, current_fields, read
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.plain import pack, unpack
 from enode_django.serialization.registry import types
+
+if TYPE_CHECKING:
+    from enode_django.eventing.subscribers import Subscriber
 
 ANSWER = b"\x01"
 """The first byte of an answer. Notices share the inbox and begin with another byte."""
@@ -36,12 +39,12 @@ class CommandStatus(Enum):
 class WaitFor:
     """The point up to which `execute_command` waits. Use the values and the method below, not the constructor.
 
-    ``handling``: also for subscribers, for that of this ``name`` or (None) for all that handle one of the command's
-    events.
+    ``handling``: also for subscribers, for ``only`` the one of this name or class or (None) for all that handle one of
+    the command's events.
     """
 
     handling: bool = False
-    name: str | None = None
+    only: str | type[Subscriber] | None = None
 
     EXECUTED: ClassVar[WaitFor]
     """Wait until the outcome is durable."""
@@ -50,9 +53,10 @@ class WaitFor:
     aggregate."""
 
     @classmethod
-    def subscriber(cls, name: str) -> WaitFor:
-        """Wait as `HANDLED` does, but for one projection, process manager or group of event handlers only."""
-        return cls(True, name)
+    def subscriber(cls, only: str | type[Subscriber]) -> WaitFor:
+        """Wait as `HANDLED` does, but for one projection, process manager or group of event handlers only: that of the
+        class or name."""
+        return cls(True, only)
 
 
 WaitFor.EXECUTED = WaitFor()

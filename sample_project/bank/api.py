@@ -23,18 +23,25 @@ from rest_framework.serializers import ModelSerializer
 from rest_framework.viewsets import ReadOnlyModelViewSet
 
 from enode_django import WaitFor
-from enode_django.api.parsing import StrictJsonParser
-from enode_django.api.received import command_id_of, receive
-from enode_django.serializers import CommandResultSerializer, CommandSerializer, etag_of, expected_version_of
+from enode_django.serializers import (
+    CommandResultSerializer,
+    CommandSerializer,
+    StrictJsonParser,
+    command_id_of,
+    etag_of,
+    expected_version_of,
+    receive,
+)
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
 from sample_project.bank.models import AccountSummary
+from sample_project.bank.projections import AccountSummaries
 from sample_project.bank.tellers import SERVE
 
 IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description='The ETag seen, such as "3".')
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key", str, OpenApiParameter.HEADER, description="One for each change; it makes the id of its command."
 )
-SHOWN = WaitFor.subscriber("bank.AccountSummaries")
+SHOWN = WaitFor.subscriber(AccountSummaries)
 ANSWERS: dict[int, Any] = {
     200: CommandResultSerializer,
     **dict.fromkeys((400, 401, 403, 404, 409, 412, 413, 415, 422, 503, 504), OpenApiTypes.OBJECT),

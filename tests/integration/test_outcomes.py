@@ -59,7 +59,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def running(redis_url: str) -> Iterator[Processors]:
-    with processors(UNKNOWN_TYPE_DELAYS=(0.05, 0.1), EVENTS_MAX_BYTES=50_000) as running:
+    with processors(WORKERS={"UNKNOWN_TYPE_DELAYS": (0.05, 0.1)}, COMMANDS={"EVENTS_MAX_BYTES": 50_000}) as running:
         yield running
 
 
@@ -237,7 +237,7 @@ def send_bytes(key: str, *bodies: bytes) -> None:
     from enode_django.runtime import make_producer, make_transport
 
     transport = make_transport()
-    make_producer(transport).send_batch(conf().COMMAND_TOPIC, [(key, body) for body in bodies])
+    make_producer(transport).send_batch(conf().COMMANDS.TOPIC, [(key, body) for body in bodies])
     transport.close()
 
 
@@ -307,7 +307,7 @@ def test_strange_ids_work(running: Processors, id: str) -> None:
 
 def test_metadata_travels_to_handler_event_row_and_published_message(running: Processors, note: str) -> None:
     command = TellMetadata(aggregate_root_id=note, id="told")
-    with metadata(user="ada", request="r1", correlation_id="talk", shop=7):
+    with metadata(user_id="ada", request="r1", correlation_id="talk", shop=7):
         result = execute(command)
     assert result.value == {"seen": ["ada", "r1", "talk", {"shop": 7}], "event": ["ada", "talk", "told"]}
     row = EventStream.objects.get(command_id="told")

@@ -66,7 +66,7 @@ class Asked:
 
     def __call__(self) -> Metadata:
         self.threads.append(threading.current_thread())
-        return Metadata(user="7")
+        return Metadata(user_id="7")
 
 
 def test_a_request_is_asked_for_its_user_in_its_own_thread() -> None:
@@ -130,7 +130,7 @@ def test_a_reply_channel_is_opened_once_and_only_for_who_waits() -> None:
 
 def test_the_settings_say_how_long_an_execution_waits() -> None:
     with (
-        override_settings(ENODE={"EXECUTE_TIMEOUT": 0.03}),
+        override_settings(ENODE={"COMMANDS": {"EXECUTE_TIMEOUT": 0.03}}),
         use_bus(bus_on(Shaky())),
         pytest.raises(CommandTimeout, match=r"within 0\.03 s"),
     ):

@@ -78,7 +78,7 @@ def take(command: Take, context: CommandContext) -> None:
 
 def test_inline_handles_what_a_handler_sends_after_the_command_and_with_its_metadata() -> None:
     store = MemoryEventStore()
-    with inline(store) as bus, metadata(user="7", tenant="north"):
+    with inline(store) as bus, metadata(user_id="7", tenant="north"):
         result = execute_command(Ship(aggregate_root_id="a", to="b", pieces=2, id="s"))
     assert [type(event) for event in bus.events] == [Shipped, Taken, Taken]
     sent = bus.events[-1].metadata
