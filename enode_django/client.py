@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from enode_django.commanding.bus import acurrent_metadata
@@ -48,8 +49,12 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
 
 async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
     batch, version = [_checked(command)], check_version(expected_version)
+    bus = current_bus()
     with ambient_metadata(await acurrent_metadata()):
-        await asyncio.to_thread(current_bus().send, batch, version)
+        if bus.joins_transactions:  # so the thread counts: that of Django's synchronous code
+            await sync_to_async(bus.send)(batch, version)
+        else:
+            await asyncio.to_thread(bus.send, batch, version)
 
 
 def execute_command(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from django.conf import settings
+import django
+from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.signals import setting_changed
 
 from enode_django.exceptions import ConfigurationError
@@ -15,6 +17,7 @@ from enode_django.exceptions import ConfigurationError
 BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 LOCATIONS = {BROKER: "tcp://127.0.0.1:7625", REDIS_STREAMS: "redis://127.0.0.1:6379/0"}
+IMMEDIATE = "enode_django.immediate.Immediate"
 POSTGRES = "enode_django.eventstore.postgres.PostgresEventStore"
 
 BROKER_DEFAULTS: Mapping[str, Any] = {
@@ -321,6 +324,8 @@ NESTED_KEYS: Mapping[str, frozenset[str]] = {
 
 def given() -> Mapping[str, Any]:
     """``settings.ENODE`` as it stands; raises `ConfigurationError` if it, or one in it, is no dictionary."""
+    if not settings.configured and ENVIRONMENT_VARIABLE not in os.environ:
+        _configure()
     value = getattr(settings, "ENODE", {})
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"ENODE must be a dictionary, got {value!r}")
@@ -331,6 +336,12 @@ def given() -> Mapping[str, Any]:
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"ENODE['QUEUE']['OPTIONS'] must be a dictionary, got {options!r}")
     return value
+
+
+def _configure() -> None:
+    """Set Django up for a script without any settings: nothing but this package, without a queue or a database."""
+    settings.configure(INSTALLED_APPS=["enode_django"], ENODE={"QUEUE": {"BACKEND": IMMEDIATE}})
+    django.setup()
 
 
 @lru_cache(maxsize=1)
