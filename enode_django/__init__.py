@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from enode_django.client import (
         aexecute_command,
+        aresult_of,
         asend_command,
+        atry_command,
         execute_command,
+        result_of,
         send_command,
         send_command_on_commit,
         send_commands,
+        try_command,
     )
     from enode_django.commanding.context import CommandContext
     from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
@@ -54,16 +58,20 @@ __all__ = [
     "WaitFor",
     "aexecute_command",
     "applies",
+    "aresult_of",
     "asend_command",
+    "atry_command",
     "command_handler",
     "event_handler",
     "execute_command",
     "handles",
     "handles_crash",
     "metadata",
+    "result_of",
     "send_command",
     "send_command_on_commit",
     "send_commands",
+    "try_command",
     "upcasts",
 ]
 
@@ -72,11 +80,15 @@ __version__ = "0.1.0"
 _PLACES = {
     "client": (
         "aexecute_command",
+        "aresult_of",
         "asend_command",
+        "atry_command",
         "execute_command",
+        "result_of",
         "send_command",
         "send_command_on_commit",
         "send_commands",
+        "try_command",
     ),
     "commanding.context": ("CommandContext",),
     "serialization.crashes": ("CommandCrashed",),

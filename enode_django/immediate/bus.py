@@ -7,10 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
+from itertools import repeat
 from typing import Protocol
 
 from asgiref.sync import sync_to_async
+from django.db import transaction
 
 from enode_django.commanding.bus import CrashHandler, nobody
 from enode_django.commanding.committing import Committer
@@ -26,8 +29,16 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import CommandTimeout, EnodeError
+from enode_django.immediate.patience import aliases_of, patience
 from enode_django.runtime import make_retries, make_snapshots
-from enode_django.serialization.codec import decode_command, encode_command, encode_metadata, restore_command
+from enode_django.serialization.codec import (
+    decode_command,
+    encode_command,
+    encode_metadata,
+    restore_command,
+    sent_with,
+)
+from enode_django.serialization.sent_commands import may_have_sent
 
 
 class Following(Protocol):
@@ -75,9 +86,10 @@ class ImmediateCommandBus:
         self._turn = _Turn()
         self._following = make_following(self)
 
-    def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
+    def send(self, commands: Sequence[Command], expected_versions: Sequence[int | None] = ()) -> None:
         metadata = current_metadata()
-        self._take([_envelope(command, metadata, expected_version) for command in commands])
+        pairs = zip(commands, expected_versions or repeat(None), strict=False)
+        self._take([_envelope(command, metadata, version) for command, version in pairs])
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
         self._take(
@@ -131,8 +143,8 @@ class ImmediateCommandBus:
             turn.following.clear()
 
     def _take(self, envelopes: Sequence[Envelope]) -> list[Finished]:
-        """Handle commands in order, each with all that follows from it. Return their outcomes, and after them those of
-        the commands that their handlers sent; none inside a handler, after which they are handled."""
+        """Handle commands in order, each with all that follows from it, and then those that their handlers sent. Return
+        the outcomes; none inside a handler, after which the commands are handled."""
         turn = self._turn
         if turn.is_handling:
             turn.commands.extend(envelopes)
@@ -142,25 +154,50 @@ class ImmediateCommandBus:
         try:
             while turn.commands:
                 self._following.begin()
-                finished.append(self._decide(turn, turn.commands.popleft()))
+                decided = self._decide(turn, turn.commands.popleft())
+                finished += decided
+                self.run_following(partial(self._follow, decided))
         finally:
             turn.commands = outer
         if not turn.is_following:
             self._following.keep_up()
         return finished
 
-    def _decide(self, turn: _Turn, envelope: Envelope) -> Finished:
-        turn.is_handling = True
-        try:
-            finished = self._handle(envelope)
-        finally:
-            turn.is_handling = False
-        if finished.record is not None:
-            self.run_following(partial(self._following.follow, finished.record))
-        return finished
+    def _follow(self, decided: Sequence[Finished]) -> None:
+        for one in decided:
+            if one.record is not None:
+                self._following.follow(one.record)
 
-    def _handle(self, envelope: Envelope) -> Finished:
-        """Return the outcome, which is durable, or as durable as the transaction that it is part of."""
+    def _decide(self, turn: _Turn, envelope: Envelope) -> list[Finished]:
+        """Return the outcome of a command, and of those that were sent by the contexts of handlers: all are durable, or
+        as durable as the transaction that they are part of. Raises `StoreUnavailable`, and then none is."""
+        known = len(turn.commands)
+        try:
+            return self._persist(partial(self._handle_with_sent, turn, envelope))
+        except BaseException:
+            while len(turn.commands) > known:
+                turn.commands.pop()
+            raise
+
+    def _persist(self, call: Callable[[], list[Finished]], /) -> list[Finished]:
+        return patience(self.store)(call)
+
+    def _handle_with_sent(self, turn: _Turn, envelope: Envelope) -> list[Finished]:
+        decided: list[Finished] = []
+        sent = deque([envelope])
+        with Together(self.store) as together:
+            while sent:
+                turn.is_handling = True
+                try:
+                    one = self._handle(sent.popleft(), together)
+                finally:
+                    turn.is_handling = False
+                decided.append(one)
+                if one.record is not None:
+                    sent.extend(_delivered(body) for _, body in sent_with(one.record.events))
+        return decided
+
+    def _handle(self, envelope: Envelope, together: Together) -> Finished:
         current = conf()
         processor = CommandProcessor(
             AggregateLoader(self.store, make_snapshots(self.store)),
@@ -177,12 +214,28 @@ class ImmediateCommandBus:
         while due:
             entries: Sequence[Entry] = processor.handle(due)
             while entries:
+                if any(entry.record is not None and may_have_sent(entry.record.events) for entry in entries):
+                    together.begin()
                 committed = committer.commit(entries)
                 finished.extend(committed.finished)
                 processor.finish(committed.released)
                 entries = processor.recover(*committed.recoveries)
             due = processor.take_due()  # another attempt, at once
         return finished[0]
+
+
+class Together(ExitStack):
+    """A transaction for a command and those that its handler sends by its context: they are stored together."""
+
+    def __init__(self, store: EventStore) -> None:
+        super().__init__()
+        self._aliases = aliases_of(store)
+
+    def begin(self) -> None:
+        """Safe to call twice."""
+        aliases, self._aliases = self._aliases, ()
+        for alias in aliases:
+            self.enter_context(transaction.atomic(using=alias))
 
 
 def result_of(one: Finished) -> CommandResult:
@@ -197,7 +250,10 @@ def _envelope(
     command: Command, metadata: Metadata, expected_version: int | None = None, crash_handler: str = ""
 ) -> Envelope:
     """Return the command as the queue would deliver it: encoded and decoded."""
-    body = encode_command(command, encode_metadata(metadata), "", expected_version)
+    return _delivered(encode_command(command, encode_metadata(metadata), "", expected_version), crash_handler)
+
+
+def _delivered(body: bytes, crash_handler: str = "") -> Envelope:
     wire = decode_command(body)
     return Envelope(
         wire.id,

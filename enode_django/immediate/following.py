@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from django.db import connections, transaction
 
-from enode_django.concurrency.backoff import once, within
 from enode_django.conf import conf
 from enode_django.databases import beside, execute
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -34,6 +33,7 @@ from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventing.work import Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
+from enode_django.immediate.patience import aliases_of, patience
 from enode_django.runtime import make_applier, make_policy, make_snapshots
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("enode_django.subscribers")
 
-PATIENCE = 1.0
-"""Seconds for trying again what a database has refused for a passing reason, as a deadlock, with the caller waiting."""
 KEEPING_UP = 1.0
 """Seconds that a caller spends at most, about, on what other callers have left behind."""
 
@@ -85,7 +83,7 @@ class DatabaseFollowing:
     def keep_up(self) -> None:
         if time.monotonic() < self._due:
             return
-        for alias in self._aliases():
+        for alias in aliases_of(self._store):
             if connections[alias].in_atomic_block:
                 _after_commit(self.keep_up, alias)
                 return
@@ -155,9 +153,7 @@ class DatabaseFollowing:
         return True
 
     def _persist(self, call: Callable[[], Value], /) -> Value:
-        """Try for a while, unless it would only wait for the caller's own transaction to end."""
-        is_open = any(connections[alias].in_atomic_block for alias in self._aliases())
-        return (once if is_open else within(PATIENCE))(call)
+        return patience(self._store)(call)
 
     def _keep_up(self) -> None:
         began = time.monotonic()
@@ -174,9 +170,6 @@ class DatabaseFollowing:
         """Return the alias of the database whose open transaction holds the record; None if it is durable."""
         alias = getattr(self._store.shards[self._store.place_of(record.aggregate_root_id)], "alias", None)
         return alias if alias is not None and connections[alias].in_atomic_block else None
-
-    def _aliases(self) -> list[str]:
-        return [shard.alias for shard in self._store.shards if hasattr(shard, "alias")]
 
 
 class ExclusiveApplier(CallingApplier):

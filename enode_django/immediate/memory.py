@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from enode_django.eventing.calling import Calls
 from enode_django.eventing.process_managers import crash_handler
-from enode_django.eventing.projections import ModelProjection
+from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import NOW, Subscriber, follows, running_subscriber
 from enode_django.eventing.work import FollowedEvents, followed_refusal
@@ -25,8 +25,8 @@ MOST = 2**31
 
 
 class MemoryFollowing:
-    """Calls process managers, event handlers and projections that have no model. How far each has come lies in memory.
-    An aggregate whose handler fails is tried again with its next event. Handlers run one at a time."""
+    """Calls process managers and event handlers; projections have no database. How far each has come lies in memory. An
+    aggregate whose handler fails is tried again with its next event. Handlers run one at a time."""
 
     def __init__(self, bus: ImmediateCommandBus) -> None:
         self._bus = bus
@@ -87,4 +87,4 @@ class MemoryFollowing:
 
 
 def _subscribers() -> list[Subscriber]:
-    return [one for one in subscribers.all() if not isinstance(one, ModelProjection)]
+    return [one for one in subscribers.all() if not isinstance(one, ModelProjection | Projection)]

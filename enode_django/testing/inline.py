@@ -22,7 +22,7 @@ from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import DefinitionError
-from enode_django.immediate.bus import ImmediateCommandBus, result_of
+from enode_django.immediate.bus import ImmediateCommandBus, Together, result_of
 from enode_django.runtime import make_applier, make_store, use_bus
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -45,8 +45,11 @@ class InlineCommandBus(ImmediateCommandBus):
         with self._lock:
             return super()._take(envelopes)
 
-    def _handle(self, envelope: Envelope) -> Finished:
-        finished = super()._handle(envelope)
+    def _persist(self, call: Callable[[], list[Finished]], /) -> list[Finished]:
+        return call()
+
+    def _handle(self, envelope: Envelope, together: Together) -> Finished:
+        finished = super()._handle(envelope, together)
         self.results.append(result_of(finished))
         if finished.record is not None:
             self.events.extend(events_of(finished.record))
