@@ -58,7 +58,7 @@ class DatabaseFollowing:
         self._bus = bus
         self._store = bus.store
         self._nothing = MemoryTransport()
-        self._nothing.create_topic(conf().EVENT_TOPIC, 1)
+        self._nothing.create_topic(conf().SUBSCRIBERS.TOPIC, 1)
         self._mine = _Mine()
         self._begun: set[Subscriber] = set()
         self._due = 0.0
@@ -126,8 +126,8 @@ class DatabaseFollowing:
             policy=make_policy(subscriber, current)._replace(parks_at_once=True),
             notify=lambda notices: None,
             transport=self._nothing,
-            topic=current.EVENT_TOPIC,
-            interval=current.SWEEP_INTERVAL,
+            topic=current.SUBSCRIBERS.TOPIC,
+            interval=current.SUBSCRIBERS.SWEEP_INTERVAL,
         )
 
     def _new_applier(self, subscriber: Subscriber) -> Applier:
@@ -157,7 +157,7 @@ class DatabaseFollowing:
 
     def _keep_up(self) -> None:
         began = time.monotonic()
-        self._due = began + conf().SWEEP_INTERVAL
+        self._due = began + conf().SUBSCRIBERS.SWEEP_INTERVAL
         for subscriber in self._subscribers():
             follower = self._follower(subscriber)
             self._run(subscriber, partial(_tick, follower, began + KEEPING_UP))
