@@ -38,7 +38,7 @@ from enode_django.serialization.codec import (
     restore_command,
     sent_with,
 )
-from enode_django.serialization.sent_commands import may_have_sent
+from enode_django.serialization.sent_commands import SentCommand, may_have_sent
 
 
 class Following(Protocol):
@@ -194,8 +194,12 @@ class ImmediateCommandBus:
                     turn.is_handling = False
                 decided.append(one)
                 if one.record is not None:
-                    sent.extend(_delivered(body) for _, body in sent_with(one.record.events))
+                    sent.extend(_delivered(body) for _, body in self._sent_with(one.record))
         return decided
+
+    def _sent_with(self, record: StreamRecord) -> Sequence[SentCommand]:
+        """Return the commands that were sent by the context of a handler, to be handled with its own."""
+        return sent_with(record.events)
 
     def _handle(self, envelope: Envelope, together: Together) -> Finished:
         current = conf()
