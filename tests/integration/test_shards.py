@@ -76,6 +76,8 @@ def test_each_aggregate_lies_in_the_shard_of_its_bucket(store: ShardedEventStore
     assert [stored_in(alias) for alias in ALIASES] == [[FIRST] * 2, [SECOND] * 3]
     assert store.heads([FIRST, SECOND]) == {FIRST: 2, SECOND: 3}
     assert store.load_many([FIRST, SECOND]) == {FIRST: records[:2], SECOND: records[2:]}
+    assert [shard.heads([FIRST, SECOND]) for shard in store.shards] == [{FIRST: 2}, {SECOND: 3}]
+    assert [shard.number for shard in store.shards] == [0, 1]
 
 
 def test_an_aggregate_and_a_result_are_read_back_from_the_shard_that_has_them() -> None:
@@ -86,8 +88,6 @@ def test_an_aggregate_and_a_result_are_read_back_from_the_shard_that_has_them() 
         assert [event.version for event in BankAccount.history(id)] == [1]
         assert result_of(result.command_id, id) == result
     assert result_of(opened[0].command_id, SECOND) is None
-    assert [shard.heads([FIRST, SECOND]) for shard in store.shards] == [{FIRST: 2}, {SECOND: 3}]
-    assert [shard.number for shard in store.shards] == [0, 1]
 
 
 def test_outcomes_of_several_shards_come_in_the_order_of_the_records(store: ShardedEventStore) -> None:
