@@ -26,7 +26,7 @@ def output_of(module: str, *arguments: str | Path) -> str:
     environ = {
         **os.environ,
         "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",
-    }  # else it asks a server for newer versions of itself
+    }  # else it asks a server for versions
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout
