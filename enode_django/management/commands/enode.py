@@ -26,21 +26,22 @@ class Command(BaseCommand):
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the sub-command, which has options, checks and exit codes of its own; no other one is imported."""
         program, own, *arguments = argv
-        if not arguments:
-            self.print_help(program, own)
-        elif arguments[0] in SUBCOMMANDS:
+        if arguments and arguments[0] in SUBCOMMANDS:
             name, *rest = arguments
             load(name).run_from_argv([program, f"{own} {name}", *rest])
         else:
             super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        actions = parser.add_subparsers(title="sub-commands", dest="subcommand", metavar="subcommand", required=True)
+        actions = parser.add_subparsers(title="sub-commands", dest="subcommand", metavar="subcommand")
         for name, does in SUBCOMMANDS.items():
             actions.add_parser(name, help=does, parents=[load(name).create_parser("", name)], add_help=False)
 
-    def execute(self, *args: Any, subcommand: str, **options: Any) -> str | None:
-        """Run the sub-command for `call_command`, with the options that were given."""
+    def execute(self, *args: Any, subcommand: str | None, **options: Any) -> str | None:
+        """List the sub-commands, or run the one that `call_command` names, with its options."""
+        if subcommand is None:
+            self.print_help("manage.py", "enode")
+            return None
         output: str | None = load(subcommand).execute(*args, **options)
         return output
 
