@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
 from enode_django.exceptions import ConfigurationError
 
@@ -163,6 +164,10 @@ class Conf:
     DEAD_LETTER_RETENTION_DAYS: float | None = 90
     """Dead letters of commands that failed last before this are deleted (None: never)."""
     EXECUTE_TIMEOUT: float = 10.0
+    COMMAND_MIDDLEWARE: tuple[str, ...] = ()
+    """Dotted paths of what goes around each call of a command handler, the outermost first."""
+    SUBSCRIBER_MIDDLEWARE: tuple[str, ...] = ()
+    """Dotted paths of what goes around each call of a subscriber's handler, the outermost first."""
     SEND_IN_TESTS: bool = False
     """Tests may send to the queue, outside of ``inline()``."""
     AUTODISCOVER_MODULES: tuple[str, ...] = DISCOVERED_MODULES
@@ -337,6 +342,19 @@ def given() -> Mapping[str, Any]:
 def conf() -> Conf:
     """The settings in force; unknown keys are left to the system check that refuses them."""
     return Conf(**{key: value for key, value in given().items() if key in KEYS})
+
+
+def imported(path: str, key: str) -> Any:
+    """Return what a dotted path in the settings names; raises `ConfigurationError` if it cannot be called."""
+    try:
+        found = import_string(path)
+    except (ImportError, TypeError, ValueError) as error:
+        missing = getattr(error, "name", None)
+        how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error
+    if not callable(found):
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which is no class or function; name one")
+    return found
 
 
 def _forget(*, setting: str, **_: object) -> None:

@@ -12,13 +12,12 @@ from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
-from django.utils.module_loading import import_string
 
 from enode_django.broker_settings import chosen_allocation
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
-from enode_django.conf import Conf, conf
+from enode_django.conf import Conf, conf, imported
 from enode_django.databases import beside
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
@@ -43,6 +42,7 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import ConfigurationError, SendInsideTest
+from enode_django.interception import subscriber_middleware
 from enode_django.snapshots import policy
 from enode_django.snapshots.postgres import PostgresSnapshotStore
 from enode_django.snapshots.sharding import ShardedSnapshotStore
@@ -66,7 +66,7 @@ def make_transport() -> Transport:
 
 def import_queue_backend() -> Any:
     """Return what ``QUEUE["BACKEND"]`` of the settings names, which makes a transport; raises `ConfigurationError`."""
-    return _import(conf().queue_backend, 'QUEUE["BACKEND"]')
+    return imported(conf().queue_backend, 'QUEUE["BACKEND"]')
 
 
 def _allocation(backend: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
 
 def import_store_backend() -> Any:
     """Return what ``EVENT_STORE["BACKEND"]`` of the settings names; raises `ConfigurationError`."""
-    return _import(conf().event_store_backend, 'EVENT_STORE["BACKEND"]')
+    return imported(conf().event_store_backend, 'EVENT_STORE["BACKEND"]')
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def make_states() -> SharedStates | None:
     current = conf()
     if current.states_location is None:
         return None
-    make = _import("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
+    make = imported("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
     states: SharedStates = make(
         current.states_location,
         secrets=[settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS],
@@ -181,7 +181,10 @@ def make_producer(transport: Transport) -> Producer:
 
 
 def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) -> Applier:
-    """Return the applier for a subscriber of this kind. Process managers send their commands through ``send``."""
+    """Return the applier for a subscriber of this kind. Process managers send their commands through ``send``. Raises
+    `ConfigurationError`, also for middleware that cannot be made: at the first event it would be the handler's error.
+    """
+    subscriber_middleware()
     if isinstance(subscriber, ModelProjection):
         return RowApplier(subscriber, store)
     if isinstance(subscriber, Projection):
@@ -236,7 +239,7 @@ def _new_resender(applier: Applier, transport: Transport, current: Conf) -> Call
 
 def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
     """When commands are handled again whose handlers have raised an error that passes; raises `ConfigurationError`."""
-    errors = tuple(_import(path, "HANDLER_RETRY_ON") for path in current.HANDLER_RETRY_ON)
+    errors = tuple(imported(path, "HANDLER_RETRY_ON") for path in current.HANDLER_RETRY_ON)
     for error in errors:
         if not (isinstance(error, type) and issubclass(error, Exception)):
             raise ConfigurationError(f"ENODE HANDLER_RETRY_ON names {error!r}, which is no class of exceptions")
@@ -285,18 +288,6 @@ def replay(*names: str) -> dict[str, int]:
         return make_applier(subscriber, store, lambda some: current_bus().forward(some, handler))
 
     return replay_stored(chosen, store, applier_of)
-
-
-def _import(path: str, key: str) -> Any:
-    try:
-        found = import_string(path)
-    except (ImportError, TypeError, ValueError) as error:
-        missing = getattr(error, "name", None)
-        how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error
-    if not callable(found):
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which is no class or function; name one")
-    return found
 
 
 class _Current:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from enode_django.domain.messages import Command
 from enode_django.domain.refusals import DomainException
@@ -13,6 +13,14 @@ from enode_django.exceptions import DefinitionError, DuplicateHandler, HandlerNo
 Handler = Callable[[Any, Any], None]
 Errors = tuple[type[BaseException], ...]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
+
+
+class Handlers(Protocol):
+    """What a command mailbox asks: which function handles a command, and after which errors it is called again."""
+
+    def find(self, command: type[Command]) -> Handler: ...
+
+    def retry_on(self, command: type[Command]) -> Errors | None: ...
 
 
 class HandlerTable:

@@ -18,17 +18,18 @@ from enode_django.commanding.results import CommandResult, decode_result, encode
 from enode_django.commanding.waiting import Followers
 from enode_django.concurrency.backoff import once
 from enode_django.conf import conf
-from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.process_managers import crash_handler
+from enode_django.eventing.publisher import announce
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retrying import RAISE
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import DefinitionError, EnodeError
+from enode_django.interception import handlers_in_use
 from enode_django.runtime import make_applier, make_retries, make_snapshots, make_store, use_bus
 from enode_django.serialization.codec import (
     decode_command,
@@ -122,7 +123,7 @@ class InlineCommandBus:
         current = conf()
         processor = CommandProcessor(
             AggregateLoader(self.store, make_snapshots(self.store)),
-            command_handlers,
+            handlers_in_use(),
             persist=once,
             max_aggregates=1,
             max_recent=2,
@@ -153,6 +154,7 @@ class InlineCommandBus:
             result = one.result or failure(one.envelope.id, one.envelope.aggregate_root_id, EnodeError("no outcome"))
         # Through the wire's form, so that a test sees what a caller would see.
         self.results.append(decode_result(encode_result(result)))
+        announce([one])
 
     def _forward_sent(self, sent: Sequence[SentCommand]) -> None:
         """Let the commands run that a handler has sent by its context, before those that follow from its events."""
