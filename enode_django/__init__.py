@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from enode_django.domain.metadata import Metadata, current_metadata, metadata
     from enode_django.domain.refusals import DomainException, VersionMismatch
     from enode_django.eventing.event_handlers import event_handler
+    from enode_django.eventing.marks import handles
     from enode_django.eventing.process_managers import ProcessManager, handles_crash
     from enode_django.eventing.projections import ModelProjection, Projection
     from enode_django.eventing.retries import Retries
-    from enode_django.eventing.subscribers import handles
     from enode_django.exceptions import Retry
     from enode_django.serialization.crashes import CommandCrashed
     from enode_django.serialization.upcasting import upcasts
@@ -100,10 +100,10 @@ _PLACES = {
     "domain.metadata": ("Metadata", "current_metadata", "metadata"),
     "domain.refusals": ("DomainException", "VersionMismatch"),
     "eventing.event_handlers": ("event_handler",),
+    "eventing.marks": ("handles",),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),
     "eventing.projections": ("ModelProjection", "Projection"),
     "eventing.retries": ("Retries",),
-    "eventing.subscribers": ("handles",),
     "exceptions": ("Retry",),
     "serialization.upcasting": ("upcasts",),
 }

@@ -18,7 +18,7 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import ambient_metadata
 from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import running_subscriber
+from enode_django.eventing.subscribers import Subscriber, running_subscriber
 from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, WaitInsideTransaction, shown
 from enode_django.ids import check_id
 from enode_django.runtime import current_bus, current_store
@@ -31,14 +31,16 @@ def send_command(command: Command, *, expected_version: int | None = None) -> No
     With an ``expected_version`` the command is refused by a `VersionMismatch`, which is stored as other refusals are,
     if its aggregate has another version when it is handled; 0 is that of one that does not exist.
     """
-    current_bus().send([_checked(command)], check_version(expected_version))
+    current_bus().send([_checked(command)], [check_version(expected_version)])
 
 
-def send_commands(commands: Iterable[Command]) -> None:
-    """Send many commands at once, as `send_command` sends one. Commands of one aggregate arrive in this order."""
-    batch = [_checked(command) for command in commands]
+def send_commands(commands: Iterable[Command | tuple[Command, int | None]]) -> None:
+    """Send many commands at once, as `send_command` sends one. Commands of one aggregate arrive in this order. A pair
+    is a command and its expected version."""
+    pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None) for pair in commands]
+    batch = [_checked(command) for command, _ in pairs]
     if batch:
-        current_bus().send(batch)
+        current_bus().send(batch, [check_version(version) for _, version in pairs])
 
 
 def send_command_on_commit(command: Command, using: str | None = None, *, expected_version: int | None = None) -> None:
@@ -49,9 +51,9 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
 
 
 async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
-    batch, version = [_checked(command)], check_version(expected_version)
+    batch, versions = [_checked(command)], [check_version(expected_version)]
     with ambient_metadata(await acurrent_metadata()):
-        await asyncio.to_thread(current_bus().send, batch, version)
+        await asyncio.to_thread(current_bus().send, batch, versions)
 
 
 def execute_command(
@@ -140,15 +142,23 @@ def _followers(wait_for: WaitFor) -> Followers | None:
     """Raises `UnknownSubscriber`, and `TypeNameError` for a subscriber that can have no name."""
     if not wait_for.handling:
         return None
-    if wait_for.name is None:
+    if wait_for.only is None:
         subscribers.all()
         return subscribers.following
-    name = subscribers.get(wait_for.name).name
+    name = subscribers.get(_name_of(wait_for.only)).name
 
     def follows(event_types: Sequence[str]) -> Collection[str]:
         return {name} & set(subscribers.following(event_types))
 
     return follows
+
+
+def _name_of(subscriber: str | type[Subscriber]) -> str:
+    if isinstance(subscriber, type) and issubclass(subscriber, Subscriber):
+        return subscribers.instance(subscriber).name
+    if not isinstance(subscriber, str):
+        raise DefinitionError(f"WaitFor.subscriber({shown(subscriber)}) names no subscriber; give its class or name")
+    return subscriber
 
 
 def _timeout(timeout: float | None) -> float:
@@ -172,7 +182,7 @@ def check_version(expected_version: int | None) -> int | None:
     )
 
 
-def _checked(command: Command) -> Command:
+def _checked(command: object) -> Command:
     if not isinstance(command, Command):
         raise DefinitionError(f"{command!r} is no command; derive its class from enode_django.Command")
     return command

@@ -38,7 +38,7 @@ class EnodeMiddleware:
         ask the database. The request's id is put in where ``request`` and ``correlation_id`` are left out.
         """
         user = getattr(request, "user", None)
-        return Metadata(user=None if user is None or not user.is_authenticated else str(user.pk))
+        return Metadata(user_id=None if user is None or not user.is_authenticated else str(user.pk))
 
     def __call__(self, request: HttpRequest) -> Any:
         if self._is_async:

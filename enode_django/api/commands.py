@@ -68,7 +68,7 @@ class CommandsView(ApiView):
         self.check_object_permissions(request, command)
         if id is not None:
             receive(command, [*body, wish.expected_version], user)
-        with metadata(user=user or None):
+        with metadata(user_id=user or None):
             return self._send(command, wish)
 
     def _permitted(self, type_name: str) -> type[Command]:

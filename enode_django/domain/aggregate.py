@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar, overload
 
-from enode_django.domain.annotations import handled_classes
+from enode_django.domain.annotations import handled_classes, is_bare
 from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.messages import DomainEvent, EventStamp, is_stamped, seal, stamp_event
 from enode_django.domain.origin import NO_ORIGIN, handled_command
@@ -63,7 +63,7 @@ def applies(*events: Any) -> Any:
     Without classes, ``@applies``, they are those that the method's parameter is annotated with. Raises
     `DefinitionError` where the annotation does not say it, or says otherwise.
     """
-    if len(events) == 1 and not isinstance(events[0], type) and callable(events[0]):
+    if is_bare(events):
         return applies()(events[0])
     for event in events:
         if not (isinstance(event, type) and issubclass(event, DomainEvent)):

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from enode_django.commanding.bus import CrashHandler
 from enode_django.commanding.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
-from enode_django.eventing.subscribers import NOW, Method, Subscriber
+from enode_django.eventing.marks import Method
+from enode_django.eventing.subscribers import NOW, Subscriber
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator, ExitStack
+from itertools import repeat
 from typing import Any, Self, TypeVar
 
 from enode_django.commanding.bus import CrashHandler, nobody
@@ -61,9 +62,10 @@ class InlineCommandBus:
         self.results: list[CommandResult] = []
         self.events: list[DomainEvent] = []
 
-    def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
+    def send(self, commands: Sequence[Command], expected_versions: Sequence[int | None] = ()) -> None:
         metadata = current_metadata()
-        self._take([_envelope(command, metadata, expected_version) for command in commands])
+        pairs = zip(commands, expected_versions or repeat(None), strict=False)
+        self._take([_envelope(command, metadata, version) for command, version in pairs])
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
         self._take(
@@ -85,7 +87,7 @@ class InlineCommandBus:
     ) -> CommandResult:
         with self._lock:
             before = len(self.results)
-            self.send([command], expected_version)
+            self.send([command], [expected_version])
             return next(result for result in self.results[before:] if result.command_id == command.id)
 
     async def aexecute(

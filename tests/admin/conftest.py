@@ -20,7 +20,7 @@ def streams(db: None) -> Sequence[EventStream]:
     from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
     from tests.admin.people import HOSTILE
 
-    with inline(), metadata(user="teller-7"):
+    with inline(), metadata(user_id="teller-7"):
         execute_command(OpenAccount(aggregate_root_id="a", owner=HOSTILE))
         execute_command(Deposit(aggregate_root_id="a", amount=Decimal("2.50"), id="deposit-1"))
         try_command(Withdraw(aggregate_root_id="a", amount=Decimal(9)))

@@ -40,7 +40,7 @@ def test_a_command_is_sent_and_can_be_asked_about(sender: Caller, bus: InlineCom
     outcome = sender.client.get(response["Location"])
     assert outcome.json()["status"] == "success"
     assert outcome.json()["version"] == 1
-    assert [event.metadata.user for event in bus.events] == [str(sender.user.pk)]  # type: ignore[union-attr]
+    assert [event.metadata.user_id for event in bus.events] == [str(sender.user.pk)]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("wait", ["executed", "handled"])

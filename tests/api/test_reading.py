@@ -22,7 +22,7 @@ ACCOUNT = "aggregates/bank.BankAccount/a/b"
 
 @pytest.fixture(autouse=True)
 def account(bus: InlineCommandBus) -> None:
-    with metadata(user="7"):
+    with metadata(user_id="7"):
         execute_command(OpenAccount(aggregate_root_id="a/b", owner="<b>Ada</b>"))
         execute_command(Deposit(aggregate_root_id="a/b", amount=Decimal("2.50"), id="deposit"))
         execute_command(Deposit(aggregate_root_id="a/b", amount=Decimal("3.50")))

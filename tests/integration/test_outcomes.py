@@ -307,7 +307,7 @@ def test_strange_ids_work(running: Processors, id: str) -> None:
 
 def test_metadata_travels_to_handler_event_row_and_published_message(running: Processors, note: str) -> None:
     command = TellMetadata(aggregate_root_id=note, id="told")
-    with metadata(user="ada", request="r1", correlation_id="talk", shop=7):
+    with metadata(user_id="ada", request="r1", correlation_id="talk", shop=7):
         result = execute(command)
     assert result.value == {"seen": ["ada", "r1", "talk", {"shop": 7}], "event": ["ada", "talk", "told"]}
     row = EventStream.objects.get(command_id="told")

@@ -127,10 +127,10 @@ def test_what_is_not_sampled_leaves_no_trace_and_no_mark(monkeypatch: pytest.Mon
     exporter = set_provider(monkeypatch, ParentBased(ALWAYS_OFF))
     close_bus()
     account = new_id()
-    with metadata(user="7", traceparent="a former one"), request_span():
+    with metadata(user_id="7", traceparent="a former one"), request_span():
         execute_command(OpenAccount(aggregate_root_id=account, owner="somebody"))
     (record,) = make_store().load(account)
-    assert decode_metadata(record.metadata) == Metadata(user="7")
+    assert decode_metadata(record.metadata) == Metadata(user_id="7")
     follow([record], "bank.AccountSummaries")
     assert exporter.get_finished_spans() == ()
 

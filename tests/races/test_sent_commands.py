@@ -135,12 +135,12 @@ def stored(place: Place, id: str = "c", root: str = "x") -> StreamRecord:
 
 
 def test_a_sent_command_carries_the_metadata_with_the_command_as_its_cause(place: Place) -> None:
-    asked = Metadata(user="7", request="r", extra={"tenant": "north"})
+    asked = Metadata(user_id="7", request="r", extra={"tenant": "north"})
     place.send(AddAndSend(aggregate_root_id="x", to="y", id="c"), metadata=asked)
     work(place)
     _, sent = place.in_queue()
     found = decode_metadata(sent.metadata)
-    assert found == Metadata(user="7", request="r", extra=asked.extra, correlation_id="c", causation_id="c")
+    assert found == Metadata(user_id="7", request="r", extra=asked.extra, correlation_id="c", causation_id="c")
     assert sent.reply_to == ""
 
 

@@ -81,7 +81,7 @@ def take(command: Take, context: CommandContext) -> None:
 
 def test_inline_handles_what_a_handler_sends_after_the_command_and_with_its_metadata() -> None:
     store = MemoryEventStore()
-    with inline(store) as bus, metadata(user="7", tenant="north"):
+    with inline(store) as bus, metadata(user_id="7", tenant="north"):
         result = execute_command(Ship(aggregate_root_id="a", to="b", pieces=2, id="s"))
     assert [type(event) for event in bus.events] == [Shipped, Taken, Taken]
     sent = bus.events[-1].metadata
@@ -128,11 +128,11 @@ def test_inline_tells_receivers_of_every_finished_command() -> None:
     told: list[tuple[type, str]] = []
 
     def note(sender: type, result: CommandResult, metadata: Metadata, **_: object) -> None:
-        told.append((sender, f"{result.status.value} by {metadata.user}"))
+        told.append((sender, f"{result.status.value} by {metadata.user_id}"))
 
     command_finished.connect(note)
     try:
-        with inline(MemoryEventStore()), metadata(user="7"):
+        with inline(MemoryEventStore()), metadata(user_id="7"):
             execute_command(Ship(aggregate_root_id="a", to="b"))
     finally:
         command_finished.disconnect(note)

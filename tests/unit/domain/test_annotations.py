@@ -86,25 +86,20 @@ def test_classes_of_a_function_are_read_where_the_annotation_is_no_text() -> Non
     assert classes_of(method) == {Local}
 
 
-def test_a_local_class_that_is_named_in_a_text_must_be_given() -> None:
+def test_local_classes_are_found_while_a_method_is_being_defined() -> None:
     class Local(DomainEvent):
         type_name = "annotations.Local"
-
-    with pytest.raises(DefinitionError, match=r"'Local' is not defined; write @applies\(…\) with the class"):
-
-        class Bad(AggregateRoot):
-            type_name = "annotations.Bad"
-
-            @applies
-            def _local(self, event: Local) -> None: ...
 
     class Good(AggregateRoot):
         type_name = "annotations.Good"
 
-        @applies(Local)
-        def _local(self, event: Local) -> None: ...
+        class Inner(DomainEvent):
+            type_name = "annotations.Inner"
 
-    assert set(applied_events(Good)) == {Local}
+        @applies
+        def _local(self, event: Local | Inner) -> None: ...
+
+    assert set(applied_events(Good)) == {Local, Good.Inner}
 
 
 @pytest.mark.parametrize(

@@ -242,11 +242,11 @@ def test_event_has_its_place_once_it_is_stamped() -> None:
     event = Paid(amount=Decimal(1))
     assert not is_stamped(event)
     at = datetime.now(UTC)
-    stamp_event(event, EventStamp("a", 7, at, KnownOrigin("c", Metadata(user="ada"))), 2)
+    stamp_event(event, EventStamp("a", 7, at, KnownOrigin("c", Metadata(user_id="ada"))), 2)
     assert (event.id, event.aggregate_root_id, event.version, event.timestamp, event.command_id) == (
         "a/7/2", "a", 7, at, "c",
     )  # fmt: skip
-    assert event.metadata == Metadata(user="ada", correlation_id="c", causation_id="c")
+    assert event.metadata == Metadata(user_id="ada", correlation_id="c", causation_id="c")
     assert event == Paid(amount=Decimal(1))
     back = pickle.loads(pickle.dumps(event))
     assert (back, back.id, back.metadata) == (event, event.id, event.metadata)
