@@ -19,13 +19,13 @@ from enode_django.exceptions import ConfigurationError
 
 def check_backends(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     try:
-        return [*_queue(), *_store(), *_middleware(), *_names(), *_switches(), *_modules()]
+        return [*_queue(), *_store(), *_middleware()]
     except ConfigurationError:  # E001 says so
         return []
 
 
 def _queue() -> Iterator[CheckMessage]:
-    if not settings.conf().QUEUE:
+    if not settings.given().get("QUEUE", {}).keys() & {"BACKEND", "LOCATION", "OPTIONS"}:
         return
     from enode_django.runtime import import_queue_backend, make_transport
 
@@ -48,7 +48,7 @@ def _queue() -> Iterator[CheckMessage]:
 
 
 def _store() -> Iterator[CheckMessage]:
-    if "BACKEND" not in settings.conf().EVENT_STORE:
+    if "BACKEND" not in settings.given().get("EVENT_STORE", {}):
         return
     from enode_django.runtime import import_store_backend
 
@@ -62,8 +62,9 @@ def _store() -> Iterator[CheckMessage]:
 
 def _middleware() -> Iterator[CheckMessage]:
     for key in ("COMMAND_MIDDLEWARE", "SUBSCRIBER_MIDDLEWARE"):
-        if not getattr(settings.conf(), key):
-            continue
+        paths = getattr(settings.conf(), key)
+        if not paths or not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
+            continue  # E085 says what is wrong
         from enode_django.interception import factories
 
         try:
@@ -74,29 +75,3 @@ def _middleware() -> Iterator[CheckMessage]:
                 hint="List dotted paths of functions that take the next one and return one, or of such classes.",
                 id="enode_django.E210",
             )
-
-
-def _names() -> Iterator[CheckMessage]:
-    for key in ("COMMAND_TOPIC", "EVENT_TOPIC", "CONSUMER_GROUP"):
-        value = getattr(settings.conf(), key)
-        if not isinstance(value, str) or not value:
-            yield Error(f"ENODE[{key!r}] is {value!r}; it must be a text that is not empty.", id="enode_django.E083")
-
-
-def _switches() -> Iterator[CheckMessage]:
-    current = settings.conf()
-    switches = {f"ENODE[{key!r}]": getattr(current, key) for key in ("PRELOAD", "SEND_IN_TESTS")}
-    switches["ENODE['SNAPSHOTS']['ENABLED']"] = current.SNAPSHOTS.get("ENABLED", True)
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            yield Error(f"{name} is {value!r}; it must be True or False.", id="enode_django.E084")
-
-
-def _modules() -> Iterator[CheckMessage]:
-    modules = settings.conf().AUTODISCOVER_MODULES
-    if not isinstance(modules, list | tuple) or not all(isinstance(one, str) and one for one in modules):
-        yield Error(
-            f"ENODE['AUTODISCOVER_MODULES'] is {modules!r}; it must be a list of names of modules.",
-            hint=f"The default is {list(settings.DISCOVERED_MODULES)!r}.",
-            id="enode_django.E085",
-        )

@@ -31,10 +31,7 @@ Handle = Callable[[Any, Any], Any]
 
 def factories(key: str) -> list[Callable[[Handle], Any]]:
     """Return what the settings name as middleware, the outermost first; raises `ConfigurationError`."""
-    paths = getattr(conf(), key)
-    if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
-        raise ConfigurationError(f"ENODE[{key!r}] is {paths!r}; it must be a list of dotted paths")
-    return [imported(path, key) for path in paths]
+    return [imported(path, key) for path in getattr(conf(), key)]
 
 
 def _wrapped(key: str, handle: Handle) -> Handle:

@@ -54,11 +54,11 @@ def make_transport() -> Transport:
     """The queue of the settings; raises `ConfigurationError`. It connects when it is first used."""
     current, backend = conf(), import_queue_backend()
     try:
-        _check_options(backend, current.queue_backend, current.queue_options)
-        transport: Transport = backend(current.queue_location, **_allocation(backend), **current.queue_options)
+        _check_options(backend, current.QUEUE.BACKEND, current.QUEUE.OPTIONS)
+        transport: Transport = backend(current.QUEUE.LOCATION, **_allocation(backend), **current.QUEUE.OPTIONS)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f'ENODE QUEUE["BACKEND"] names {current.queue_backend!r}, which takes no location and options as a '
+            f'ENODE QUEUE["BACKEND"] names {current.QUEUE.BACKEND!r}, which takes no location and options as a '
             f"transport does: {error}"
         ) from error
     return transport
@@ -66,15 +66,15 @@ def make_transport() -> Transport:
 
 def import_queue_backend() -> Any:
     """Return what ``QUEUE["BACKEND"]`` of the settings names, which makes a transport; raises `ConfigurationError`."""
-    return imported(conf().queue_backend, 'QUEUE["BACKEND"]')
+    return imported(conf().QUEUE.BACKEND, 'QUEUE["BACKEND"]')
 
 
 def _allocation(backend: Any) -> dict[str, Any]:
     """Return the option ``allocate`` if the driver takes it and the settings choose one; a broker divides the queues
     itself. Raises `ConfigurationError`."""
     current = conf()
-    divides = "allocate" in inspect.signature(backend).parameters and "allocate" not in current.queue_options
-    return {"allocate": chosen_allocation(current)} if current.ALLOCATION is not None and divides else {}
+    divides = "allocate" in inspect.signature(backend).parameters and "allocate" not in current.QUEUE.OPTIONS
+    return {"allocate": chosen_allocation(current)} if current.QUEUE.ALLOCATION is not None and divides else {}
 
 
 def _check_options(backend: Any, path: str, options: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
     """
     current = conf()
     backend = import_store_backend()
-    aliases = aliases or current.event_databases
+    aliases = aliases or current.EVENT_STORE.DATABASES
     if len(aliases) == 1:
         store: EventStore = backend(aliases[0])
         return store
@@ -107,7 +107,7 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
 
 def import_store_backend() -> Any:
     """Return what ``EVENT_STORE["BACKEND"]`` of the settings names; raises `ConfigurationError`."""
-    return imported(conf().event_store_backend, 'EVENT_STORE["BACKEND"]')
+    return imported(conf().EVENT_STORE.BACKEND, 'EVENT_STORE["BACKEND"]')
 
 
 @contextmanager
@@ -115,12 +115,12 @@ def store_beside() -> Iterator[EventStore]:
     """The event store over connections of its own: what this thread reads from it is not part of the transaction that
     it may have open in one of these databases."""
     with ExitStack() as stack:
-        yield make_store([stack.enter_context(beside(alias)) for alias in conf().event_databases])
+        yield make_store([stack.enter_context(beside(alias)) for alias in conf().EVENT_STORE.DATABASES])
 
 
 def make_snapshots(store: EventStore) -> SnapshotStore | None:
     """The snapshots of what is in ``store``; None if the settings, or all aggregate classes, do without any."""
-    if not conf().snapshots_enabled or policy.lowest() is None:
+    if not conf().SNAPSHOTS.ENABLED or policy.lowest() is None:
         return None
     shards = [PostgresSnapshotStore(shard.alias) for shard in store.shards if isinstance(shard, PostgresEventStore)]
     if len(shards) < len(store.shards):
@@ -140,14 +140,14 @@ def make_states() -> SharedStates | None:
     """Return the shared states behind the aggregate caches of the workers; None if the settings name no server. Raises
     `ConfigurationError`. It connects when it is first used."""
     current = conf()
-    if current.states_location is None:
+    if current.AGGREGATE_CACHE.LOCATION is None:
         return None
     make = imported("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
     states: SharedStates = make(
-        current.states_location,
+        current.AGGREGATE_CACHE.LOCATION,
         secrets=[settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS],
-        prefix=current.states_prefix,
-        ttl=current.states_ttl,
+        prefix=current.AGGREGATE_CACHE.PREFIX,
+        ttl=current.AGGREGATE_CACHE.TTL,
     )
     return states
 
@@ -161,7 +161,7 @@ def running_subscribers() -> Sequence[Subscriber]:
 def time_limits(current: Conf) -> Mapping[str, float]:
     """Return how many seconds the handlers of each running subscriber may take for the events of one command."""
     return {
-        one.name: current.SUBSCRIBER_TIME_LIMIT if one.time_limit is None else one.time_limit
+        one.name: current.SUBSCRIBERS.TIME_LIMIT if one.time_limit is None else one.time_limit
         for one in running_subscribers()
     }
 
@@ -177,7 +177,7 @@ def make_producer(transport: Transport) -> Producer:
             "test's; put the sending inside enode_django.testing.inline(), take the pytest fixture enode, or set "
             "ENODE['SEND_IN_TESTS'] = True for tests that mean the real queue"
         )
-    return Producer(transport, queues=conf().QUEUES_PER_TOPIC, selector=select_queue)
+    return Producer(transport, queues=conf().QUEUE.QUEUES_PER_TOPIC, selector=select_queue)
 
 
 def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) -> Applier:
@@ -214,8 +214,8 @@ def make_follower(
         policy=make_policy(subscriber, current),
         notify=notices_through(transport, persist),
         transport=transport,
-        topic=current.EVENT_TOPIC,
-        interval=current.SWEEP_INTERVAL,
+        topic=current.SUBSCRIBERS.TOPIC,
+        interval=current.SUBSCRIBERS.SWEEP_INTERVAL,
         hand_over=hand_over,
         new_resender=_new_resender(applier, transport, current),
     )
@@ -230,26 +230,26 @@ def _new_resender(applier: Applier, transport: Transport, current: Conf) -> Call
         applier,
         shard,
         transport,
-        topic=current.COMMAND_TOPIC,
-        group=current.CONSUMER_GROUP,
-        interval=current.SWEEP_INTERVAL,
+        topic=current.COMMANDS.TOPIC,
+        group=current.COMMANDS.CONSUMER_GROUP,
+        interval=current.SUBSCRIBERS.SWEEP_INTERVAL,
         dead_letters=make_dead_letters(applier.store),
     )
 
 
 def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
     """When commands are handled again whose handlers have raised an error that passes; raises `ConfigurationError`."""
-    errors = tuple(imported(path, "HANDLER_RETRY_ON") for path in current.HANDLER_RETRY_ON)
+    errors = tuple(imported(path, 'WORKERS["RETRY_ON"]') for path in current.WORKERS.RETRY_ON)
     for error in errors:
         if not (isinstance(error, type) and issubclass(error, Exception)):
-            raise ConfigurationError(f"ENODE HANDLER_RETRY_ON names {error!r}, which is no class of exceptions")
-    return HandlerRetries(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, errors, waits)
+            raise ConfigurationError(f"ENODE['WORKERS']['RETRY_ON'] names {error!r}, which is no class of exceptions")
+    return HandlerRetries(current.WORKERS.ATTEMPTS, current.WORKERS.RETRY_DELAY, errors, waits)
 
 
 def make_policy(subscriber: Subscriber, current: Conf) -> RetryPolicy:
     """Return how the subscriber tries again what has failed; raises `ConfigurationError`."""
     attempts, delay, errors, _ = make_retries(current)
-    unknown_delays = current.UNKNOWN_TYPE_DELAYS
+    unknown_delays = current.WORKERS.UNKNOWN_TYPE_DELAYS
     policy = RetryPolicy.of(subscriber.retry, attempts, delay, unknown_delays=unknown_delays, passing=errors)
     is_projection = isinstance(subscriber, ModelProjection | Projection)
     return policy._replace(conflict_patience=CONFLICT_PATIENCE) if is_projection else policy
@@ -309,7 +309,7 @@ def current_bus() -> CommandBus:
     with _current.lock:
         if _current.bus is None or _current.pid != os.getpid():
             transport = make_transport()
-            _current.bus = QueueCommandBus(transport, make_producer(transport), conf().COMMAND_TOPIC)
+            _current.bus = QueueCommandBus(transport, make_producer(transport), conf().COMMANDS.TOPIC)
             _current.pid = os.getpid()
         return _current.bus
 

@@ -89,7 +89,8 @@ def command_handler(
 ) -> Callable[[AnyHandler], AnyHandler]:
     """Mark a function ``(command, context) -> None`` as the handler of these commands and their subclasses.
 
-    After an error of these classes it is called again (None: after those of ``HANDLER_RETRY_ON``), as after a `Retry`.
+    After an error of these classes it is called again (None: after those of ``RETRY_ON`` of ``WORKERS``), as after a
+    `Retry`.
     """
     if not commands:
         raise DefinitionError("command_handler() names no command; write @command_handler(SomeCommand)")

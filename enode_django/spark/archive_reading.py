@@ -103,7 +103,7 @@ def _tasks(spark: SparkSession, increments: Sequence[Increment]) -> int:
 def _shuffled(rows: DataFrame, by_day: DataFrame) -> DataFrame:
     """Put aggregates together whose streams lie in many directories."""
     both = rows.select(*SCHEMA.names).union(by_day)
-    tasks = conf().spark_database_tasks  # those that use what is read write to the database
+    tasks = conf().SPARK.DATABASE_TASKS  # those that use what is read write to the database
     return both.repartition("aggregate_root_id") if tasks is None else both.repartition(tasks, "aggregate_root_id")
 
 

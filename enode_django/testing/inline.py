@@ -129,7 +129,7 @@ class InlineCommandBus:
             persist=once,
             max_aggregates=1,
             max_recent=2,
-            max_bytes=current.EVENTS_MAX_BYTES,
+            max_bytes=current.COMMANDS.EVENTS_MAX_BYTES,
             retries=make_retries(current, waits=False),
         )
         committer = Committer(self.store, persist=once, clock=time.monotonic)

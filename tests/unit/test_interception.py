@@ -20,6 +20,7 @@ from enode_django import (
     metadata,
 )
 from enode_django.backend_checks import check_backends
+from enode_django.checks import check_settings
 from enode_django.commanding.results import CommandResult
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventstore.memory import MemoryEventStore
@@ -212,8 +213,6 @@ def test_inline_runs_subscribers_within_their_middleware() -> None:
     [
         (["no.Such"], "cannot be imported"),
         ([f"{HERE}.HERE"], "is no class or function"),
-        ("enode_django.middleware.EnodeMiddleware", "must be a list of dotted paths"),
-        ([outer], "must be a list of dotted paths"),
     ],
 )
 def test_a_check_names_middleware_that_cannot_be_had(key: str, value: Any, says: str) -> None:
@@ -222,6 +221,14 @@ def test_a_check_names_middleware_that_cannot_be_had(key: str, value: Any, says:
     assert message.id == "enode_django.E210"
     assert says in message.msg
     assert key in message.msg
+
+
+@pytest.mark.parametrize("key", ["COMMAND_MIDDLEWARE", "SUBSCRIBER_MIDDLEWARE"])
+@pytest.mark.parametrize("value", ["enode_django.middleware.EnodeMiddleware", [outer]])
+def test_middleware_is_a_list_of_texts(key: str, value: Any) -> None:
+    with override_settings(ENODE={key: value}):
+        (message,) = [*check_settings(None), *check_backends(None)]
+    assert message.id == "enode_django.E085"
 
 
 @pytest.mark.parametrize("key", ["COMMAND_MIDDLEWARE", "SUBSCRIBER_MIDDLEWARE"])
