@@ -184,6 +184,12 @@ def _handlers() -> Iterator[CheckMessage]:
             obj=command,
             id="enode_django.E010",
         )
+    for stray in sorted(command_handlers.strays, key=lambda stray: stray.name):
+        yield Error(
+            f"{stray.name}() is marked with @command_handler in a class that is no aggregate root.",
+            hint="Derive the class from AggregateRoot, or move the function out of it.",
+            id="enode_django.E150",
+        )
 
 
 def _names() -> Iterator[CheckMessage]:

@@ -21,6 +21,8 @@ from django.utils.module_loading import import_string
 
 from enode_django.exceptions import ConfigurationError
 
+__all__ = ["conf"]
+
 BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 LOCATIONS = {BROKER: "tcp://127.0.0.1:7625", REDIS_STREAMS: "redis://127.0.0.1:6379/0"}

@@ -13,6 +13,9 @@ from django.http import HttpRequest, HttpResponse
 from enode_django.commanding import flow
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.ids import new_id
+from enode_django.interception import SubscriberContext
+
+__all__ = ["EnodeMiddleware", "SubscriberContext"]
 
 
 class EnodeMiddleware:

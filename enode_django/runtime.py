@@ -49,6 +49,17 @@ from enode_django.snapshots.sharding import ShardedSnapshotStore
 from enode_django.snapshots.states import SharedStates
 from enode_django.snapshots.store import SnapshotStore
 
+__all__ = [
+    "close_bus",
+    "make_snapshots",
+    "make_states",
+    "make_store",
+    "make_transport",
+    "replay",
+    "subscribers",
+    "use_bus",
+]
+
 
 def make_transport() -> Transport:
     """The queue of the settings; raises `ConfigurationError`. It connects when it is first used."""

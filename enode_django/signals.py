@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from django.dispatch import Signal
 
+__all__ = ["aggregate_parked", "command_finished"]
+
 command_finished = Signal()
 """Sent when the outcome of a command is durable, by the class of the command, with ``command``, ``result`` (a
 `CommandResult`) and ``metadata``."""

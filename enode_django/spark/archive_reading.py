@@ -23,6 +23,8 @@ from enode_django.spark.layout import count_ranges
 from enode_django.spark.manifests import BY_BUCKET, EMPTY, Increment, Manifest
 from enode_django.spark.reading import limited
 
+__all__ = ["archived_events"]
+
 TASKS_PER_CORE = 4
 """So that the last one is not waited for long."""
 TASK_BYTES, LEAST_TASK_BYTES = 32 * 1024 * 1024, 256 * 1024

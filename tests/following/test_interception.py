@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import override_settings
 
 from enode_django import execute_command
-from enode_django.interception import SubscriberContext
+from enode_django.middleware import SubscriberContext
 from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer
 from sample_project.bank.models import AccountSummary

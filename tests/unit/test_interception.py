@@ -25,7 +25,8 @@ from enode_django.commanding.results import CommandResult
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import ConfigurationError
-from enode_django.interception import SubscriberContext, handlers_in_use, intercepted
+from enode_django.interception import handlers_in_use, intercepted
+from enode_django.middleware import SubscriberContext
 from enode_django.testing import given, inline
 from sample_project.bank.domain import AccountClosed, AccountOpened, CloseAccount, OpenAccount
 from sample_project.bank.projections import AccountSummaries
