@@ -52,8 +52,12 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
 
 async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
     batch, versions = [_checked(command)], [check_version(expected_version)]
+    bus = current_bus()
     with ambient_metadata(await acurrent_metadata()):
-        await asyncio.to_thread(current_bus().send, batch, versions)
+        if bus.joins_transactions:  # so the thread counts: that of Django's synchronous code
+            await sync_to_async(bus.send)(batch, versions)
+        else:
+            await asyncio.to_thread(bus.send, batch, versions)
 
 
 def execute_command(

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from django.conf import settings
+import django
+from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
@@ -26,6 +28,7 @@ __all__ = ["conf"]
 BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 LOCATIONS = {BROKER: "tcp://127.0.0.1:7625", REDIS_STREAMS: "redis://127.0.0.1:6379/0"}
+IMMEDIATE = "enode_django.immediate.Immediate"
 POSTGRES = "enode_django.eventstore.postgres.PostgresEventStore"
 
 BY_SIZE, IN_PROCESSES, ON_SPARK = "auto", "processes", "spark"
@@ -394,6 +397,8 @@ MOVED_OF_API: Mapping[str, tuple[str, str]] = {"KEY_RETENTION_DAYS": ("API", "KE
 
 def given() -> Mapping[str, Any]:
     """Return ``settings.ENODE`` as it stands; raises `ConfigurationError` if it, or a group in it, is no dictionary."""
+    if not settings.configured and ENVIRONMENT_VARIABLE not in os.environ:
+        _configure()
     value = getattr(settings, "ENODE", {})
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"ENODE must be a dictionary, got {value!r}")
@@ -404,6 +409,12 @@ def given() -> Mapping[str, Any]:
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"ENODE['QUEUE']['OPTIONS'] must be a dictionary, got {options!r}")
     return value
+
+
+def _configure() -> None:
+    """Set Django up for a script without any settings: nothing but this package, without a queue or a database."""
+    settings.configure(INSTALLED_APPS=["enode_django"], ENODE={"QUEUE": {"BACKEND": IMMEDIATE}})
+    django.setup()
 
 
 @lru_cache(maxsize=1)

@@ -8,19 +8,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.db import connections
 
 from enode_django.broker_settings import chosen_allocation
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
-from enode_django.conf import Conf, conf, imported
+from enode_django.conf import IMMEDIATE, POSTGRES, Conf, conf, imported
 from enode_django.databases import beside
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
 from enode_django.eventing.calling import CallingApplier, SendCommands
 from enode_django.eventing.in_flight import InFlight
@@ -38,6 +41,7 @@ from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.dead_letters import DeadLetters, MemoryDeadLetters, PostgresDeadLetters
+from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
@@ -64,6 +68,11 @@ __all__ = [
 def make_transport() -> Transport:
     """The queue of the settings; raises `ConfigurationError`. It connects when it is first used."""
     current, backend = conf(), import_queue_backend()
+    if not _is_transport(backend):
+        raise ConfigurationError(
+            f'ENODE QUEUE["BACKEND"] is {current.QUEUE.BACKEND!r}, with which there is no queue: commands are handled '
+            "by the process that sends them; name a transport for a queue, or leave it out for the broker"
+        )
     try:
         _check_options(backend, current.QUEUE.BACKEND, current.QUEUE.OPTIONS)
         transport: Transport = backend(current.QUEUE.LOCATION, **_allocation(backend), **current.QUEUE.OPTIONS)
@@ -78,6 +87,15 @@ def make_transport() -> Transport:
 def import_queue_backend() -> Any:
     """Return what ``QUEUE["BACKEND"]`` of the settings names, which makes a transport; raises `ConfigurationError`."""
     return imported(conf().QUEUE.BACKEND, 'QUEUE["BACKEND"]')
+
+
+def has_queue() -> bool:
+    """Return False if commands are handled by the process that sends them; raises `ConfigurationError`."""
+    return _is_transport(import_queue_backend())
+
+
+def _is_transport(backend: Any) -> bool:
+    return not hasattr(backend, "make_bus")
 
 
 def _allocation(backend: Any) -> dict[str, Any]:
@@ -107,6 +125,8 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
     ``aliases`` are other ways to the same databases, in their order.
     """
     current = conf()
+    if keeps_in_memory():
+        return _store_in_memory()
     backend = import_store_backend()
     aliases = aliases or current.EVENT_STORE.DATABASES
     if len(aliases) == 1:
@@ -114,6 +134,25 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
         return store
     shard_map = ShardMap(aliases)
     return ShardedEventStore([backend(alias, shard_map) for alias in aliases], shard_map)
+
+
+def keeps_in_memory() -> bool:
+    """Return True if there is neither a queue nor a database: then all is kept in the memory of this process."""
+    current = conf()
+    return (
+        current.QUEUE.BACKEND == IMMEDIATE
+        and current.EVENT_STORE.BACKEND == POSTGRES
+        and all(alias in connections and _is_dummy(alias) for alias in current.EVENT_STORE.DATABASES)
+    )
+
+
+def _is_dummy(alias: str) -> bool:
+    return bool(connections.settings[alias]["ENGINE"] == "django.db.backends.dummy")
+
+
+@cache
+def _store_in_memory() -> EventStore:
+    return MemoryEventStore()
 
 
 def import_store_backend() -> Any:
@@ -281,7 +320,7 @@ def _is_test() -> bool:
 def follower_of(name: str) -> Iterator[SweepingFollower]:
     """Open a follower for a moment, outside the workers, to settle what is parked. It tries once only. Raises
     `UnknownSubscriber`, `SubscriberUnavailable`."""
-    with closing(make_transport()) as transport:
+    with closing(make_transport() if has_queue() else MemoryTransport()) as transport:
         yield make_follower(subscribers.get(name), transport, make_store(), persist=once)
 
 
@@ -307,10 +346,21 @@ class _Current:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.bus: CommandBus | None = None
+        self.made: CommandBus | None = None
+        """The one that was made of the settings, which another may stand in for."""
         self.pid = 0
 
 
 _current = _Current()
+
+
+def _make_bus() -> CommandBus:
+    backend = import_queue_backend()
+    if not _is_transport(backend):
+        bus: CommandBus = backend.make_bus()
+        return bus
+    transport = make_transport()
+    return QueueCommandBus(transport, make_producer(transport), conf().COMMANDS.TOPIC)
 
 
 def current_bus() -> CommandBus:
@@ -319,8 +369,7 @@ def current_bus() -> CommandBus:
         return bus
     with _current.lock:
         if _current.bus is None or _current.pid != os.getpid():
-            transport = make_transport()
-            _current.bus = QueueCommandBus(transport, make_producer(transport), conf().COMMANDS.TOPIC)
+            _current.bus = _current.made = _make_bus()
             _current.pid = os.getpid()
         return _current.bus
 
@@ -354,7 +403,7 @@ def use_bus(bus: CommandBus) -> Iterator[None]:
 
 
 def _settings_changed(*, setting: str, **_: object) -> None:
-    if setting == "ENODE" and isinstance(_current.bus, QueueCommandBus):
+    if setting == "ENODE" and _current.bus is _current.made:
         close_bus()
 
 

@@ -99,7 +99,7 @@ class EventPublisher:
         self._remember(unstored)
         self._waiting.extend([one for one in finished if one.record is None] if is_announced() else unstored)
         self._move_windows(finished)
-        announce(stored)
+        _announce(stored)
         if self._waiting:
             self.answer_committed()
 
@@ -117,7 +117,7 @@ class EventPublisher:
             for one in due
             if one.result is not None and one.envelope.reply_to
         )
-        announce(due)
+        _announce(due)
         self._waiting = waiting  # last: whoever shuts down goes by it
 
     def _remember(self, unstored: Sequence[Finished]) -> None:
@@ -248,14 +248,18 @@ def is_announced() -> bool:
 def announce(finished: Sequence[Finished]) -> None:
     """Send the signal `command_finished` for commands whose outcomes are durable. What is no command, or is unknown
     here, has none."""
-    if not finished or not is_announced():
-        return
-    heal_connections()  # receivers may use the database, in a thread that nobody else looks after
-    for one in finished:
+    for one in finished if is_announced() else ():
         command = one.envelope.command
         if command is not None:
             about = {"command": command, "result": answer_of(one), "metadata": _metadata_of(one)}
             command_finished.send_robust(type(command), **about)
+
+
+def _announce(finished: Sequence[Finished]) -> None:
+    """Announce from the publisher's thread, whose connections nobody else looks after: receivers may use a database."""
+    if finished and is_announced():
+        heal_connections()
+        announce(finished)
 
 
 def _metadata_of(one: Finished) -> Metadata:
