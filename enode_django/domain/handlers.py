@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -115,7 +116,8 @@ class HandlerTable:
 
 
 def _name(handler: Handler) -> str:
-    return f"{handler.__module__}.{handler.__qualname__}"
+    named = inspect.unwrap(handler)
+    return f"{named.__module__}.{named.__qualname__}" if hasattr(named, "__qualname__") else repr(named)
 
 
 def _names(handlers: list[Handler]) -> str:
