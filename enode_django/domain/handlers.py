@@ -36,6 +36,14 @@ class MarkedMethod:
         self.takes_context = takes_context(method, "self", "command")
 
 
+class Handlers(Protocol):
+    """What a command mailbox asks: which function handles a command, and after which errors it is called again."""
+
+    def find(self, command: type[Command]) -> Handler: ...
+
+    def retry_on(self, command: type[Command]) -> Errors | None: ...
+
+
 class HandlerTable:
     """Functions by command class. A class without a handler of its own is handled by that of its nearest base."""
 
