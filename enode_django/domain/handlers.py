@@ -22,7 +22,8 @@ Errors = tuple[type[BaseException], ...]
 
 
 class MarkedMethod:
-    """What a mark says of a method: it handles these commands. Of a function it says nothing, as that is registered."""
+    """The mark of a method that handles these commands. It is registered with the class of aggregate roots that has it;
+    a function is registered when it is marked."""
 
     def __init__(
         self, method: Any, commands: tuple[type[Command], ...], creates: bool, retry_on: Errors | None

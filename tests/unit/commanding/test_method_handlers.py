@@ -26,7 +26,7 @@ from enode_django.checks import check_definitions
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError, DuplicateHandler
-from enode_django.testing import inline
+from enode_django.testing import given, inline
 
 pytestmark = pytest.mark.usefixtures("undeclared")
 
@@ -248,6 +248,13 @@ def test_aggregates_of_two_classes_have_the_handlers_of_their_base() -> None:
     assert renamed == ["SAVINGS S", "Account a", "Other o"]
     assert done(Restore("o", owner="Old")).value == "Other o"
     assert command_handlers.find(Rename) is command_handlers.find(Restore) or Base.load("o").owner == "Old"
+
+
+def test_a_scenario_calls_methods() -> None:
+    given(Account, "a", Opened(owner="Ada")).when(Withdraw("a", amount=Decimal(30))).then(
+        Withdrawn(balance=Decimal(70))
+    )
+    given(Account, "a").when(Open("a", owner="Ada")).then(Opened(owner="Ada"))
 
 
 def test_retry_on_holds_for_methods(cleared: None) -> None:
