@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from django.db import connections, transaction
 
@@ -17,7 +17,7 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import ambient_metadata
 from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import running_subscriber
+from enode_django.eventing.subscribers import key_of, running_subscriber
 from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, WaitInsideTransaction, shown
 from enode_django.runtime import current_bus
 
@@ -92,10 +92,10 @@ def _followers(wait_for: WaitFor) -> Followers | None:
     if wait_for.name is None:
         subscribers.all()
         return subscribers.following
-    name = subscribers.get(wait_for.name).name
+    key = key_of(subscribers.get(wait_for.name))
 
-    def follows(event_types: Sequence[str]) -> Collection[str]:
-        return {name} & set(subscribers.following(event_types))
+    def follows(event_types: Sequence[str]) -> Mapping[str, str]:
+        return {one: name for one, name in subscribers.following(event_types).items() if one == key}
 
     return follows
 

@@ -52,12 +52,14 @@ def _named() -> tuple[list[Subscriber], list[CheckMessage]]:
 def _duplicates(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
     by_name: dict[str, list[str]] = {}
     for subscriber in known:
-        by_name.setdefault(subscriber.name, []).append(_description(subscriber))
+        for name in {subscriber.name, *subscriber.aliases}:
+            by_name.setdefault(name, []).append(_description(subscriber))
     for name, described in by_name.items():
         if len(described) > 1:
             yield Error(
-                f"{' and '.join(described)} are both named {name!r}: each would skip what the other has handled.",
-                hint="Give one of them another name.",
+                f"{' and '.join(described)} are or were both named {name!r}: "
+                "each would skip what the other has handled.",
+                hint="Give one of them another name, and each alias to one of them.",
                 id="enode_django.E014",
             )
 
@@ -129,11 +131,14 @@ def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:
     if group.is_at_one:
         return
     said = sorted(
-        {f"{one.name!r} (start={one.start!r}, replays={one.replays}, retry={one.retry})" for one in group.handlers}
+        {
+            f"{one.name!r} (start={one.start!r}, replays={one.replays}, retry={one.retry}, aliases={one.aliases})"
+            for one in group.handlers
+        }
     )
     yield Error(
         f"The handlers of {_description(group)} share checkpoints, but differ: {', '.join(said)}.",
-        hint="Give all of them the same start, replays and retry, or those that differ another group.",
+        hint="Give all of them the same start, replays, retry and aliases, or those that differ another group.",
         id="enode_django.E017",
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
+from enode_django.domain.declarations import check_aliases
 from enode_django.domain.signatures import check_handler
 from enode_django.eventing.retries import Retries
 from enode_django.eventing.subscribers import (
@@ -34,6 +35,7 @@ class EventHandler(NamedTuple):
     replays: bool = False
     time_limit: float | None = None
     retry: Retries | None = None
+    aliases: tuple[str, ...] = ()
 
     def is_again(self, other: EventHandler) -> bool:
         """Return True if ``other`` is this handler, from the same place of a module that was loaded again."""
@@ -67,6 +69,7 @@ class EventHandlerGroup(Subscriber):
         self.start = handler.start
         self.time_limit = self._longest_limit()
         self.retry = next((one.retry for one in self.handlers if one.retry is not None), None)
+        self.aliases = next((one.aliases for one in self.handlers if one.aliases), ())
         self._enode_known_handlers.clear()
         self._enode_known_types.clear()
 
@@ -96,9 +99,11 @@ class EventHandlerGroup(Subscriber):
     @property
     def is_at_one(self) -> bool:
         """Return True if its handlers agree on where they begin, on whether they take part in replays, and, as far as
-        they say so, on when they are tried again."""
+        they say so, on when they are tried again and on the group's aliases."""
         retries = {handler.retry for handler in self.handlers if handler.retry is not None}
-        return len({(handler.start, handler.replays) for handler in self.handlers}) == 1 and len(retries) <= 1
+        aliases = {handler.aliases for handler in self.handlers if handler.aliases}
+        is_same = len({(handler.start, handler.replays) for handler in self.handlers}) == 1
+        return is_same and len(retries) <= 1 and len(aliases) <= 1
 
 
 _groups: dict[str, EventHandlerGroup] = {}
@@ -117,6 +122,7 @@ def event_handler(
     replays: bool = False,
     time_limit: float | None = None,
     retry: Retries | None = None,
+    aliases: Sequence[str] = (),
 ) -> Callable[[Function], Function]:
     """Mark a function ``(event) -> None`` to be called for these classes of events, or domain exceptions, and their
     subclasses: those with a lower ``priority`` first, then by ``name``.
@@ -125,7 +131,8 @@ def event_handler(
     or, with ``start="beginning"``, with all that is stored. Functions of a group share its pace and its checkpoints.
     In a replay of stored events it is not called unless it says ``replays=True``. ``time_limit``: as of a
     `Subscriber`; of a group the longest counts, for all of its handlers together. ``retry``: as of a `Subscriber`; the
-    handlers of a group that have one must have the same. Raises `DefinitionError`.
+    handlers of a group that have one must have the same. ``aliases``: names that the group had before, the oldest
+    first; the handlers of a group that have some must have the same. Raises `DefinitionError`.
     """
     if not followed:
         raise DefinitionError(
@@ -140,11 +147,13 @@ def event_handler(
     if retry is not None and not isinstance(retry, Retries):
         raise DefinitionError(f"event_handler() got retry={retry!r}; give it Retries(attempts=…)")
 
+    check_aliases("event_handler()", aliases)
+
     def register(function: Function) -> Function:
         check_handler(function, "event")
         handlers = _groups.setdefault(group, EventHandlerGroup(group))
         for cls in followed:
-            handlers.add(EventHandler(cls, name, priority, function, start, replays, time_limit, retry))
+            handlers.add(EventHandler(cls, name, priority, function, start, replays, time_limit, retry, tuple(aliases)))
         return function
 
     return register

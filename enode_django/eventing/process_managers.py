@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from enode_django.commanding.bus import CrashHandler
 from enode_django.domain.messages import Command
-from enode_django.eventing.subscribers import NOW, Method, Subscriber
+from enode_django.eventing.subscribers import NOW, Method, Subscriber, key_of
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
@@ -63,7 +63,7 @@ def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
 def crash_handler(subscriber: Subscriber) -> CrashHandler:
     """Says of a command that the subscriber sends whether it handles the crash of it."""
     handled = subscriber._enode_crashes if isinstance(subscriber, ProcessManager) else ()
-    return lambda command: subscriber.name if isinstance(command, handled) else ""
+    return lambda command: key_of(subscriber) if isinstance(command, handled) else ""
 
 
 def _crashes_of(cls: type[ProcessManager], method: str) -> tuple[type[Command], ...]:
