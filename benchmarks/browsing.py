@@ -62,7 +62,7 @@ def fill(rows: int) -> None:
     from sample_project.bank.domain import Deposited
 
     events = encode_stream([Deposited(amount=Decimal(5), balance=Decimal(5))])
-    metadata = encode_metadata(Metadata(user="7", request="0198b5d2", correlation_id="0198b5d2-0000-7000-8000"))
+    metadata = encode_metadata(Metadata(user_id="7", request="0198b5d2", correlation_id="0198b5d2-0000-7000-8000"))
     with connection.cursor() as cursor:
         for start in range(0, rows, PORTION):
             cursor.execute(FILL, (BEGIN, events, metadata, start, min(rows, start + PORTION) - 1))

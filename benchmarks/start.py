@@ -75,7 +75,7 @@ def _start(services: Services, broker: Broker, settings: str) -> tuple[float, fl
         with contextlib.closing(bus), use_bus(bus):
             started = time.perf_counter()
             with Processors(workspace, 1, "all", ready=False) as processors:
-                execute_command(command, timeout=PATIENCE).raise_for_status()
+                execute_command(command, timeout=PATIENCE)
                 return time.perf_counter() - started, _processor_time(_family(processors))
 
 

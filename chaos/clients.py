@@ -15,7 +15,7 @@ import django
 
 from chaos.journal import Journal
 from chaos.workload import Sender
-from enode_django import Command, CommandResult, WaitFor, execute_command, send_commands
+from enode_django import Command, CommandResult, WaitFor, send_commands, try_command
 from enode_django.exceptions import CommandTimeout, EnodeError
 from enode_django.serialization.registry import types
 
@@ -47,7 +47,7 @@ class Client:
         for _ in self._tries():
             self._note_send(command)
             try:
-                answer = execute_command(command, wait_for=wait_for, timeout=timeout)
+                answer = try_command(command, wait_for=wait_for, timeout=timeout)
             except EnodeError as error:
                 self._note_error(command, error)
                 continue

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from enode_django.client import (
         aexecute_command,
+        aresult_of,
         asend_command,
+        atry_command,
         execute_command,
+        result_of,
         send_command,
         send_command_on_commit,
         send_commands,
+        try_command,
     )
     from enode_django.commanding.context import CommandContext
     from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
@@ -27,10 +31,10 @@ if TYPE_CHECKING:
     from enode_django.domain.metadata import Metadata, metadata
     from enode_django.domain.refusals import DomainException, VersionMismatch
     from enode_django.eventing.event_handlers import event_handler
+    from enode_django.eventing.marks import handles
     from enode_django.eventing.process_managers import ProcessManager, handles_crash
     from enode_django.eventing.projections import ModelProjection, Projection
     from enode_django.eventing.retries import Retries
-    from enode_django.eventing.subscribers import handles
     from enode_django.exceptions import Retry
     from enode_django.serialization.crashes import CommandCrashed
     from enode_django.serialization.upcasting import upcasts
@@ -54,16 +58,20 @@ __all__ = [
     "WaitFor",
     "aexecute_command",
     "applies",
+    "aresult_of",
     "asend_command",
+    "atry_command",
     "command_handler",
     "event_handler",
     "execute_command",
     "handles",
     "handles_crash",
     "metadata",
+    "result_of",
     "send_command",
     "send_command_on_commit",
     "send_commands",
+    "try_command",
     "upcasts",
 ]
 
@@ -72,11 +80,15 @@ __version__ = "0.1.0"
 _PLACES = {
     "client": (
         "aexecute_command",
+        "aresult_of",
         "asend_command",
+        "atry_command",
         "execute_command",
+        "result_of",
         "send_command",
         "send_command_on_commit",
         "send_commands",
+        "try_command",
     ),
     "commanding.context": ("CommandContext",),
     "serialization.crashes": ("CommandCrashed",),
@@ -87,10 +99,10 @@ _PLACES = {
     "domain.metadata": ("Metadata", "metadata"),
     "domain.refusals": ("DomainException", "VersionMismatch"),
     "eventing.event_handlers": ("event_handler",),
+    "eventing.marks": ("handles",),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),
     "eventing.projections": ("ModelProjection", "Projection"),
     "eventing.retries": ("Retries",),
-    "eventing.subscribers": ("handles",),
     "exceptions": ("Retry",),
     "serialization.upcasting": ("upcasts",),
 }

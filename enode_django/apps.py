@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, Tags, register
 from django.utils.module_loading import autodiscover_modules
+
+if TYPE_CHECKING:
+    from enode_django.domain.reading import Reader
 
 
 class EnodeConfig(AppConfig):
@@ -20,12 +23,14 @@ class EnodeConfig(AppConfig):
         from enode_django.backend_checks import check_backends
         from enode_django.checks import check_definitions, check_settings
         from enode_django.conf import DISCOVERED_MODULES, conf
+        from enode_django.domain.reading import provide_reader
         from enode_django.exceptions import ConfigurationError
         from enode_django.serialization.registry import types
         from enode_django.store_checks import check_constraints, check_sessions, check_shards, check_store
         from enode_django.subscriber_checks import check_rebuilds, check_subscribers
 
         types.label_of = _label_of
+        provide_reader(_make_reader)
         register(check_settings, Tags.compatibility)
         register(check_backends, Tags.compatibility)
         register(check_definitions, Tags.models)
@@ -51,7 +56,7 @@ class EnodeConfig(AppConfig):
             join(address)
 
 
-# What only `check --deploy` needs is imported by it, not by every process.
+# What few processes need is imported when it is needed: what `check --deploy` does, and histories.
 
 
 def _check_queue(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
@@ -64,6 +69,12 @@ def _check_production(app_configs: Sequence[AppConfig] | None, **options: Any) -
     from enode_django.deploy_checks import check_production
 
     return check_production(app_configs, **options)
+
+
+def _make_reader() -> Reader:
+    from enode_django.history.reading import StoreReader
+
+    return StoreReader()
 
 
 def _label_of(module: str) -> str | None:

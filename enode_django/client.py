@@ -1,4 +1,4 @@
-"""Sending commands, from anywhere in a Django project."""
+"""Sending commands, and asking what came of them, from anywhere in a Django project."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from enode_django.commanding.bus import acurrent_metadata
-from enode_django.commanding.results import CommandResult, WaitFor
+from enode_django.commanding.results import CommandResult, WaitFor, stored_result
 from enode_django.commanding.waiting import Followers
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import ambient_metadata
 from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import key_of, running_subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
 from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, WaitInsideTransaction, shown
-from enode_django.runtime import current_bus
+from enode_django.ids import check_id
+from enode_django.runtime import current_bus, current_store
 
 
 def send_command(command: Command, *, expected_version: int | None = None) -> None:
@@ -29,14 +31,16 @@ def send_command(command: Command, *, expected_version: int | None = None) -> No
     With an ``expected_version`` the command is refused by a `VersionMismatch`, which is stored as other refusals are,
     if its aggregate has another version when it is handled; 0 is that of one that does not exist.
     """
-    current_bus().send([_checked(command)], check_version(expected_version))
+    current_bus().send([_checked(command)], [check_version(expected_version)])
 
 
-def send_commands(commands: Iterable[Command]) -> None:
-    """Send many commands at once, as `send_command` sends one. Commands of one aggregate arrive in this order."""
-    batch = [_checked(command) for command in commands]
+def send_commands(commands: Iterable[Command | tuple[Command, int | None]]) -> None:
+    """Send many commands at once, as `send_command` sends one. Commands of one aggregate arrive in this order. A pair
+    is a command and its expected version."""
+    pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None) for pair in commands]
+    batch = [_checked(command) for command, _ in pairs]
     if batch:
-        current_bus().send(batch)
+        current_bus().send(batch, [check_version(version) for _, version in pairs])
 
 
 def send_command_on_commit(command: Command, using: str | None = None, *, expected_version: int | None = None) -> None:
@@ -47,9 +51,9 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
 
 
 async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
-    batch, version = [_checked(command)], check_version(expected_version)
+    batch, versions = [_checked(command)], [check_version(expected_version)]
     with ambient_metadata(await acurrent_metadata()):
-        await asyncio.to_thread(current_bus().send, batch, version)
+        await asyncio.to_thread(current_bus().send, batch, versions)
 
 
 def execute_command(
@@ -67,9 +71,7 @@ def execute_command(
     Raises `ExecuteInsideHandler` in a handler, which could wait for itself, as `WaitInsideTransaction` does;
     `UnknownSubscriber`; and `InvalidField` for a timeout that is no number above 0.
     """
-    seconds = _timeout(timeout)
-    _check_surroundings(command, wait_for)
-    return current_bus().execute(command, seconds, _followers(wait_for), check_version(expected_version))
+    return _execute(command, wait_for, timeout, expected_version)
 
 
 async def aexecute_command(
@@ -80,24 +82,83 @@ async def aexecute_command(
     expected_version: int | None = None,
 ) -> CommandResult:
     """Execute a command as `execute_command` does, without a thread for the wait."""
+    return await _aexecute(command, wait_for, timeout, expected_version)
+
+
+def try_command(
+    command: Command,
+    *,
+    wait_for: WaitFor = WaitFor.EXECUTED,
+    timeout: float | None = None,
+    expected_version: int | None = None,
+) -> CommandResult:
+    """Execute a command as `execute_command` does, and return the result also of one that was refused or failed."""
+    return _execute(command, wait_for, timeout, expected_version)
+
+
+async def atry_command(
+    command: Command,
+    *,
+    wait_for: WaitFor = WaitFor.EXECUTED,
+    timeout: float | None = None,
+    expected_version: int | None = None,
+) -> CommandResult:
+    """Execute a command as `try_command` does, without a thread for the wait."""
+    return await _aexecute(command, wait_for, timeout, expected_version)
+
+
+def _execute(command: Command, wait_for: WaitFor, timeout: float | None, expected_version: int | None) -> CommandResult:
+    seconds = _timeout(timeout)
+    _check_surroundings(command, wait_for)
+    return current_bus().execute(command, seconds, _followers(wait_for), check_version(expected_version))
+
+
+async def _aexecute(
+    command: Command, wait_for: WaitFor, timeout: float | None, expected_version: int | None
+) -> CommandResult:
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
     return await current_bus().aexecute(command, seconds, _followers(wait_for), check_version(expected_version))
+
+
+def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
+    """Return the stored outcome of a command; None if nothing is stored of it, at least not yet.
+
+    Stored are success and refusal. An error, and that nothing changed, leave no row: execute the command with the same
+    id again, which gives the outcome that is remembered. Blocks on the event store. Raises `InvalidId`, and
+    `MalformedMessage` for a row that cannot be read.
+    """
+    key = (check_id(command_id, "command id"), check_id(aggregate_root_id, "aggregate root id"))
+    stored = current_store().find([key]).get(key)
+    return None if stored is None else stored_result(stored)
+
+
+async def aresult_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
+    """Return the stored outcome of a command as `result_of` does."""
+    return await sync_to_async(result_of)(command_id, aggregate_root_id)
 
 
 def _followers(wait_for: WaitFor) -> Followers | None:
     """Raises `UnknownSubscriber`, and `TypeNameError` for a subscriber that can have no name."""
     if not wait_for.handling:
         return None
-    if wait_for.name is None:
+    if wait_for.only is None:
         subscribers.all()
         return subscribers.following
-    key = key_of(subscribers.get(wait_for.name))
+    key = key_of(subscribers.get(_name_of(wait_for.only)))
 
     def follows(event_types: Sequence[str]) -> Mapping[str, str]:
         return {one: name for one, name in subscribers.following(event_types).items() if one == key}
 
     return follows
+
+
+def _name_of(subscriber: str | type[Subscriber]) -> str:
+    if isinstance(subscriber, type) and issubclass(subscriber, Subscriber):
+        return subscribers.instance(subscriber).name
+    if not isinstance(subscriber, str):
+        raise DefinitionError(f"WaitFor.subscriber({shown(subscriber)}) names no subscriber; give its class or name")
+    return subscriber
 
 
 def _timeout(timeout: float | None) -> float:
@@ -121,7 +182,7 @@ def check_version(expected_version: int | None) -> int | None:
     )
 
 
-def _checked(command: Command) -> Command:
+def _checked(command: object) -> Command:
     if not isinstance(command, Command):
         raise DefinitionError(f"{command!r} is no command; derive its class from enode_django.Command")
     return command
@@ -152,7 +213,7 @@ def _check_surroundings(command: Command, wait_for: WaitFor) -> None:
         f"{what} is executed inside an atomic block: a rollback will not undo it, and its handler does not see what "
         "the block has written; use send_command_on_commit",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

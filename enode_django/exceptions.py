@@ -17,6 +17,7 @@ EnodeError
 │   ├── AggregateNotFound
 │   ├── AggregateAlreadyExists
 │   ├── AggregateNotAdded            a new aggregate has events but was not handed to ``context.add``
+│   ├── AggregateReadOnly            an aggregate that was loaded for reading is to change
 │   ├── AggregateTypeMismatch        the id belongs to an aggregate of another type
 │   ├── ForeignAggregateChanged      a command changed or added an aggregate that is not its own
 │   ├── ApplierNotFound              an aggregate has no method for the event it applies
@@ -183,6 +184,10 @@ class AggregateAlreadyExists(AggregateError):
 
 
 class AggregateNotAdded(AggregateError):
+    pass
+
+
+class AggregateReadOnly(AggregateError):
     pass
 
 

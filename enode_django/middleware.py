@@ -61,4 +61,4 @@ class _Source:
         # Asked when a command is sent: a view may have logged somebody in, and most requests need no user at all.
         user = getattr(self._request, "user", None)
         key = None if user is None or not user.is_authenticated else str(user.pk)
-        return Metadata(user=key, request=self.correlation_id, correlation_id=self.correlation_id)
+        return Metadata(user_id=key, request=self.correlation_id, correlation_id=self.correlation_id)

@@ -323,6 +323,13 @@ def current_bus() -> CommandBus:
         return _current.bus
 
 
+def current_store() -> EventStore:
+    """Return the store that this process's commands are stored in: that of the bus in use, or of the settings."""
+    bus = _current.bus
+    store = bus.store if bus is not None and _current.pid == os.getpid() else None
+    return make_store() if store is None else store
+
+
 def close_bus() -> None:
     """Let go of the connections of this process's bus; the next use makes another."""
     with _current.lock:

@@ -9,7 +9,7 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
 
-from enode_django.eventing.event_handlers import EventHandlerGroup, handler_groups
+from enode_django.eventing.event_handlers import EventHandlerGroup, declared_groups, handler_groups, place_of
 from enode_django.eventing.projections import ModelProjection, Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
@@ -19,6 +19,7 @@ from enode_django.exceptions import RebuildError, TypeNameError
 
 def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     named, messages = _named()
+    messages += _unnamed_groups()
     groups = handler_groups()
     messages += _duplicates([*named, *groups])
     messages += _shared_rows(named)
@@ -38,15 +39,25 @@ def _named() -> tuple[list[Subscriber], list[CheckMessage]]:
         try:
             named.append(subscribers.instance(cls))
         except TypeNameError:
-            unnamed.append(
-                Warning(
-                    f"{_path(cls)} belongs to no installed app: it has no name to follow events by.",
-                    hint=f'Give it a name = "label.{cls.__name__}" in its body, or install its app.',
-                    obj=cls,
-                    id="enode_django.W018",
-                )
-            )
+            unnamed.append(_nameless(_path(cls), f'a name = "label.{cls.__name__}" in its body', cls))
     return named, unnamed
+
+
+def _unnamed_groups() -> Iterator[CheckMessage]:
+    named = handler_groups()
+    for group in declared_groups():
+        if group not in named:
+            function = group.handlers[0].function
+            yield _nameless(_description(group), f'a name="label.{function.__name__}" in its decorator', function)
+
+
+def _nameless(what: str, name: str, obj: object) -> CheckMessage:
+    return Warning(
+        f"{what} belongs to no installed app: it has no name to follow events by.",
+        hint=f"Give it {name}, or install its app.",
+        obj=obj,
+        id="enode_django.W018",
+    )
 
 
 def _duplicates(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
@@ -132,7 +143,7 @@ def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:
         return
     said = sorted(
         {
-            f"{one.name!r} (start={one.start!r}, replays={one.replays}, retry={one.retry}, aliases={one.aliases})"
+            f"{one.full_name!r} (start={one.start!r}, replays={one.replays}, retry={one.retry}, aliases={one.aliases})"
             for one in group.handlers
         }
     )
@@ -145,7 +156,7 @@ def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:
 
 def _ambiguity(group: EventHandlerGroup) -> Iterator[CheckMessage]:
     for name in group.ambiguous:
-        functions = [handler.function for handler in group.handlers if handler.name == name]
+        functions = [handler.function for handler in group.handlers if handler.full_name == name]
         places = sorted({f"{function.__module__}.{function.__qualname__}" for function in functions})
         yield Error(
             f"Several event handlers of {_description(group)} are named {name!r}: {', '.join(places)}.",
@@ -184,6 +195,8 @@ def _other_code(projection: ModelProjection[Any] | Projection) -> Iterator[Check
 
 
 def _description(subscriber: Subscriber) -> str:
+    if isinstance(subscriber, EventHandlerGroup) and subscriber.alone:
+        return f"the event handler {'.'.join(place_of(subscriber.handlers[0].function))}"
     if isinstance(subscriber, EventHandlerGroup):
         return f"the group of event handlers {subscriber.name!r}"
     return _path(type(subscriber))

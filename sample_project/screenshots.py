@@ -165,7 +165,7 @@ def come_and_go(accounts: list[str], stopping: threading.Event) -> None:
     for round in itertools.count():
         if stopping.wait(PACE):
             return
-        with metadata(user="1", correlation_id=new_id()):
+        with metadata(user_id="1", correlation_id=new_id()):
             send_commands(commands_of(round, accounts))
 
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from enode_django.admin.values import Line, lines_of, text_of
 from enode_django.eventstore.base import Correction
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.exceptions import MalformedMessage
+from enode_django.exceptions import MalformedMessage, MessageError
 from enode_django.models import EventStream
 from enode_django.serialization.codec import StoredRefusal, StoredStream, decode_metadata, read_stored
+from enode_django.serialization.json_text import sent_contents
 
 
 class ShownEvent(NamedTuple):
@@ -29,6 +30,7 @@ class Contents(NamedTuple):
     events: Sequence[ShownEvent] = ()
     refusal: ShownEvent | None = None
     result: Sequence[Line] = ()
+    sent: Sequence[Line] = ()
     metadata: Mapping[str, Any] = {}
     trouble: Sequence[str] = ()
 
@@ -111,7 +113,16 @@ def _contents(stored: StoredStream | StoredRefusal) -> Contents:
     if len(stored.events) > MOST_EVENTS:
         rest = len(stored.events) - MOST_EVENTS
         some.append(ShownEvent(MOST_EVENTS, f"… and {rest:,} more events", "", ()))
-    return Contents(some, result=() if stored.result is None else lines_of(stored.result))
+    return Contents(some, result=() if stored.result is None else lines_of(stored.result), sent=_sent(stored))
+
+
+def _sent(stored: StoredStream) -> Sequence[Line]:
+    if not stored.sent:
+        return ()
+    try:
+        return lines_of(sent_contents(stored))
+    except MessageError as error:
+        return lines_of(str(error))
 
 
 def _shown(index: int, type_name: object, schema_version: object, fields: Any) -> ShownEvent:

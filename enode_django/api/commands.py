@@ -15,12 +15,13 @@ from enode_django.api.parsing import StrictJsonParser
 from enode_django.api.problems import Problem, invalid, invalid_parameter
 from enode_django.api.received import command_id_of, is_pending, is_sent_by, receive
 from enode_django.client import execute_command, send_command
-from enode_django.commanding.results import CommandStatus, WaitFor, stored_result
+from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor, stored_result
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import metadata
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import CommandTimeout, shown
+from enode_django.history.tables import record_of
 from enode_django.ids import id_of_key
 from enode_django.json_scalars import Errors, add_error
 from enode_django.json_values import command_from_json
@@ -67,7 +68,7 @@ class CommandsView(ApiView):
         self.check_object_permissions(request, command)
         if id is not None:
             receive(command, [*body, wish.expected_version], user)
-        with metadata(user=user or None):
+        with metadata(user_id=user or None):
             return self._send(command, wish)
 
     def _permitted(self, type_name: str) -> type[Command]:
@@ -116,8 +117,7 @@ class CommandView(ApiView):
         for row in _rows(id, request.query_params.get("aggregate_root_id")):
             is_own = is_sent_by(user, row)
             if is_own or may_view_streams:
-                result = stored_result(row)
-                return Response(_stored(result, is_own or may_view_payload(request)), headers=etag(result.version))
+                return Response(_stored(row, is_own or may_view_payload(request)), headers=etag(row.version))
         if holds(id) and is_pending(id, user):
             return Response({"id": id, "status": "pending"})
         return None
@@ -134,7 +134,16 @@ def _rows(id: str, aggregate_root_id: str | None) -> Any:
         yield from EventStream.objects.using(alias).filter(**wanted).order_by("aggregate_root_id")[:10]
 
 
-def _stored(result: Any, with_payload: bool) -> dict[str, Any]:
+def _stored(row: EventStream, with_payload: bool) -> dict[str, Any]:
+    """Return the response body for a stored outcome; raises a `Problem` of status 409 for a row that cannot be read."""
+    try:
+        return _stored_body(stored_result(record_of(row)), with_payload)
+    except Exception as error:  # anything may be in a row that others have written
+        detail = f"the command is stored, but what came of it cannot be read ({type(error).__name__})"
+        raise Problem(409, detail, kind="enode:unreadable") from error
+
+
+def _stored_body(result: CommandResult, with_payload: bool) -> dict[str, Any]:
     if result.status is CommandStatus.FAILED:
         body = {"id": result.command_id, "aggregate_root_id": result.aggregate_root_id, "status": "refused"}
         return {**body, "problem": refused_unseen(result)} if with_payload else body

@@ -105,7 +105,7 @@ def is_sent_by(user: str, record: StreamRecord | EventStream) -> bool:
         metadata = decode_metadata(bytes(record.metadata))
     except MalformedMessage:
         return False
-    return metadata.user == user != "" and metadata.causation_id is None
+    return metadata.user_id == user != "" and metadata.causation_id is None
 
 
 def _other_content() -> Problem:

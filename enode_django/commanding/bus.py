@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import Protocol
 
 from asgiref.sync import sync_to_async
@@ -26,7 +26,7 @@ from enode_django.domain.metadata import Metadata, current_metadata, known_metad
 from enode_django.equeue.messages import SendResult
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
-from enode_django.eventstore.base import CommandKey
+from enode_django.eventstore.base import CommandKey, EventStore
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.serialization.codec import encode_command, encode_metadata
 from enode_django.tracing import current_tracing
@@ -47,13 +47,17 @@ class CommandBus(Protocol):
     """The port behind `enode_django.send_command` and its kin.
 
     ``joins_transactions``: whether commands run in the caller's transaction, so that a rollback undoes them.
+    ``store`` is what the bus itself stores in; None if workers store, in the event store of the settings.
     """
 
     joins_transactions: bool
 
-    def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
+    @property
+    def store(self) -> EventStore | None: ...
+
+    def send(self, commands: Sequence[Command], expected_versions: Sequence[int | None] = ()) -> None:
         """Blocks until the queue has stored the commands. Each is refused by a `VersionMismatch` if its aggregate has
-        another version than the expected one (None: any will do) when it is handled."""
+        another version than the expected one (None: any will do) when it is handled. No versions expect nothing."""
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
         """Send commands, each with its own metadata. ``crash_handler`` returns the process manager that handles the
@@ -89,6 +93,7 @@ class QueueCommandBus:
     """
 
     joins_transactions = False
+    store = None
 
     def __init__(self, transport: Transport, producer: Producer, topic: str) -> None:
         self._transport = transport
@@ -99,10 +104,10 @@ class QueueCommandBus:
         self._threads = CallingThreads("enode-send", MOST_SENDS)
         self._tracing = current_tracing()
 
-    def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
+    def send(self, commands: Sequence[Command], expected_versions: Sequence[int | None] = ()) -> None:
         with self._tracing.sending(_named(commands), current_metadata()) as metadata:
             encoded = encode_metadata(metadata)
-            self._send([(command, encoded) for command in commands], nobody, self._producer, expected_version)
+            self._send([(command, encoded) for command in commands], nobody, self._producer, expected_versions)
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
         """They continue the traces of the events that they follow from. A full queue takes them from its reserve: until
@@ -115,13 +120,13 @@ class QueueCommandBus:
         commands: Sequence[tuple[Command, bytes]],
         reply_to: Callable[[Command], str],
         producer: Producer,
-        expected_version: int | None = None,
+        expected_versions: Sequence[int | None] = (),
         deadline: float = math.inf,
     ) -> list[SendResult]:
         begun = time.perf_counter()
         messages = [
-            (command.aggregate_root_id, encode_command(command, metadata, reply_to(command), expected_version))
-            for command, metadata in commands
+            (command.aggregate_root_id, encode_command(command, metadata, reply_to(command), version))
+            for (command, metadata), version in zip(commands, expected_versions or repeat(None), strict=False)
         ]
         sent = self._store(producer, messages, deadline)
         if flow.is_told():
@@ -150,7 +155,7 @@ class QueueCommandBus:
         reply_to = reply_address(self._replies.address, handling=handling)
         with self._tracing.sending(_named([command]), known) as metadata:
             encoded = [(command, encode_metadata(metadata))]
-            return self._send(encoded, lambda _: reply_to, self._producer, expected_version, deadline)[0]
+            return self._send(encoded, lambda _: reply_to, self._producer, [expected_version], deadline)[0]
 
     def execute(
         self,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from enode_django.commanding.sending import SentCommands
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
@@ -22,6 +23,7 @@ from enode_django.exceptions import (
 from enode_django.ids import check_id
 from enode_django.serialization.codec import decode_metadata
 from enode_django.serialization.plain import taken
+from enode_django.serialization.sent_commands import SentCommand
 
 Root = TypeVar("Root", bound=AggregateRoot)
 Load = Callable[[str], AggregateRoot | None]
@@ -33,7 +35,18 @@ class CommandContext:
     It lives for one call of a handler and belongs to that handler's thread.
     """
 
-    __slots__ = ("_aggregate", "_changed", "_error", "_foreign", "_is_new", "_load", "_metadata", "_result", "command")
+    __slots__ = (
+        "_aggregate",
+        "_changed",
+        "_error",
+        "_foreign",
+        "_is_new",
+        "_load",
+        "_metadata",
+        "_result",
+        "_sent",
+        "command",
+    )
 
     def __init__(self, command: Command, aggregate: AggregateRoot | None, load: Load, metadata: bytes = b"") -> None:
         self.command = command
@@ -45,6 +58,7 @@ class CommandContext:
         self._foreign: dict[str, AggregateRoot | None] = {}
         self._load = load
         self._metadata = metadata
+        self._sent: SentCommands | None = None
 
     @property
     def command_id(self) -> str:
@@ -122,6 +136,25 @@ class CommandContext:
         """Return the result as the sender will receive it."""
         return self._result
 
+    def send(self, command: Command) -> str:
+        """Send a command if, and only if, the events of the command being handled are stored. Returns its id.
+
+        It is stored with the events, as it is now, and sent when they are durable: until then nobody handles it, and
+        nobody if this command is refused or fails. Its id follows from this command's, and from how many of its class
+        went to its aggregate before, so that handling this command again sends the same. It carries this command's
+        metadata, with this command as its cause. Raises `InvalidField` for a command that cannot be sent.
+
+        The command being handled fails by a `DefinitionError` if it applies no event.
+        """
+        if self._sent is None:
+            self._sent = SentCommands(self.command, self.metadata)
+        return self._sent.add(command)
+
+    @property
+    def sent(self) -> Sequence[SentCommand]:
+        """Return the commands that were given to `send`, as they travel."""
+        return self._sent.messages if self._sent is not None else ()
+
     def _own_or(self, id: str | None) -> str:
         return self.command.aggregate_root_id if id is None else id
 
@@ -137,7 +170,8 @@ class CommandContext:
         """The command's aggregate if it has uncommitted events.
 
         Raises the first error of an applier, which the handler has swallowed: replaying the event would raise it again.
-        Raises `ForeignAggregateChanged` or `AggregateNotAdded` if another aggregate has events.
+        Raises `ForeignAggregateChanged` or `AggregateNotAdded` if another aggregate has events, and `DefinitionError`
+        if commands are to be sent with events that there are not.
         """
         if self._error is not None:
             raise self._error
@@ -145,7 +179,14 @@ class CommandContext:
         for aggregate in self._changed:
             if aggregate is not own:
                 raise self._lost(aggregate)
-        return own if self._changed else None
+        if self._changed:
+            return own
+        if self._sent is not None:
+            raise DefinitionError(
+                f"the handler of {type(self.command).__qualname__} sends commands with context.send() but applies no "
+                "event that they could be stored with; apply one, or send them with send_command()"
+            )
+        return None
 
     def _lost(self, aggregate: AggregateRoot) -> AggregateError:
         own = self.command.aggregate_root_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +24,7 @@ from enode_django.serialization.codec import encode_refusal, encode_stream
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
+from enode_django.serialization.sent_commands import SentCommand
 
 logger = logging.getLogger("enode_django.commands")
 
@@ -39,10 +41,13 @@ def failed(envelope: Envelope, error: BaseException) -> CommandResult:
     return crash(envelope.id, envelope.aggregate_root_id, error, with_traceback=is_kept, is_told=is_told)
 
 
-def stream_of(envelope: Envelope, aggregate: AggregateRoot, result: Any, max_bytes: int) -> StreamRecord:
-    """The row of an aggregate's uncommitted events; raises `InvalidField`, `TypeNameError`, `MessageTooLarge`."""
+def stream_of(
+    envelope: Envelope, aggregate: AggregateRoot, result: Any, sent: Sequence[SentCommand], max_bytes: int
+) -> StreamRecord:
+    """The row of an aggregate's uncommitted events, and of the commands that its handler sends; raises `InvalidField`,
+    `TypeNameError`, `MessageTooLarge`."""
     events, metadata = aggregate.uncommitted_events, envelope.metadata
-    encoded = encode_stream(events, result)
+    encoded = encode_stream(events, result, sent)
     size = len(encoded) + len(metadata)
     if size > max_bytes:
         raise _too_large(_EVENTS, size, max_bytes)
@@ -129,7 +134,7 @@ def refused_for_now(envelope: Envelope, refusal: DomainException, max_bytes: int
     )
 
 
-_EVENTS = "events and the metadata"
+_EVENTS = "events, the commands sent with them and the metadata"
 
 
 def _checked(events: bytes, envelope: Envelope, max_bytes: int) -> bytes:

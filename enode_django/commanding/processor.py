@@ -426,7 +426,7 @@ class CommandProcessor:
             version = slot.version
             result = nothing_changed(envelope, version, context.result, self._max_bytes)
             return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
-        record = stream_of(envelope, aggregate, context.result, self._max_bytes)
+        record = stream_of(envelope, aggregate, context.result, context.sent, self._max_bytes)
         accept_events(aggregate)
         slot.aggregate = aggregate
         return Entry(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, aggregate.version - 1, record)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import traceback
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import LONGEST_ERROR_TEXT, CommandFailed, MalformedMessage, error_text
 from enode_django.serialization.codec import StoredRefusal, read_stored
 from enode_django.serialization.plain import pack, unpack
+
+if TYPE_CHECKING:
+    from enode_django.eventing.subscribers import Subscriber
 
 ANSWER = b"\x01"
 """The first byte of an answer. Notices share the inbox and begin with another byte."""
@@ -31,12 +34,12 @@ class CommandStatus(Enum):
 class WaitFor:
     """The point up to which `execute_command` waits. Use the values and the method below, not the constructor.
 
-    ``handling``: also for subscribers, for that of this ``name`` or (None) for all that handle one of the command's
-    events.
+    ``handling``: also for subscribers, for ``only`` the one of this name or class or (None) for all that handle one of
+    the command's events.
     """
 
     handling: bool = False
-    name: str | None = None
+    only: str | type[Subscriber] | None = None
 
     EXECUTED: ClassVar[WaitFor]
     """Wait until the outcome is durable."""
@@ -45,9 +48,10 @@ class WaitFor:
     aggregate."""
 
     @classmethod
-    def subscriber(cls, name: str) -> WaitFor:
-        """Wait as `HANDLED` does, but for one projection, process manager or group of event handlers only."""
-        return cls(True, name)
+    def subscriber(cls, only: str | type[Subscriber]) -> WaitFor:
+        """Wait as `HANDLED` does, but for one projection, process manager or group of event handlers only: that of the
+        class or name."""
+        return cls(True, only)
 
 
 WaitFor.EXECUTED = WaitFor()

@@ -6,35 +6,78 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, overload
 
+from enode_django.domain.annotations import handled_classes, is_bare
 from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.messages import DomainEvent, EventStamp, is_stamped, seal, stamp_event
 from enode_django.domain.origin import NO_ORIGIN, handled_command
+from enode_django.domain.reading import Readable
 from enode_django.domain.signatures import check_method
-from enode_django.exceptions import ApplierNotFound, BrokenHistory, DefinitionError, InvalidField, shown
+from enode_django.exceptions import (
+    AggregateReadOnly,
+    ApplierNotFound,
+    BrokenHistory,
+    DefinitionError,
+    InvalidField,
+    shown,
+)
 from enode_django.ids import check_id
 
 Applier = TypeVar("Applier", bound=Callable[..., None])
+Owner = TypeVar("Owner")
+E1 = TypeVar("E1", bound=DomainEvent)
+E2 = TypeVar("E2", bound=DomainEvent)
+E3 = TypeVar("E3", bound=DomainEvent)
+E4 = TypeVar("E4", bound=DomainEvent)
+E5 = TypeVar("E5", bound=DomainEvent)
+Method = Callable[[Owner, E1], None]
 Root = TypeVar("Root", bound="AggregateRoot")
 SnapshotPolicy = int | None | Callable[[int, int], bool]
 """Every so many versions; None or 0: never; or a function of the versions of the last snapshot (0: none) and now."""
 
 
-def applies(*events: type[DomainEvent]) -> Callable[[Applier], Applier]:
-    """Mark a method of an aggregate root as the one that changes its state by these classes of events."""
+@overload
+def applies(event: type[E1], /) -> Callable[[Method[Owner, E1]], Method[Owner, E1]]: ...
+@overload
+def applies(e1: type[E1], e2: type[E2], /) -> Callable[[Method[Owner, E1 | E2]], Method[Owner, E1 | E2]]: ...
+@overload
+def applies(
+    e1: type[E1], e2: type[E2], e3: type[E3], /
+) -> Callable[[Method[Owner, E1 | E2 | E3]], Method[Owner, E1 | E2 | E3]]: ...
+@overload
+def applies(
+    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], /
+) -> Callable[[Method[Owner, E1 | E2 | E3 | E4]], Method[Owner, E1 | E2 | E3 | E4]]: ...
+@overload
+def applies(
+    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], e5: type[E5], /
+) -> Callable[[Method[Owner, E1 | E2 | E3 | E4 | E5]], Method[Owner, E1 | E2 | E3 | E4 | E5]]: ...
+@overload
+def applies(*events: type[DomainEvent]) -> Callable[[Applier], Applier]: ...
+@overload
+def applies(method: Method[Owner, E1], /) -> Method[Owner, E1]: ...
+def applies(*events: Any) -> Any:
+    """Mark a method of an aggregate root as the one that changes its state by these classes of events.
+
+    Without classes, ``@applies``, they are those that the method's parameter is annotated with. Raises
+    `DefinitionError` where the annotation does not say it, or says otherwise.
+    """
+    if is_bare(events):
+        return applies()(events[0])
     for event in events:
         if not (isinstance(event, type) and issubclass(event, DomainEvent)):
             raise DefinitionError(f"applies() takes classes of domain events, got {event!r}")
 
     def mark(method: Applier) -> Applier:
-        method._enode_applies = events  # type: ignore[attr-defined]
+        applied = handled_classes("applies", method, events, DomainEvent)
+        method._enode_applies = applied  # type: ignore[attr-defined]
         return method
 
     return mark
 
 
-class AggregateRoot(Declared):
+class AggregateRoot(Readable, Declared):
     """Declared fields are the state. A constructor takes the id only; mutable defaults are copied for each instance.
 
     An aggregate is touched by one thread only, that of its command mailbox. ``snapshot_every`` says how often its state
@@ -46,6 +89,7 @@ class AggregateRoot(Declared):
     _enode_hooks: ClassVar[frozenset[str]] = frozenset({"snapshot_every", "snapshot", "restore"})
     _enode_appliers: ClassVar[dict[type[DomainEvent], str]] = {}
     _enode_initial: ClassVar[tuple[tuple[str, Any], ...] | None] = None
+    _enode_read_only = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -83,10 +127,10 @@ class AggregateRoot(Declared):
     def apply(self, event: DomainEvent) -> None:
         """Let ``event`` happen: it changes the state now and is stored, as it is now, when the command is done.
 
-        Raises, before anything changes, `ApplierNotFound` for an event that no method applies, and `InvalidField` for
-        one that was changed since it was made, to what does not fit its fields. Raises what the method raises, and
-        `DefinitionError` if it applies another event: the command that is being handled fails then, also if its handler
-        goes on.
+        Raises, before anything changes, `ApplierNotFound` for an event that no method applies, `InvalidField` for one
+        that was changed since it was made, to what does not fit its fields, and `AggregateReadOnly`. Raises what the
+        method raises, and `DefinitionError` if it applies another event: the command that is being handled fails then,
+        also if its handler goes on.
         """
         kind = type(event)
         applier = self._enode_appliers.get(kind) or _find_applier(type(self), kind)
@@ -148,7 +192,18 @@ def _initial_state(cls: type[AggregateRoot]) -> tuple[tuple[str, Any], ...]:
     return cls._enode_initial
 
 
+def read_only(aggregate: Root) -> Root:
+    """Return the aggregate, which refuses events from now on."""
+    aggregate._enode_read_only = True
+    return aggregate
+
+
 def _new_stamp(aggregate: AggregateRoot) -> EventStamp:
+    if aggregate._enode_read_only:
+        raise AggregateReadOnly(
+            f"{type(aggregate).__qualname__} {aggregate.id!r} was loaded for reading, and takes no event; send a "
+            "command, whose handler changes it"
+        )
     command = handled_command.get()
     if command is not None:
         command.note_change(aggregate)

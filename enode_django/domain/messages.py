@@ -1,17 +1,24 @@
-"""Commands and domain events: frozen, keyword-only values whose fields are checked when they are made."""
+"""Commands and domain events: frozen values whose fields are given by keyword and checked when they are made."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from enode_django.domain.declarations import Declared, plain_of, schema_of
-from enode_django.domain.metadata import Metadata
+from enode_django.domain.metadata import Metadata, caused_by
 from enode_django.domain.origin import NO_ORIGIN, KnownOrigin, Origin
 from enode_django.exceptions import InvalidField, shown
 from enode_django.ids import check_id, new_id
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    ResultT = TypeVarWithDefault("ResultT", default=Any, covariant=True)
+else:
+    ResultT = TypeVar("ResultT", covariant=True)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -43,8 +50,11 @@ def message_of(cls: type[AnyMessage], plain: dict[str, Any]) -> AnyMessage:
     return message
 
 
-class Command(Message):
-    """A wish to change one aggregate. ``id`` is generated unless given; the same id takes effect once.
+class Command(Message, Generic[ResultT]):
+    """A wish to change one aggregate, whose id comes first: ``Withdraw("ada", amount=Decimal(30))``. ``id`` is
+    generated unless given; the same id takes effect once.
+
+    ``Command[Decimal]`` tells type checkers that the command's result is a `Decimal`. Nothing checks it at run time.
 
     ``exposed = False`` in a class body makes the command internal, as those of a process manager should be: it is sent
     by code, and is not offered to people by the API, by forms and serializers, or (but for superusers) by the admin.
@@ -54,7 +64,7 @@ class Command(Message):
     _enode_settings: ClassVar[frozenset[str]] = frozenset({"exposed"})
     _enode_envelope: ClassVar[frozenset[str]] = frozenset({"id", "aggregate_root_id"})
 
-    aggregate_root_id: str
+    aggregate_root_id: str = dataclasses.field(kw_only=False)
     id: str = dataclasses.field(default_factory=new_id)
 
     def __post_init__(self) -> None:
@@ -99,12 +109,7 @@ class EventStamp:
     @property
     def metadata(self) -> Metadata:
         """That of the command, with the command as the cause."""
-        origin = self.origin
-        return dataclasses.replace(
-            origin.metadata,
-            causation_id=origin.command_id or None,
-            correlation_id=origin.metadata.correlation_id or origin.command_id or None,
-        )
+        return caused_by(self.origin.metadata, self.origin.command_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle or copy ids and metadata, not the command's context."""

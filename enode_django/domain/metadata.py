@@ -22,31 +22,49 @@ class Metadata:
     ``extra`` holds what the application adds; its values must be plain (strings, numbers, None, lists, dicts).
     """
 
-    user: str | None = None
+    user_id: str | None = None
     request: str | None = None
     correlation_id: str | None = None
     causation_id: str | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in _NAMES:
+        for name in _STORED_NAMES:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise InvalidField(f"metadata {name}={shown(value)} is no string; pass str(...)")
 
+    @property
+    def user(self) -> str | None:
+        """Return the ``user_id``, by its earlier name."""
+        return self.user_id
+
     def as_map(self) -> dict[str, Any]:
         """The fields that are set, as they are stored."""
-        named = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
+        named = {stored: value for name, stored in _STORED_NAMES.items() if (value := getattr(self, name)) is not None}
         return {**self.extra, **named}
 
     @classmethod
     def from_map(cls, stored: Mapping[str, Any]) -> Metadata:
         """Read stored metadata. Values that should be strings become strings, so that old rows stay readable."""
-        known = {name: str(stored[name]) for name in _NAMES if stored.get(name) is not None}
-        return cls(**known, extra={name: value for name, value in stored.items() if name not in _NAMES})
+        known = {name: str(stored[key]) for name, key in _STORED_NAMES.items() if stored.get(key) is not None}
+        return cls(**known, extra={key: value for key, value in stored.items() if key not in _KEYS})
 
 
-_NAMES = ("user", "request", "correlation_id", "causation_id")
+def caused_by(metadata: Metadata, command_id: str) -> Metadata:
+    """Return the metadata of what follows from a command, which carries ``metadata``: the command is the cause."""
+    return dataclasses.replace(
+        metadata, causation_id=command_id or None, correlation_id=metadata.correlation_id or command_id or None
+    )
+
+
+_STORED_NAMES = {
+    "user_id": "user",
+    "request": "request",
+    "correlation_id": "correlation_id",
+    "causation_id": "causation_id",
+}
+_KEYS = frozenset(_STORED_NAMES.values())
 EMPTY = Metadata()
 
 _ambient: ContextVar[Metadata | Callable[[], Metadata]] = ContextVar("enode_metadata", default=EMPTY)
@@ -72,19 +90,25 @@ def known_correlation_id() -> str | None:
 @contextmanager
 def metadata(
     *,
-    user: str | None = None,
+    user_id: str | None = None,
     request: str | None = None,
     correlation_id: str | None = None,
     causation_id: str | None = None,
+    user: str | None = None,
     **extra: Any,
 ) -> Iterator[Metadata]:
     """Commands sent inside carry these values, and those of an enclosing block where one is not given.
 
-    Raises `InvalidField` for a named one that is no string.
+    ``user`` is the earlier name of ``user_id``. Raises `InvalidField` for a named one that is no string, and for both
+    of these.
     """
+    if user is not None:
+        if user_id is not None:
+            raise InvalidField(f"metadata user={shown(user)} is the earlier name of user_id={shown(user_id)}; give one")
+        user_id = user
     outer = current_metadata()
     inner = Metadata(
-        user=outer.user if user is None else user,
+        user_id=outer.user_id if user_id is None else user_id,
         request=outer.request if request is None else request,
         correlation_id=outer.correlation_id if correlation_id is None else correlation_id,
         causation_id=outer.causation_id if causation_id is None else causation_id,

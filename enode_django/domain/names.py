@@ -80,7 +80,8 @@ def _defines(cls: type, base: type, name: str) -> bool:
 
 
 def _owner(cls: type, name: str) -> str:
-    return next(base.__qualname__ for base in _own_bases(cls) if name in _defined_in(base))
+    """Return the nearest of our classes that has the name, from a base of its own or not."""
+    return next(base.__qualname__ for base in _own_bases(cls) if any(name in _defined_in(one) for one in base.__mro__))
 
 
 def _own_bases(cls: type) -> Iterator[type]:

@@ -15,7 +15,7 @@ from enode_django.eventing.deferring import DeferredInserts
 from enode_django.eventing.failing import HandlerInterrupted, failure_of, is_transient
 from enode_django.eventing.heeding import Heeded
 from enode_django.eventing.in_flight import InFlight
-from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.projections import ModelProjection, Projection, makes_row
 from enode_django.eventing.row_changes import RowChanges, changed_row
 from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
@@ -134,6 +134,7 @@ class RowApplier(Applier):
         super().__init__(subscriber, store)
         self._model = subscriber.model
         self._table: RowTable[Any] = RowTable(subscriber.model, self.alias)
+        self._makes_row = makes_row(subscriber)
 
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
@@ -175,7 +176,8 @@ class RowApplier(Applier):
         for record in streams:
             self.in_flight.step()
             try:
-                row = changed_row(self._model, id, row, self._followed.of(record), self._table.normalise)
+                events = self._followed.of(record)
+                row = changed_row(self._model, id, row, events, self._table.normalise, self._makes_row)
             except Exception as error:  # handlers are application code
                 # The row in memory may be half changed; what was handled before comes with the next try, alone.
                 return Progress(changes.positions[id], failure_of(record, error))

@@ -9,8 +9,9 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from enode_django.eventing.event_handlers import EventHandlerGroup
+from enode_django.eventing.marks import Followed
 from enode_django.eventing.projections import ModelProjection, Projection
-from enode_django.eventing.subscribers import Followed, Subscriber, followed_by
+from enode_django.eventing.subscribers import Subscriber, followed_by
 from enode_django.exceptions import TypeNameError
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
@@ -44,10 +45,12 @@ def _description(subscriber: Subscriber) -> Iterator[str]:
         for version, upcaster in upcasters.of(cls).items():
             yield f"from {version} {reader.value(upcaster)}"
     if isinstance(subscriber, EventHandlerGroup):
-        for handler in sorted(subscriber.handlers, key=lambda one: (_name(one.followed), one.priority, one.name)):
-            yield f"{_name(handler.followed)} {handler.priority} {handler.name} {reader.value(handler.function)}"
+        for handler in sorted(subscriber.handlers, key=lambda one: (_name(one.followed), one.priority, one.full_name)):
+            yield f"{_name(handler.followed)} {handler.priority} {handler.full_name} {reader.value(handler.function)}"
     for followed_class, method in sorted(type(subscriber)._enode_methods.items(), key=lambda item: _name(item[0])):
         yield f"{_name(followed_class)} {method}"
+        if method in subscriber._enode_creators:
+            yield "creates"
         yield from reader.methods_named(type(subscriber), method)
     yield from sorted(f"knows {name} {getattr(cls, 'schema_version', 0)}" for cls, name in types.names().items())
 

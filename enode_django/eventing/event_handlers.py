@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, TypeVar, overload
 
+from enode_django.domain.annotations import handled_classes, is_bare
 from enode_django.domain.declarations import check_aliases
+from enode_django.domain.messages import DomainEvent
+from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_handler
+from enode_django.eventing.marks import E1, E2, E3, E4, E5, Event, Followed, Result, check_followed
 from enode_django.eventing.retries import Retries
-from enode_django.eventing.subscribers import (
-    BEGINNING,
-    NOW,
-    Followed,
-    Handler,
-    Subscriber,
-    check_followed,
-    is_time_limit,
-)
+from enode_django.eventing.subscribers import BEGINNING, NOW, Handler, Subscriber, is_time_limit
 from enode_django.exceptions import DefinitionError
+from enode_django.serialization.registry import types
 
-Function = TypeVar("Function", bound=Callable[[Any], None])
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-DEFAULT_GROUP = "event_handlers"
+Function = TypeVar("Function", bound=Callable[[Any], Any])
+Place = tuple[str, str]
 
 
 class EventHandler(NamedTuple):
     followed: Followed
     name: str
+    """Empty for one that is named after its function."""
     priority: int
-    function: Callable[[Any], None]
+    function: Callable[[Any], Any]
     start: str
     replays: bool = False
     time_limit: float | None = None
@@ -39,28 +39,48 @@ class EventHandler(NamedTuple):
 
     def is_again(self, other: EventHandler) -> bool:
         """Return True if ``other`` is this handler, from the same place of a module that was loaded again."""
-        return (self.followed, self.name, _place(self.function)) == (other.followed, other.name, _place(other.function))
+        return (self.followed, self.name, place_of(self.function)) == (
+            other.followed,
+            other.name,
+            place_of(other.function),
+        )
+
+    @property
+    def full_name(self) -> str:
+        """Return the name; ``"<app_label>.<function>"`` unless one was given. In no installed app it is empty."""
+        if self.name:
+            return self.name
+        label = types.label_of(self.function.__module__)
+        return f"{label}.{self.function.__name__}" if label else ""
 
 
-def _place(function: Callable[[Any], None]) -> tuple[str, str]:
+def place_of(function: Callable[..., Any]) -> Place:
+    """Return the module and the qualified name of a function."""
     return (getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(function)))
 
 
 class EventHandlerGroup(Subscriber):
     """Handlers that follow together: one consumer group and one checkpoint. What fails in one holds the others up for
-    that aggregate; put into another group what must not."""
+    that aggregate. A handler that names no group has one ``alone``, which gets the handler's name when it is known."""
 
     _enode_handles_refusals = True
     start = NOW
     replays = False
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, alone: bool = False) -> None:
         self._group = name
+        self.alone = alone
         super().__init__()
         self.handlers: list[EventHandler] = []
 
     def _enode_default_name(self) -> str:
         return self._group
+
+    def take_name(self) -> bool:
+        """Name the group of a handler that is alone after it. Return False if the handler has no name, being outside
+        the installed apps."""
+        self.name = self.name or self.handlers[0].full_name
+        return bool(self.name)
 
     def add(self, handler: EventHandler) -> None:
         """A handler that a reloaded module defines again stands for the one before."""
@@ -84,7 +104,7 @@ class EventHandlerGroup(Subscriber):
     def _enode_handlers_of(self, cls: Followed) -> Sequence[Handler]:
         """Return the handlers for the class and for its bases, by priority, then by name."""
         found = [handler for handler in self.handlers if issubclass(cls, handler.followed)]
-        return [handler.function for handler in sorted(found, key=attrgetter("priority", "name"))]
+        return [handler.function for handler in sorted(found, key=attrgetter("priority", "full_name"))]
 
     def _enode_for_replay(self) -> EventHandlerGroup | None:
         """All or none of its handlers: they have one checkpoint."""
@@ -93,7 +113,7 @@ class EventHandlerGroup(Subscriber):
     @property
     def ambiguous(self) -> Sequence[str]:
         """Names that several functions have for one class."""
-        names = Counter((handler.followed, handler.name) for handler in self.handlers)
+        names = Counter((handler.followed, handler.full_name) for handler in self.handlers)
         return sorted({name for (_, name), count in names.items() if count > 1})
 
     @property
@@ -106,44 +126,88 @@ class EventHandlerGroup(Subscriber):
         return is_same and len(retries) <= 1 and len(aliases) <= 1
 
 
-_groups: dict[str, EventHandlerGroup] = {}
+_groups: dict[str | tuple[str, str, str], EventHandlerGroup] = {}
+"""By the name of the group; those of handlers that are alone by module, qualified name and name."""
 
 
-def handler_groups() -> Sequence[EventHandlerGroup]:
+def declared_groups() -> Sequence[EventHandlerGroup]:
+    """Return all groups, also those that can have no name."""
     return [group for group in _groups.values() if group.handlers]
 
 
+def handler_groups() -> Sequence[EventHandlerGroup]:
+    """Return the groups that have a name. A handler that is alone and outside the installed apps has none."""
+    return [group for group in declared_groups() if group.take_name()]
+
+
+class Options(TypedDict, total=False):
+    name: str
+    priority: int
+    group: str
+    start: str
+    replays: bool
+    time_limit: float | None
+    retry: Retries | None
+    aliases: Sequence[str]
+
+
+class MarksFunction(Protocol[Event]):
+    """What type checkers know of ``@event_handler(SomeEvent)``: the function takes all of these events."""
+
+    def __call__(self, function: Callable[[Event], Result], /) -> Callable[[Event], Result]: ...
+
+
+@overload
+def event_handler(one: type[E1], /, **options: Unpack[Options]) -> MarksFunction[E1]: ...
+@overload
+def event_handler(one: type[E1], two: type[E2], /, **options: Unpack[Options]) -> MarksFunction[E1 | E2]: ...
+@overload
 def event_handler(
-    *followed: Followed,
-    name: str,
+    one: type[E1], two: type[E2], three: type[E3], /, **options: Unpack[Options]
+) -> MarksFunction[E1 | E2 | E3]: ...
+@overload
+def event_handler(
+    one: type[E1], two: type[E2], three: type[E3], four: type[E4], /, **options: Unpack[Options]
+) -> MarksFunction[E1 | E2 | E3 | E4]: ...
+@overload
+def event_handler(
+    one: type[E1], two: type[E2], three: type[E3], four: type[E4], five: type[E5], /, **options: Unpack[Options]
+) -> MarksFunction[E1 | E2 | E3 | E4 | E5]: ...
+@overload
+def event_handler(*followed: Followed, **options: Unpack[Options]) -> Callable[[Function], Function]: ...
+@overload
+def event_handler(function: Function, /) -> Function: ...
+def event_handler(
+    *followed: Any,
+    name: str = "",
     priority: int = 100,
-    group: str = DEFAULT_GROUP,
+    group: str = "",
     start: str = NOW,
     replays: bool = False,
     time_limit: float | None = None,
     retry: Retries | None = None,
     aliases: Sequence[str] = (),
-) -> Callable[[Function], Function]:
+) -> Any:
     """Mark a function ``(event) -> None`` to be called for these classes of events, or domain exceptions, and their
-    subclasses: those with a lower ``priority`` first, then by ``name``.
+    subclasses; without a class, those that its annotation names.
+
+    ``name`` is ``"<app_label>.<function>"`` unless given. The function is a subscriber of that name, with its own pace
+    and checkpoints, unless it names a ``group``: functions of one group share these, and for an event those with a
+    lower ``priority`` are called first, then by ``name``.
 
     It is called at least once for each event, in the order of each aggregate's versions. A new group begins at *now*,
-    or, with ``start="beginning"``, with all that is stored. Functions of a group share its pace and its checkpoints.
-    In a replay of stored events it is not called unless it says ``replays=True``. ``time_limit``: as of a
-    `Subscriber`; of a group the longest counts, for all of its handlers together. ``retry``: as of a `Subscriber`; the
-    handlers of a group that have one must have the same. ``aliases``: names that the group had before, the oldest
-    first; the handlers of a group that have some must have the same. Raises `DefinitionError`.
+    or, with ``start="beginning"``, with all that is stored. In a replay of stored events it is not called unless it
+    says ``replays=True``. ``time_limit``: as of a `Subscriber`; of a group the longest counts, for all of its handlers
+    together. ``retry``: as of a `Subscriber`; the handlers of a group that have one must have the same. ``aliases``:
+    names that the function's group had before, the oldest first; the handlers of a group that have some must have the
+    same. Raises `DefinitionError`.
     """
-    if not followed:
-        raise DefinitionError(
-            'event_handler() names no event; write @event_handler(SomeEvent, name="app.what_it_does")'
-        )
-    check_followed("event_handler", followed)
+    given = () if is_bare(followed) else followed
+    check_followed("event_handler", given)
     if start not in (NOW, BEGINNING):
         raise DefinitionError(f'event_handler() got start={start!r}; use "now" or "beginning"')
     if not is_time_limit(time_limit):
         raise DefinitionError(f"event_handler() got time_limit={time_limit!r}; give it a number of seconds above 0")
-
     if retry is not None and not isinstance(retry, Retries):
         raise DefinitionError(f"event_handler() got retry={retry!r}; give it Retries(attempts=…)")
 
@@ -151,9 +215,16 @@ def event_handler(
 
     def register(function: Function) -> Function:
         check_handler(function, "event")
-        handlers = _groups.setdefault(group, EventHandlerGroup(group))
-        for cls in followed:
+        marked = handled_classes("event_handler", function, given, DomainEvent | DomainException, last=True)
+        check_followed("event_handler", marked)
+        if not (name or getattr(function, "__name__", "").isidentifier()):
+            raise DefinitionError(
+                f'{function!r} has no name of its own; give it one: @event_handler(…, name="app.what_it_does")'
+            )
+        key = group or (*place_of(function), name)
+        handlers = _groups.setdefault(key, EventHandlerGroup(group or name, alone=not group))
+        for cls in marked:
             handlers.add(EventHandler(cls, name, priority, function, start, replays, time_limit, retry, tuple(aliases)))
         return function
 
-    return register
+    return register(followed[0]) if is_bare(followed) else register

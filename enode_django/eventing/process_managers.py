@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 from enode_django.commanding.bus import CrashHandler
+from enode_django.commanding.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
-from enode_django.eventing.subscribers import NOW, Method, Subscriber, key_of
+from enode_django.eventing.marks import Method
+from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
-
-_NAMESPACE = uuid.UUID("6f0c3a52-5f0b-5d0c-9a3e-0e8f3d6b7c11")
 
 
 class ProcessManager(Subscriber):
@@ -80,7 +79,7 @@ def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscr
 
     ``cause`` is the id of the event or refusal. Commands of one class for one aggregate are told apart by counting
     them; the order of others does not matter. A class counts by its oldest alias, so that renaming it changes no id.
-    The ids are UUIDs (version 5, RFC 9562). Raises `DefinitionError` for what is no command.
+    Raises `DefinitionError` for what is no command.
     """
     if isinstance(commands, Command):
         raise DefinitionError(f"{subscriber} returns {commands!r}; let its handler yield it")
@@ -90,19 +89,4 @@ def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscr
             raise DefinitionError(f"{subscriber} yields {command!r}, which is no command")
         key = (types.first_name_of(type(command)), command.aggregate_root_id)
         seen[key] += 1
-        yield _with_id(command, derived_id(cause, subscriber, *key, seen[key]))
-
-
-def derived_id(cause: str, subscriber: str, command_type: str, aggregate_root_id: str, number: int) -> str:
-    """Return the id of a command: the ``number``-th (from 1) of its class for that aggregate that follows from
-    ``cause``. ``command_type`` is the oldest name of the class."""
-    # Lengths come first, so that no two lists of parts make the same text.
-    parts = (cause, subscriber, command_type, aggregate_root_id, str(number))
-    return str(uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts)))
-
-
-def _with_id(command: Command, id: str) -> Command:
-    """A copy: the same object may be yielded twice."""
-    copied = object.__new__(type(command))
-    copied.__dict__.update(command.__dict__, id=id)
-    return copied
+        yield with_id(command, derived_id(cause, subscriber, *key, seen[key]))

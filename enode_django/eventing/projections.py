@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from django.db import models, router
 
+from enode_django.domain.messages import DomainEvent
 from enode_django.eventing.subscribers import BEGINNING, Subscriber
 from enode_django.exceptions import DefinitionError
 
@@ -17,8 +18,10 @@ class ModelProjection(Subscriber, Generic[Row]):
     """One row for each aggregate. Handlers are ``(self, row, event) -> None``: they change the row in memory, and rows
     are loaded and stored in bulk, so neither ``save()`` nor its signals are called.
 
-    ``model`` is derived from `enode_django.models.ReadModel`. An aggregate that has no row yet gets a new one, whose
-    ``version`` is 0, with the first event that is handled. ``volatile`` names fields that may differ after a rebuild.
+    The model of the rows, the parameter of the class, is derived from `enode_django.models.ReadModel`; ``model`` names
+    it, too. An aggregate that has no row yet gets a new one, whose ``version`` is 0, with the first event that is
+    handled; if a handler says ``creates=True``, with the first event of such a handler, and the other handlers are not
+    called before. ``volatile`` names fields that may differ after a rebuild.
     ``indexes_after_load``: a rebuild makes secondary indexes and foreign keys when all rows are there; say False if
     handlers look rows up by such an index.
     """
@@ -26,6 +29,8 @@ class ModelProjection(Subscriber, Generic[Row]):
     abstract: ClassVar[bool] = True
     _enode_settings: ClassVar[frozenset[str]] = frozenset({"model", "volatile", "indexes_after_load"})
     _enode_arguments: ClassVar[tuple[str, ...]] = ("row", "event")
+    _enode_may_create: ClassVar[bool] = True
+    _enode_parameter: ClassVar[Any]
     model: ClassVar[type[models.Model]]
     volatile: ClassVar[Sequence[str]] = ()
     indexes_after_load: ClassVar[bool] = True
@@ -33,11 +38,14 @@ class ModelProjection(Subscriber, Generic[Row]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         _check_start(cls)
+        _take_model(cls)
         if not cls._enode_methods or cls.__dict__.get("abstract", False):
             return
-        model = getattr(cls, "model", None)
-        if not (isinstance(model, type) and issubclass(model, models.Model)):
-            raise DefinitionError(f"{cls.__qualname__} has model = {model!r}; name the model of its rows")
+        model: Any = getattr(cls, "model", None)
+        if not _is_model(model):
+            raise DefinitionError(
+                f"{cls.__qualname__} has model = {model!r}; name the model of its rows: ModelProjection[SomeModel]"
+            )
         if getattr(model._meta.pk, "name", "") != "aggregate_root_id" or model._meta.parents:
             raise DefinitionError(
                 f"{cls.__qualname__} has the model {model.__qualname__}; derive that from "
@@ -54,8 +62,17 @@ class ModelProjection(Subscriber, Generic[Row]):
         return router.db_for_write(self.model)
 
     def delete(self, row: Row) -> None:
-        """Let the row be deleted when the event is handled. A later event that is handled makes a new row."""
+        """Let the row be deleted when the event is handled. A later event that is handled makes a new row; if a handler
+        says ``creates=True``, an event of such a handler."""
         row._enode_deleted = True  # type: ignore[attr-defined]
+
+
+def makes_row(projection: ModelProjection[Any] | type[ModelProjection[Any]]) -> Callable[[DomainEvent], bool] | None:
+    """Return a function that says whether an event makes a row where there is none; None if every event does."""
+    creators = projection._enode_creators
+    if not creators:
+        return None
+    return lambda event: projection._enode_method_for(type(event)) in creators
 
 
 class Projection(Subscriber):
@@ -88,7 +105,7 @@ class Projection(Subscriber):
         if not isinstance(given, list | tuple) or not given:
             raise DefinitionError(f"{cls.__qualname__} has models = {given!r}; list the models that it writes")
         for model in given:
-            if not (isinstance(model, type) and issubclass(model, models.Model)):
+            if not _is_model(model):
                 raise DefinitionError(f"{cls.__qualname__} lists {model!r} in its models, which is no model")
 
     @property
@@ -99,6 +116,32 @@ class Projection(Subscriber):
 def databases_of(projection: Projection) -> Sequence[str]:
     """Return the databases of its models, each once. A system check refuses more than one."""
     return list(dict.fromkeys(router.db_for_write(model) for model in projection.models))
+
+
+def _take_model(cls: type[ModelProjection[Any]]) -> None:
+    """Take the model from the parameter of the class, or of a base: one that is neither a variable nor abstract."""
+    for base in cls.__dict__.get("__orig_bases__", ()):
+        origin = get_origin(base)
+        if isinstance(origin, type) and issubclass(origin, ModelProjection):
+            parameter = origin._enode_parameter
+            parameters = dict(zip(getattr(origin, "__parameters__", ()), get_args(base), strict=False))
+            cls._enode_parameter = parameters.get(parameter, parameter)
+    parameter = cls._enode_parameter
+    if not _is_model(parameter) or parameter is models.Model or parameter._meta.abstract:
+        return
+    if getattr(cls, "model", parameter) is not parameter:
+        raise DefinitionError(
+            f"{cls.__qualname__} is a ModelProjection[{parameter.__qualname__}] with model = {cls.model!r}; "
+            "leave model out, or correct one of them"
+        )
+    cls.model = parameter
+
+
+ModelProjection._enode_parameter = Row
+
+
+def _is_model(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, models.Model)
 
 
 def _check_start(cls: type[Subscriber]) -> None:

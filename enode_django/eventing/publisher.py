@@ -19,7 +19,10 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.replying import deliver
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.messages import encode_published
+from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import EnodeError, QueueFull
+from enode_django.serialization.codec import sent_with
+from enode_django.serialization.sent_commands import SentCommand, may_have_sent
 
 logger = logging.getLogger("enode_django.publisher")
 
@@ -44,6 +47,7 @@ class EventPublisher:
         remembered: RememberedAnswers,
         *,
         event_topic: str,
+        command_topic: str,
         persist: Persist,
         commit: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
@@ -52,6 +56,8 @@ class EventPublisher:
         self._producer = producer
         self._remembered = remembered
         self._event_topic = event_topic
+        self._command_topic = command_topic
+        self._forwarding = producer.with_reserve()
         self._persist = persist
         self._commit = commit
         self._clock = clock
@@ -85,6 +91,7 @@ class EventPublisher:
         stored = [one for one in finished if one.record is not None]
         self._answer([(one.envelope.reply_to, _stored_answer(one)) for one in stored if one.envelope.reply_to])
         self._send_streams(list(map(_stream_of, stored)))
+        self._send_commands([one.record for one in stored if one.record and may_have_sent(one.record.events)])
         unstored = [one for one in finished if one.record is None and one.envelope.reply_to]
         self._remember(unstored)
         self._waiting.extend(unstored)
@@ -123,6 +130,17 @@ class EventPublisher:
             streams = [(id, body) for id, body in streams if len(body) <= largest]
         if streams:
             self._producer.send_all(self._event_topic, streams, persist=self._persist_unless_full)
+
+    def _send_commands(self, records: Sequence[StreamRecord]) -> None:
+        """Send what handlers have sent with these streams. A full queue takes it from its reserve: until it is sent,
+        the commands whose handlers sent it are not done with."""
+        commands = [command for record in records for command in _sent_with(record)]
+        largest = self._producer.max_message
+        for id in [id for id, body in commands if len(body) > largest]:  # stored with other limits
+            logger.error("a command for %r is too large for the queue, and is not sent", id)
+        commands = [command for command in commands if len(command[1]) <= largest]
+        if commands:
+            self._forwarding.send_all(self._command_topic, commands, persist=self._persist)
 
     def _persist_unless_full(self, send: Callable[[], None], /) -> None:
         """As ``persist``, but once the queue has been full for `FULL_SECONDS`, what it refuses is left to the sweeps.
@@ -177,6 +195,14 @@ def _stream_of(one: Finished) -> tuple[str, bytes]:
     assert record is not None
     reply_to = notice_address(envelope.reply_to) if envelope.reply_to else ""
     return record.aggregate_root_id, encode_published(record, reply_to, generation)
+
+
+def _sent_with(record: StreamRecord) -> Sequence[SentCommand]:
+    try:
+        return sent_with(record.events)
+    except EnodeError as error:
+        logger.error("what was sent with command %r cannot be read: %s", record.command_id, error)
+        return ()
 
 
 def _size(one: Finished) -> int:

@@ -12,16 +12,24 @@ from enode_django.eventing.work import Followed
 
 
 def changed_row(
-    model: type[Any], aggregate_root_id: str, row: Any, followed: Iterable[Followed], normalise: Callable[[Any], object]
+    model: type[Any],
+    aggregate_root_id: str,
+    row: Any,
+    followed: Iterable[Followed],
+    normalise: Callable[[Any], object],
+    makes_row: Callable[[Any], bool] | None = None,
 ) -> Any:
     """Return the row of a `ModelProjection` after these events, changed in memory; None where there is none.
 
     ``normalise`` is called with a row before an event sees what handlers of another one have given to it since it was
-    loaded: an event must not depend on whether these were stored in between. Raises what that and the handlers raise;
-    the row may be half changed then.
+    loaded: an event must not depend on whether these were stored in between. ``makes_row`` says whether an event makes
+    a row where there is none (None: every event does); one that does not is passed over there. Raises what that and
+    the handlers raise; the row may be half changed then.
     """
     for event, handlers in followed:
         if row is None:
+            if makes_row is not None and not makes_row(event):
+                continue
             row = model(aggregate_root_id=aggregate_root_id)
         elif HANDLED in row.__dict__:
             normalise(row)

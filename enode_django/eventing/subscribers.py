@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from django.apps import apps
 from django.db import router
@@ -20,48 +20,18 @@ from enode_django.domain.messages import DomainEvent
 from enode_django.domain.names import check_names
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_method
+from enode_django.eventing.marks import Followed
 from enode_django.eventing.retries import Retries
 from enode_django.exceptions import DefinitionError, TypeNameError, UnknownMessageType
-from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
 
-Followed = type[DomainEvent] | type[DomainException]
 Handler = Callable[..., Any]
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 NOW = "now"
 BEGINNING = "beginning"
 
 running_subscriber: ContextVar[str | None] = ContextVar("enode_running_subscriber", default=None)
 """The name of the subscriber whose handlers run in this thread."""
-
-
-def handles(*followed: Followed) -> Callable[[Method], Method]:
-    """Mark a method of a subscriber as the one that handles these classes of events and their subclasses.
-
-    Process managers and event handlers may handle domain exceptions, too: refusals that were stored.
-    """
-    if not followed:
-        raise DefinitionError("handles() names no event; write @handles(SomeEvent)")
-    check_followed("handles", followed)
-
-    def mark(method: Method) -> Method:
-        method._enode_handles = followed  # type: ignore[attr-defined]
-        return method
-
-    return mark
-
-
-def check_followed(decorator: str, followed: Iterable[object]) -> None:
-    """Raises `DefinitionError` for what cannot be followed."""
-    for cls in followed:
-        if not (isinstance(cls, type) and issubclass(cls, DomainEvent | DomainException)):
-            raise DefinitionError(f"{decorator}() takes classes of events or domain exceptions, got {cls!r}")
-        if issubclass(cls, CommandCrashed):
-            raise DefinitionError(
-                f"{decorator}() got {cls.__qualname__}, which only comes to the process manager that has sent the "
-                "command; write @handles_crash(SomeCommand) there"
-            )
 
 
 class Subscriber:
@@ -85,6 +55,9 @@ class Subscriber:
     )
     _enode_handles_refusals: ClassVar[bool] = False
     _enode_methods: ClassVar[dict[Followed, str]] = {}
+    _enode_creators: ClassVar[frozenset[str]] = frozenset()
+    """Names of the handlers that make rows; if there are none, every handler does."""
+    _enode_may_create: ClassVar[bool] = False
     _enode_arguments: ClassVar[tuple[str, ...]] = ("event",)
     _enode_may_yield: ClassVar[bool] = False
 
@@ -92,6 +65,7 @@ class Subscriber:
         super().__init_subclass__(**options)
         check_names(cls, Subscriber, has_fields=False)
         cls._enode_methods = _collect_methods(cls)
+        cls._enode_creators = _collect_creators(cls)
         for name in set(cls._enode_methods.values()):
             check_method(cls, name, *cls._enode_arguments, may_yield=cls._enode_may_yield)
         check_aliases(cls.__qualname__, cls.__dict__.get("aliases", ()))
@@ -134,11 +108,13 @@ class Subscriber:
         return self._enode_methods
 
     def _enode_handlers_of(self, cls: Followed) -> Sequence[Handler]:
-        for base in cls.__mro__:
-            method = self._enode_methods.get(base)
-            if method is not None:
-                return (getattr(self, method),)
-        return ()
+        method = self._enode_method_for(cls)
+        return () if method is None else (getattr(self, method),)
+
+    @classmethod
+    def _enode_method_for(cls, followed: Followed) -> str | None:
+        """Return the name of the method for the class or for its nearest base."""
+        return next((cls._enode_methods[base] for base in followed.__mro__ if base in cls._enode_methods), None)
 
     def _enode_follows(self, aggregate_root_type: str) -> bool:
         known = self._enode_known_types.get(aggregate_root_type)
@@ -261,3 +237,19 @@ def _collect_methods(cls: type[Subscriber]) -> dict[Followed, str]:
                         "keep one"
                     )
     return methods
+
+
+def _collect_creators(cls: type[Subscriber]) -> frozenset[str]:
+    """Return the names of the methods that are marked with ``creates=True`` by the nearest class that marks them."""
+    marked: dict[str, bool] = {}
+    for base in reversed(cls.__mro__):
+        for name, member in vars(base).items():
+            if hasattr(member, "_enode_creates"):
+                marked[name] = member._enode_creates
+    creators = frozenset(name for name, creates in marked.items() if creates)
+    if creators and not cls._enode_may_create:
+        raise DefinitionError(
+            f"{cls.__qualname__}.{min(creators)} says creates=True, which is for the handlers of a ModelProjection; "
+            "leave it out"
+        )
+    return creators

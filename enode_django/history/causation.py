@@ -2,8 +2,9 @@
 
 A stored command names its cause: the event, the refusal or the command that it follows from. Upwards each cause is
 found by an index, since the id of an event is its place in the store. Downwards there is no index, and none is made for
-this. What follows is found in two ways:
+this. What follows is found in three ways:
 
+* A stored stream has the commands that its handler has sent.
 * The ids of a process manager's commands derive from the event, its name, the command's type and aggregate. Ids for
   every type and every text in the event that may be the id of an aggregate are computed and looked up.
 * The streams that were stored next in each shard are looked through for the correlation id.
@@ -17,8 +18,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from enode_django.commanding.derived_ids import derived_id
 from enode_django.domain.messages import Command
-from enode_django.eventing.process_managers import ProcessManager, derived_id
+from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import event_handlers_of, key_of, refusal_handlers_of
 from enode_django.eventstore.base import CommandKey, EventStore
@@ -162,6 +164,7 @@ class _Descent:
         """Return the following commands that were not found before."""
         causes = {cause for step in level for cause in step.causes}
         keys = dict.fromkeys(key for cause in causes for key in self._seen_next.get(cause, ()))
+        keys.update(dict.fromkeys(key for step in level for key in step.sent))
         keys.update(dict.fromkeys(self._derived(level)))
         found = self._store.find(key for key in keys if key not in self._found)
         steps = sorted(map(Step.of, found.values()), key=lambda step: step.created_at)

@@ -11,7 +11,7 @@ from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import AggregateNotFound, EnodeError, HistoryTooLong, InvalidState, shown
 from enode_django.history.differences import Change, differences
-from enode_django.runtime import make_snapshots, make_store
+from enode_django.runtime import current_store, make_snapshots
 from enode_django.serialization.registry import types
 from enode_django.snapshots.reading import SnapshotReader
 from enode_django.snapshots.store import SnapshotStore
@@ -35,11 +35,18 @@ def state_at(aggregate_root_id: str, version: int | None = None, *, most: int | 
     of an event is gone, `BrokenHistory` or `InvalidState` if the class cannot make a state of the events, and
     `HistoryTooLong` if more than ``most`` streams would have to be replayed.
     """
-    store = make_store()
+    aggregate = loaded(current_store(), aggregate_root_id, version, most=most)
+    return State(types.name_of(type(aggregate)), aggregate_root_id, aggregate.version, _fields_of(aggregate))
+
+
+def loaded(
+    store: EventStore, aggregate_root_id: str, version: int | None = None, *, most: int | None = None
+) -> AggregateRoot:
+    """Return the aggregate after that version; raises as `state_at`."""
     head = head_of(store, aggregate_root_id)
     version = head if version is None else version
-    if not 1 <= version <= head:
-        raise AggregateNotFound(f"{aggregate_root_id!r} has no version {version!r}; it has 1 to {head}")
+    if type(version) is not int or not 1 <= version <= head:
+        raise AggregateNotFound(f"{aggregate_root_id!r} has no version {shown(version)}; it has 1 to {head}")
     snapshots = make_snapshots(store)
     if most is not None:
         _check_length(aggregate_root_id, version - _start(snapshots, aggregate_root_id, version), most)
@@ -48,7 +55,7 @@ def state_at(aggregate_root_id: str, version: int | None = None, *, most: int | 
     )
     if aggregate is None or aggregate.version != version:
         raise AggregateNotFound(f"{aggregate_root_id!r} has no version {version!r} any more")
-    return State(types.name_of(type(aggregate)), aggregate_root_id, version, _fields_of(aggregate))
+    return aggregate
 
 
 def difference(one: State, other: State) -> Sequence[Change]:

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from enode_django.domain.metadata import EMPTY, Metadata
 from enode_django.eventstore.base import CommandKey, StreamRecord
-from enode_django.exceptions import MalformedMessage, shown
+from enode_django.exceptions import MessageError, shown
 from enode_django.ids import MAX_ID_LENGTH
-from enode_django.serialization.codec import StoredRefusal, decode_metadata, read_stored
+from enode_django.serialization.codec import StoredRefusal, decode_command, decode_metadata, read_stored, sent_with
 
 
 class Happened(NamedTuple):
@@ -26,7 +26,7 @@ class Happened(NamedTuple):
 
 class Step(NamedTuple):
     """A command, and what happened. ``version`` is None where it was refused; ``trouble`` says why the events or the
-    metadata of a row cannot be read."""
+    metadata of a row cannot be read. ``sent`` are the keys of the commands that its handler has sent."""
 
     command_id: str
     command_type: str
@@ -37,15 +37,18 @@ class Step(NamedTuple):
     metadata: Metadata
     happened: Sequence[Happened]
     trouble: str = ""
+    sent: Sequence[CommandKey] = ()
 
     @classmethod
     def of(cls, record: StreamRecord) -> Step:
         happened: Sequence[Happened] = ()
         metadata, trouble = EMPTY, ""
+        sent: Sequence[CommandKey] = ()
         try:
             happened = _happened(record)
+            sent = [(command.id, command.aggregate_root_id) for command in map(decode_command, _bodies(record))]
             metadata = decode_metadata(record.metadata)
-        except MalformedMessage as error:
+        except MessageError as error:
             trouble = str(error)
         return cls(
             record.command_id,
@@ -57,6 +60,7 @@ class Step(NamedTuple):
             metadata,
             happened,
             trouble,
+            sent,
         )
 
     @property
@@ -82,6 +86,10 @@ def _happened(record: StreamRecord) -> Sequence[Happened]:
         Happened(f"{root}/{record.version}/{index}", _text(event.type_name), False, event.fields)
         for index, event in enumerate(stored.events)
     ]
+
+
+def _bodies(record: StreamRecord) -> Iterator[bytes]:
+    return (body for _, body in sent_with(record.events))
 
 
 def _text(name: object) -> str:

@@ -212,7 +212,7 @@ def encoded(stored: bytes, events: Any) -> bytes:
             f"give a JSON array with the events of the stream, {count} of them; got {shown(events)}"
         )
     made = [_corrected(number, *pair) for number, pair in enumerate(zip(stream.events, events, strict=True))]
-    encoded = encode_stream(made, stream.result)
+    encoded = encode_stream(made, stream.result, stream.sent)
     if len(encoded) > conf().EVENTS_MAX_BYTES:
         raise CorrectionRefused(
             f"the corrected events take {len(encoded)} bytes; EVENTS_MAX_BYTES is {conf().EVENTS_MAX_BYTES}"

@@ -127,6 +127,7 @@ class Pipeline:
             make_producer(transport),
             remembered,
             event_topic=conf.EVENT_TOPIC,
+            command_topic=conf.COMMAND_TOPIC,
             persist=until_it_works,
             commit=lambda: until_it_works(self.consumer.commit_some),
         )

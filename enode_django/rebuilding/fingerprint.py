@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
+from enode_django.eventing.marks import Followed
 from enode_django.eventing.projections import ModelProjection, Projection
-from enode_django.eventing.subscribers import Followed
 from enode_django.exceptions import TypeNameError
 from enode_django.rebuilding.shadow import declared_models
 from enode_django.serialization.registry import types
@@ -43,6 +43,8 @@ def _description(projection: ModelProjection[Any] | Projection) -> Iterator[str]
     reader = CodeReader([cls, *declared_models(projection), *(event for event, _ in methods)])
     for event, method in methods:
         yield f"event {_name(event)} {event.schema_version} {method}"
+        if method in cls._enode_creators:
+            yield "creates"
         yield from reader.methods_named(cls, method)
         for version, upcaster in upcasters.of(event).items():
             yield f"from {version} {reader.value(upcaster)}"

@@ -23,7 +23,7 @@ from enode_django.eventing import checkpoints, event_types
 from enode_django.eventing.failing import is_transient
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import parked_among
-from enode_django.eventing.projections import ModelProjection
+from enode_django.eventing.projections import ModelProjection, makes_row
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retries import Retries
 from enode_django.eventing.retrying import RetryPolicy
@@ -183,6 +183,7 @@ class _Reducing:
         self._alias = replayer.shadow.alias
         self._table: RowTable[Any] = RowTable(subscriber.model, self._alias)
         self._followed = FollowedEvents(subscriber)
+        self._makes_row = makes_row(subscriber)
 
     def replay(self, records: Iterable[StreamRecord]) -> Replayed:
         total = Replayed()
@@ -219,7 +220,7 @@ class _Reducing:
                 failed = True
                 continue
             try:
-                row = changed_row(new, id, row, followed.of(record), normalise)
+                row = changed_row(new, id, row, followed.of(record), normalise, self._makes_row)
             except Exception:
                 failed = True
             if row is not None:

@@ -3,7 +3,8 @@
 The events value of a stored row begins with a format byte, then comes msgpack:
 
 =============  =====================================================================
-STREAM (1)     ``[[[type name, schema version, {field: value}], …], result]``
+STREAM (1)     ``[[[type name, schema version, {field: value}], …], result]``; the result may stand together with
+               commands that were sent (see `sent_commands`)
 REFUSAL (2)    ``[type name, schema version, message, {field: value}]``
 =============  =====================================================================
 
@@ -43,6 +44,13 @@ from enode_django.serialization.plain import (
     unpack_command,
 )
 from enode_django.serialization.registry import types
+from enode_django.serialization.sent_commands import (
+    SentCommand,
+    looks_sent,
+    may_have_sent,
+    result_and_sent,
+    with_sent,
+)
 from enode_django.serialization.upcasting import upcasters
 
 STREAM = b"\x01"
@@ -63,6 +71,7 @@ class StoredEvent(NamedTuple):
 class StoredStream(NamedTuple):
     events: Sequence[StoredEvent]
     result: Any
+    sent: Sequence[SentCommand] = ()
 
 
 class StoredRefusal(NamedTuple):
@@ -72,9 +81,11 @@ class StoredRefusal(NamedTuple):
     fields: dict[str, Any]
 
 
-def encode_stream(events: Sequence[DomainEvent], result: Any = None) -> bytes:
+def encode_stream(events: Sequence[DomainEvent], result: Any = None, sent: Sequence[SentCommand] = ()) -> bytes:
     """Raises `InvalidField` for what cannot be stored, `TypeNameError` for a class without a name."""
     name_of = types.name_of
+    if sent or (type(result) is dict and looks_sent(result)):
+        result = with_sent(result, sent)
     try:
         simple_events = [(name_of(type(one)), one.schema_version, simple_fields(sealed_plain(one))) for one in events]
         return STREAM + pack_simple((simple_events, simple(result)))
@@ -92,12 +103,20 @@ def read_stored(stored: bytes) -> StoredStream | StoredRefusal:
     try:
         if kind == STREAM:
             events, result = value
-            return StoredStream([StoredEvent(*event) for event in events], result)
+            return StoredStream([StoredEvent(*event) for event in events], *result_and_sent(result))
         if kind == REFUSAL:
             return StoredRefusal(*value)
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"an events value of {len(stored)} bytes has another shape than ours") from error
     raise MalformedMessage(f"an events value begins with {kind!r}, which is no format of ours")
+
+
+def sent_with(stored: bytes) -> Sequence[SentCommand]:
+    """Return the commands that were sent with a stored stream, usually none. Raises `MalformedMessage`."""
+    if not may_have_sent(stored):
+        return ()
+    found = read_stored(stored)
+    return found.sent if isinstance(found, StoredStream) else ()
 
 
 def decode_events(stored: bytes, stamp: EventStamp) -> list[DomainEvent]:

@@ -18,7 +18,7 @@ from datetime import date
 from math import isfinite
 from typing import Any
 
-from enode_django.serialization.codec import StoredStream, decode_metadata, read_stored
+from enode_django.serialization.codec import StoredStream, decode_command, decode_metadata, read_stored
 
 
 def json_text(value: Any) -> str:
@@ -98,7 +98,8 @@ def described(events: bytes, metadata: bytes) -> tuple[list[str], str]:
     """Return the type names of a stored row's events (none for a refusal), and the whole row as JSON.
 
     ``{"events": [{"type", "schema_version", "fields"}], "result", "metadata"}``, or ``{"refusal": {"type",
-    "schema_version", "message", "fields"}, "metadata"}``. Raises `MalformedMessage`.
+    "schema_version", "message", "fields"}, "metadata"}``. A stream with which commands were sent also has ``"sent":
+    [{"type", "id", "aggregate_root_id", "fields"}]``. Raises `MalformedMessage`.
     """
     found = contents(events, metadata)
     return [event["type"] for event in found.get("events", ())], json_text(found)
@@ -118,7 +119,8 @@ def contents(events: bytes, metadata: bytes) -> dict[str, Any]:
             {"type": event.type_name, "schema_version": event.schema_version, "fields": event.fields}
             for event in stored.events
         ]
-        return {"events": values, "result": stored.result, **about}
+        sent = {"sent": sent_contents(stored)} if stored.sent else {}
+        return {"events": values, "result": stored.result, **sent, **about}
     refusal = {
         "type": stored.type_name,
         "schema_version": stored.schema_version,
@@ -126,3 +128,11 @@ def contents(events: bytes, metadata: bytes) -> dict[str, Any]:
         "fields": stored.fields,
     }
     return {"refusal": refusal, **about}
+
+
+def sent_contents(stored: StoredStream) -> list[dict[str, Any]]:
+    """Return the commands that were sent with a stream, without their classes. Raises `MalformedMessage`."""
+    return [
+        {"type": wire.type_name, "id": wire.id, "aggregate_root_id": wire.aggregate_root_id, "fields": wire.fields}
+        for wire in (decode_command(body) for _, body in stored.sent)
+    ]

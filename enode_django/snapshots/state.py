@@ -13,7 +13,7 @@ from functools import cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from enode_django.domain.aggregate import AggregateRoot, restored
+from enode_django.domain.aggregate import AggregateRoot, read_only, restored
 from enode_django.domain.declarations import schema_of
 from enode_django.exceptions import InvalidField, InvalidState, MalformedMessage, UnusableSnapshot, shown
 from enode_django.serialization.plain import pack, unpack
@@ -104,8 +104,8 @@ def _or_none(value: Any) -> Any:
 
 @cache
 def _own_names() -> frozenset[str]:
-    """Return the names of the attributes that every aggregate has."""
-    return frozenset(vars(AggregateRoot("any")))
+    """Return the names of the framework's attributes of aggregates."""
+    return frozenset(vars(read_only(AggregateRoot("any"))))
 
 
 def _compare(aggregate: AggregateRoot, copy: AggregateRoot) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator, ExitStack
+from itertools import repeat
 from typing import Any, Self, TypeVar
 
 from enode_django.commanding.bus import CrashHandler, nobody
@@ -30,7 +31,14 @@ from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import DefinitionError, EnodeError
 from enode_django.runtime import make_applier, make_retries, make_snapshots, make_store, use_bus
-from enode_django.serialization.codec import decode_command, encode_command, encode_metadata, restore_command
+from enode_django.serialization.codec import (
+    decode_command,
+    encode_command,
+    encode_metadata,
+    restore_command,
+    sent_with,
+)
+from enode_django.serialization.sent_commands import SentCommand
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,7 +53,7 @@ class InlineCommandBus:
     joins_transactions = True
 
     def __init__(self, store: EventStore, followed_by: Sequence[Subscriber] = ()) -> None:
-        self._store = store
+        self.store = store
         self._followers = [self._follower(subscriber) for subscriber in followed_by]
         self._lock = threading.RLock()
         self._waiting: list[Envelope] = []
@@ -53,9 +61,10 @@ class InlineCommandBus:
         self.results: list[CommandResult] = []
         self.events: list[DomainEvent] = []
 
-    def send(self, commands: Sequence[Command], expected_version: int | None = None) -> None:
+    def send(self, commands: Sequence[Command], expected_versions: Sequence[int | None] = ()) -> None:
         metadata = current_metadata()
-        self._take([_envelope(command, metadata, expected_version) for command in commands])
+        pairs = zip(commands, expected_versions or repeat(None), strict=False)
+        self._take([_envelope(command, metadata, version) for command, version in pairs])
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
         self._take(
@@ -77,7 +86,7 @@ class InlineCommandBus:
     ) -> CommandResult:
         with self._lock:
             before = len(self.results)
-            self.send([command], expected_version)
+            self.send([command], [expected_version])
             return next(result for result in self.results[before:] if result.command_id == command.id)
 
     async def aexecute(
@@ -97,8 +106,8 @@ class InlineCommandBus:
     def _follower(self, subscriber: Subscriber) -> Follower:
         """Return a follower that raises a handler's error to the test."""
         handler = crash_handler(subscriber)
-        runner = Runner(make_applier(subscriber, self._store, lambda some: self.forward(some, handler)), once)
-        for shard in self._store.shards:
+        runner = Runner(make_applier(subscriber, self.store, lambda some: self.forward(some, handler)), once)
+        for shard in self.store.shards:
             runner.applier.subscribe(shard)
         return Follower(runner, policy=RAISE, notify=lambda notices: None)
 
@@ -114,7 +123,7 @@ class InlineCommandBus:
     def _handle(self, envelope: Envelope) -> None:
         current = conf()
         processor = CommandProcessor(
-            AggregateLoader(self._store, make_snapshots(self._store)),
+            AggregateLoader(self.store, make_snapshots(self.store)),
             command_handlers,
             persist=once,
             max_aggregates=1,
@@ -122,7 +131,7 @@ class InlineCommandBus:
             max_bytes=current.EVENTS_MAX_BYTES,
             retries=make_retries(current, waits=False),
         )
-        committer = Committer(self._store, persist=once, clock=time.monotonic)
+        committer = Committer(self.store, persist=once, clock=time.monotonic)
         self._settle(processor, committer, processor.handle([envelope]))
         while due := processor.take_due():  # another attempt, at once
             self._settle(processor, committer, processor.handle(due))
@@ -139,6 +148,7 @@ class InlineCommandBus:
         if one.record is not None:
             result = stored_result(one.record)
             self.events.extend(events_of(one.record))
+            self._forward_sent(sent_with(one.record.events))
             for follower in self._followers:
                 follower.follow([one.record])
         else:
@@ -146,12 +156,19 @@ class InlineCommandBus:
         # Through the wire's form, so that a test sees what a caller would see.
         self.results.append(decode_result(encode_result(result)))
 
+    def _forward_sent(self, sent: Sequence[SentCommand]) -> None:
+        """Let the commands run that a handler has sent by its context, before those that follow from its events."""
+        self._waiting.extend(_delivered(body) for _, body in sent)
+
 
 def _envelope(
     command: Command, metadata: Metadata, expected_version: int | None = None, crash_handler: str = ""
 ) -> Envelope:
     """Return the command as the queue would deliver it: encoded and decoded."""
-    body = encode_command(command, encode_metadata(metadata), "", expected_version)
+    return _delivered(encode_command(command, encode_metadata(metadata), "", expected_version), crash_handler)
+
+
+def _delivered(body: bytes, crash_handler: str = "") -> Envelope:
     wire = decode_command(body)
     return Envelope(
         wire.id,

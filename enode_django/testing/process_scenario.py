@@ -49,7 +49,7 @@ class ProcessScenario:
         """Exactly these commands are sent, in this order; their ids do not count."""
         if not self._has_begun:
             raise AssertionError("nothing has happened yet; call when() first")
-        if [_content(one) for one in self.commands] != [_content(one) for one in commands]:
+        if [content_of(one) for one in self.commands] != [content_of(one) for one in commands]:
             raise AssertionError(f"expected the commands {list(commands)!r}, got {list(self.commands)!r}")
         return self
 
@@ -89,5 +89,6 @@ def _delivered(command: Command) -> Command:
     return restore_command(decode_command(encode_command(command, b"")))
 
 
-def _content(command: Command) -> tuple[type[Command], str, Any]:
+def content_of(command: Command) -> tuple[type[Command], str, Any]:
+    """Return what a command says, without its id."""
     return type(command), command.aggregate_root_id, plain_of(command)

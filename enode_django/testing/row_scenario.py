@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 from django.db import connections, models
 
 from enode_django.domain.messages import DomainEvent
-from enode_django.eventing.projections import ModelProjection
+from enode_django.eventing.projections import ModelProjection, makes_row
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.row_changes import changed_row
 from enode_django.eventing.row_normalising import RowNormaliser
@@ -32,6 +32,7 @@ class RowScenario(Generic[Row]):
         self._projection = subscribers.instance(projection)
         self._model = projection.model
         self._id = id
+        self._makes_row = makes_row(projection)
         self._normalise = _normaliser(self._model, self._projection.database)
         self._version = 0
         self.row: Row | None = None
@@ -61,7 +62,8 @@ class RowScenario(Generic[Row]):
     def _handle(self, records: Iterable[StreamRecord]) -> None:
         followed = FollowedEvents(self._projection)
         for record in records:
-            self.row = changed_row(self._model, self._id, self.row, followed.of(record), self._normalise)
+            events = followed.of(record)
+            self.row = changed_row(self._model, self._id, self.row, events, self._normalise, self._makes_row)
             self._version = record.version or 0
             if self.row is not None:
                 self.row.version = self._version  # type: ignore[union-attr]

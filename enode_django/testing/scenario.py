@@ -13,14 +13,21 @@ from enode_django.domain.messages import Command, DomainEvent, message_of
 from enode_django.domain.refusals import DomainException, restored_refusal
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import ModelProjection
-from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
-from enode_django.serialization.codec import StoredRefusal, decode_refusal, read_stored
+from enode_django.serialization.codec import (
+    StoredRefusal,
+    decode_command,
+    decode_refusal,
+    read_stored,
+    restore_command,
+)
 from enode_django.serialization.registry import types
+from enode_django.serialization.sent_commands import SentCommand
 from enode_django.testing.histories import streams
 from enode_django.testing.inline import InlineCommandBus
-from enode_django.testing.process_scenario import ProcessScenario
+from enode_django.testing.process_scenario import ProcessScenario, content_of
 from enode_django.testing.row_scenario import Row, RowScenario
 
 
@@ -45,6 +52,17 @@ def given(what: Any, id: str, *events: DomainEvent) -> Scenario | ProcessScenari
     )
 
 
+class _KeepsSent(InlineCommandBus):
+    """Handles no command that a handler has sent by its context: a scenario is one aggregate's."""
+
+    def __init__(self, store: EventStore) -> None:
+        super().__init__(store)
+        self.sent: list[Command] = []
+
+    def _forward_sent(self, sent: Sequence[SentCommand]) -> None:
+        self.sent += [restore_command(decode_command(body)) for _, body in sent]
+
+
 class Scenario:
     """``given(BankAccount, "a", AccountOpened(owner="Ada")).when(Deposit(…)).then(Deposited(…))``
 
@@ -54,7 +72,7 @@ class Scenario:
     def __init__(self, aggregate: type[AggregateRoot], id: str, history: Sequence[DomainEvent]) -> None:
         self._id = id
         self._store = MemoryEventStore()
-        self._bus = InlineCommandBus(self._store)
+        self._bus = _KeepsSent(self._store)
         self._store.append(_records(aggregate, id, history))
         self._events: list[DomainEvent] = []
         self.result: CommandResult | None = None
@@ -64,6 +82,7 @@ class Scenario:
         if not isinstance(command, Command):
             raise DefinitionError(f"when() takes a command, got {command!r}")
         before = len(self._bus.events)
+        self._bus.sent = []
         self.result = self._bus.execute(command, 0, expected_version=check_version(expected_version))
         self._events = self._bus.events[before:]
         return self
@@ -77,6 +96,14 @@ class Scenario:
             raise AssertionError(f"expected {list(events)!r}, got {self._events!r}")
         if result is not None and outcome.value != result:
             raise AssertionError(f"expected the result {result!r}, got {outcome.value!r}")
+        return self
+
+    def then_sent(self, *commands: Command) -> Self:
+        """The command's handler sent exactly these commands by ``context.send()``, in this order; their ids do not
+        count. They are not handled."""
+        self._outcome()
+        if [content_of(one) for one in self._bus.sent] != [content_of(one) for one in commands]:
+            raise AssertionError(f"expected the commands {list(commands)!r}, got {self._bus.sent!r}")
         return self
 
     def then_nothing(self) -> Self:

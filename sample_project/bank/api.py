@@ -28,13 +28,14 @@ from enode_django.api.received import command_id_of, receive
 from enode_django.serializers import CommandResultSerializer, CommandSerializer, etag_of, expected_version_of
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
 from sample_project.bank.models import AccountSummary
+from sample_project.bank.projections import AccountSummaries
 from sample_project.bank.tellers import SERVE
 
 IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description='The ETag seen, such as "3".')
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key", str, OpenApiParameter.HEADER, description="One for each change; it makes the id of its command."
 )
-SHOWN = WaitFor.subscriber("bank.AccountSummaries")
+SHOWN = WaitFor.subscriber(AccountSummaries)
 ANSWERS: dict[int, Any] = {
     200: CommandResultSerializer,
     **dict.fromkeys((400, 401, 403, 404, 409, 412, 413, 415, 422, 503, 504), OpenApiTypes.OBJECT),

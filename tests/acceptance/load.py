@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 
-from enode_django import Command, CommandResult, execute_command, send_commands
+from enode_django import Command, CommandResult, send_commands, try_command
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.ids import new_id
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, StartTransfer, Withdraw
@@ -47,7 +47,7 @@ class Client:
         """The answer; None (and noted) if there was none in two minutes."""
         for _ in self._tries():
             try:
-                answer = execute_command(command, timeout=ANSWER_SECONDS)
+                answer = try_command(command, timeout=ANSWER_SECONDS)
             except CommandTimeout:
                 continue
             except TransportUnavailable:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from enode_django import Command, execute_command, metadata
+from enode_django import Command, metadata, try_command
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.acceptance.processors import Processors
@@ -91,7 +91,7 @@ def check_trace(stack: Stack) -> None:
 
 def execute(stack: Stack, command: Command) -> None:
     """Sent once, however long the answer takes, since commands are counted."""
-    stack.journal.note_answer(command, execute_command(command, timeout=PATIENCE))
+    stack.journal.note_answer(command, try_command(command, timeout=PATIENCE))
 
 
 def test_processors_are_seen_from_outside(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

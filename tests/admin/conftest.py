@@ -14,16 +14,16 @@ if TYPE_CHECKING:  # pytest loads this file before the apps
 @pytest.fixture
 def streams(db: None) -> Sequence[EventStream]:
     """An account with a script for an owner, a deposit and a refused withdrawal; and another account."""
-    from enode_django import execute_command, metadata
+    from enode_django import execute_command, metadata, try_command
     from enode_django.models import EventStream
     from enode_django.testing import inline
     from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
     from tests.admin.people import HOSTILE
 
-    with inline(), metadata(user="teller-7"):
+    with inline(), metadata(user_id="teller-7"):
         execute_command(OpenAccount(aggregate_root_id="a", owner=HOSTILE))
         execute_command(Deposit(aggregate_root_id="a", amount=Decimal("2.50"), id="deposit-1"))
-        execute_command(Withdraw(aggregate_root_id="a", amount=Decimal(9)))
+        try_command(Withdraw(aggregate_root_id="a", amount=Decimal(9)))
         execute_command(OpenAccount(aggregate_root_id="b", owner="Ada"))
     return list(EventStream.objects.order_by("sequence"))
 

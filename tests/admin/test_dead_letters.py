@@ -169,14 +169,14 @@ def test_a_command_like_it_can_be_corrected_and_sent(
 
 
 def test_a_letter_whose_command_is_stored_says_so(client: Client, db: None) -> None:
-    from enode_django import execute_command
+    from enode_django import execute_command, try_command
     from enode_django.testing import inline
     from sample_project.bank.domain import OpenAccount
 
     with inline():
         execute_command(OpenAccount(aggregate_root_id="ada", owner="Ada"))
         command = Deposit(aggregate_root_id="ada", amount=Decimal(1), id=new_id())
-        execute_command(command)
+        try_command(command)
     letter = keep("bank.Deposit", "KeyError", encode_command(command, b""), command.id)
     logged_in(client, "view_deadletter")
     assert "icon-yes" in client.get(page(letter)).content.decode()

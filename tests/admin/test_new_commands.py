@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
 
-from enode_django import execute_command
+from enode_django import execute_command, try_command
 from enode_django.admin.operating import CONFIRMED
 from enode_django.models import EventStream, ParkedEvent
 from enode_django.serialization.codec import decode_metadata
@@ -83,7 +83,7 @@ def test_a_command_is_sent_once_with_the_parked_event_as_its_cause(parked: Parke
 
 
 def test_a_refusal_that_is_parked_can_be_answered_too(parked: ParkedEvent) -> None:
-    execute_command(Withdraw(aggregate_root_id="ada", amount=Decimal(99), id="too-much"))
+    try_command(Withdraw(aggregate_root_id="ada", amount=Decimal(99), id="too-much"))
     refused = park("too-much", None)
     url = page_of(refused, "bank.Deposit")
     client = client_of("change_parkedevent")

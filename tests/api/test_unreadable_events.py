@@ -18,7 +18,7 @@ from enode_django.serialization.plain import MOST_DIGITS, pack
 from enode_django.testing.event_store_read_contract import stream
 from enode_django.testing.inline import InlineCommandBus
 from tests.admin.test_streams import BYTES
-from tests.api.calls import Caller, wrong_parts
+from tests.api.calls import Caller, problem, wrong_parts
 from tests.api.conftest import MakeCaller
 from tests.api.test_feed import BRIEF, events_of
 
@@ -114,3 +114,13 @@ def test_a_row_that_nobody_can_read_is_shown_as_such_among_the_others(reader: Ca
     assert sum("unreadable" in row for row in page["results"]) >= 5
     alone = reader.get("aggregates/bank.BankAccount/p00/events/").json()
     assert json.dumps(alone["results"][0]["unreadable"])
+
+
+def test_a_command_whose_row_nobody_can_read_says_so(reader: Caller) -> None:
+    EventStream.unprotected.bulk_create(planted(BYTES))
+    told = [reader.get(f"commands/{row.command_id}/") for row in EventStream.objects.order_by("sequence")]
+    assert len(told) == len(BYTES)
+    for answer in told:
+        if answer.status_code != 200:
+            assert problem(answer, 409)["type"] == "urn:problem-type:enode:unreadable"
+    assert sum(answer.status_code == 409 for answer in told) >= 5

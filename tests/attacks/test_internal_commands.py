@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client, override_settings
 from django.utils import timezone
 
-from enode_django import Command, execute_command
+from enode_django import Command, execute_command, try_command
 from enode_django.api.exposure import all_offered
 from enode_django.domain.declarations import schema_of
 from enode_django.exceptions import DefinitionError
@@ -98,7 +98,7 @@ def test_an_id_that_can_be_none_is_refused_before_a_process_manager_uses_it(acco
         StartTransfer(aggregate_root_id="t", source="a", target=id, amount=Decimal(1)),
         StartTransfer(aggregate_root_id="t", source=id, target="a", amount=Decimal(1)),
     ]
-    assert {execute_command(command).error_type for command in wrong} == {"InvalidId"}
+    assert {try_command(command).error_type for command in wrong} == {"InvalidId"}
     assert EventStream.objects.count() == before
 
 

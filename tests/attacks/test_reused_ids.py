@@ -12,13 +12,13 @@ from django.utils import timezone
 from enode_django import execute_command
 from enode_django.api.outcomes import failure_of
 from enode_django.commanding.burying import crashed_among, letters_of
+from enode_django.commanding.derived_ids import derived_id
 from enode_django.commanding.identity import conflict_with_content, conflict_with_row, content_of
 from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.process_managers import derived_id
 from enode_django.failures import CONFLICT, status_of
 from enode_django.management.dead_letters import Choice, requeue
 from enode_django.models import DeadLetter

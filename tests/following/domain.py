@@ -124,6 +124,14 @@ class Entry(models.Model):
         ordering = ("aggregate_root_id", "version")
 
 
+class Opening(ReadModel):
+    owner = models.CharField(max_length=10)
+    total = models.IntegerField(default=0)
+
+    class Meta:
+        app_label = "following"
+
+
 class CounterRows(ModelProjection[CounterRow]):
     name = "following.rows"
     model = CounterRow
@@ -142,6 +150,25 @@ class CounterRows(ModelProjection[CounterRow]):
     def closed(self, row: CounterRow, event: Closed) -> None:
         self.delete(row)
         behaviour.handle(event)
+
+
+class Openings(ModelProjection[Opening]):
+    """Rows of counters that were opened, and not closed since."""
+
+    name = "following.openings"
+
+    @handles(creates=True)
+    def opened(self, row: Opening, event: Opened) -> None:
+        row.owner = event.owner
+        behaviour.handle(event)
+
+    @handles
+    def added(self, row: Opening, event: Added) -> None:
+        row.total += event.amount
+
+    @handles
+    def closed(self, row: Opening, event: Closed) -> None:
+        self.delete(row)
 
 
 class Entries(Projection):
@@ -186,4 +213,4 @@ def handler_group(start: str = "beginning") -> EventHandlerGroup:
     return group
 
 
-MODELS = (CounterRow, Entry)
+MODELS = (CounterRow, Entry, Opening)

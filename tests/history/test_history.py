@@ -28,6 +28,7 @@ from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
 from sample_project.bank.process_managers import TransferProcess
 from sample_project.bank.projections import AccountSummaries
+from tests.unit.test_sending_by_context import Ship
 
 pytestmark = pytest.mark.django_db
 
@@ -49,7 +50,7 @@ def transfer(account: str) -> str:
     with inline():
         execute_command(OpenAccount(aggregate_root_id="b", owner="Bob"))
         started = StartTransfer(aggregate_root_id="t", id="start-t", source="a", target="b", amount=Decimal(1))
-        execute_command(started).raise_for_status()
+        execute_command(started)
     return "t"
 
 
@@ -190,6 +191,15 @@ def test_a_command_may_name_another_command_as_its_cause() -> None:
     plant("y", "child", "root")
     assert [step.command_id for step in causation("x", 1).descendants] == ["child"]
     assert [step.command_id for step in causation("y", 1).ancestors] == ["root"]
+
+
+def test_what_a_handler_sent_is_found_without_looking_around() -> None:
+    with inline():
+        execute_command(Ship(aggregate_root_id="x", to="y", id="ship"))
+    found = causation("x", 1, limits=Limits(window=0, derived=0))
+    assert [step.key for step in found.descendants] == list(found.focus.sent)
+    (ancestor,) = causation("y", 2).ancestors
+    assert ancestor.command_id == "ship"
 
 
 def test_a_cause_that_is_not_stored_is_named() -> None:

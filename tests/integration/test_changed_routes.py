@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from enode_django import CommandStatus, execute_command
+from enode_django import CommandStatus, execute_command, try_command
 from enode_django.conf import conf
 from enode_django.models import EventStream
 from tests.equeue.brokers import RunningBroker
@@ -38,15 +38,15 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processo
 def test_a_copy_of_a_failed_command_fails_as_before_though_its_aggregate_has_another_queue(running: Processors) -> None:
     topic = conf().COMMAND_TOPIC
     commands = [Count(aggregate_root_id=str(uuid.uuid4())) for _ in range(8)]
-    failed = [execute_command(command, timeout=240) for command in commands]
+    failed = [try_command(command, timeout=240) for command in commands]
     assert {answer.status for answer in failed} == {CommandStatus.FAILED}
     assert running.transport.add_queues(topic, 7) == 7
     for command in commands:  # from now on they would succeed
-        execute_command(CreateNote(aggregate_root_id=command.aggregate_root_id), timeout=240).raise_for_status()
-    assert [execute_command(command, timeout=240) for command in commands] == failed
+        execute_command(CreateNote(aggregate_root_id=command.aggregate_root_id), timeout=240)
+    assert [try_command(command, timeout=240) for command in commands] == failed
     running.transport.show(topic, 0, to_producers=False)
-    assert [execute_command(command, timeout=240) for command in commands] == failed
+    assert [try_command(command, timeout=240) for command in commands] == failed
     running.restart()
     running.transport.show(topic, 0, to_producers=True)
-    assert [execute_command(command, timeout=240) for command in commands] == failed
+    assert [try_command(command, timeout=240) for command in commands] == failed
     assert not EventStream.objects.filter(command_id__in=[command.id for command in commands]).exists()

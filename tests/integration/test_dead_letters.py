@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from enode_django import CommandStatus, execute_command, send_command
+from enode_django import CommandStatus, send_command, try_command
 from enode_django.conf import conf
 from enode_django.equeue.producer import Producer
 from enode_django.eventstore.dead_letters import PostgresDeadLetters
@@ -33,7 +33,7 @@ def running(redis_url: str) -> Iterator[Processors]:
 @pytest.fixture
 def note(running: Processors) -> str:
     id = f"note-{uuid.uuid4().hex}"
-    assert execute_command(CreateNote(aggregate_root_id=id)).status is CommandStatus.SUCCESS
+    assert try_command(CreateNote(aggregate_root_id=id)).status is CommandStatus.SUCCESS
     return id
 
 
@@ -58,8 +58,8 @@ def test_command_that_raises_while_nobody_waits_is_kept_with_type_message_and_tr
 
 def test_command_that_raises_while_somebody_waits_is_answered_and_not_kept(running: Processors, note: str) -> None:
     command = RaiseInHandler(aggregate_root_id=note)
-    assert execute_command(command).error_type == "RuntimeError"
-    assert execute_command(Count(aggregate_root_id=note)).value == 1
+    assert try_command(command).error_type == "RuntimeError"
+    assert try_command(Count(aggregate_root_id=note)).value == 1
     assert not DeadLetter.objects.filter(command_id=command.id).exists()
 
 
@@ -75,14 +75,14 @@ def crashed(running: Processors, note: str) -> Iterator[CountWhenMended]:
     letter_of(command.id)
     broken.discard(note)
     # The same mailboxes take this one after it: when it is answered, a copy is no repeat of what has just failed.
-    execute_command(RaiseInHandler(aggregate_root_id=note))
+    try_command(RaiseInHandler(aggregate_root_id=note))
     yield command
     broken.discard(note)
 
 
 def counted(note: str) -> int:
     """How often the note was counted up, before this."""
-    value: int = execute_command(Count(aggregate_root_id=note)).value
+    value: int = try_command(Count(aggregate_root_id=note)).value
     return value - 1
 
 
@@ -95,7 +95,7 @@ def test_sent_again_it_takes_effect_under_its_own_id_and_the_letter_is_gone(
     # As a process manager would, whose checkpoint was lost: it repeats the same command.
     send_command(crashed)
     assert counted(crashed.aggregate_root_id) == 2, "only the count before this was added"
-    result = execute_command(crashed)
+    result = try_command(crashed)
     assert (result.status, result.version) == (CommandStatus.SUCCESS, 2)
 
 
@@ -161,7 +161,7 @@ def test_command_whose_sender_was_told_that_it_failed_is_sent_again_under_anothe
     letter.save(update_fields=["body"])
     assert requeue(running.transport, Choice([command.id])) == 1
     assert counted(note) == 1
-    assert execute_command(command).status is CommandStatus.FAILED, "the answer to the old id stays"
+    assert try_command(command).status is CommandStatus.FAILED, "the answer to the old id stays"
     assert inbox.receive(0) == [], "whoever waited once is not told of another command"
     inbox.close()
 
@@ -213,9 +213,9 @@ def test_command_whose_sender_asked_later_and_was_told_that_it_failed_is_sent_ag
     broken.add(note)
     send_command(command)
     assert not letter_of(command.id).is_answered
-    assert execute_command(command).status is CommandStatus.FAILED
+    assert try_command(command).status is CommandStatus.FAILED
     broken.discard(note)
     assert letter_of(command.id).is_answered
     assert requeue(running.transport, Choice([command.id])) == 1
     assert counted(note) == 1
-    assert execute_command(command).status is CommandStatus.FAILED, "an answer is final"
+    assert try_command(command).status is CommandStatus.FAILED, "an answer is final"

@@ -17,13 +17,14 @@ from django.http import HttpRequest, HttpResponse
 from enode_django import (
     Command,
     CommandStatus,
-    aexecute_command,
     asend_command,
+    atry_command,
     execute_command,
     metadata,
     send_command,
     send_command_on_commit,
     send_commands,
+    try_command,
 )
 from enode_django.commanding.results import CommandResult, decode_result
 from enode_django.conf import conf
@@ -70,7 +71,7 @@ def note(running: Processors) -> str:
 
 
 def execute(command: Command) -> CommandResult:
-    return execute_command(command, timeout=240)
+    return try_command(command, timeout=240)
 
 
 def stored_versions(id: str) -> list[int | None]:
@@ -104,15 +105,15 @@ def test_repeated_create_and_update_succeed_again_with_the_same_result(running: 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_command_takes_effect_on_the_version_its_sender_saw(running: Processors, note: str, restart: bool) -> None:
     late, change = Count(aggregate_root_id=note), ChangeTitle(aggregate_root_id=note, title="two")
-    refused = execute_command(late, timeout=240, expected_version=2)
-    done = execute_command(change, timeout=240, expected_version=1)
+    refused = try_command(late, timeout=240, expected_version=2)
+    done = try_command(change, timeout=240, expected_version=1)
     assert (refused.status, refused.error_type) == (CommandStatus.FAILED, "enode.VersionMismatch")
     assert refused.error_fields == {"expected_version": 2, "version": 1}
     assert (done.status, done.version) == (CommandStatus.SUCCESS, 2)
     if restart:
         running.restart()
-    assert execute_command(late, timeout=240, expected_version=2) == refused
-    assert execute_command(change, timeout=240, expected_version=1) == done
+    assert try_command(late, timeout=240, expected_version=2) == refused
+    assert try_command(change, timeout=240, expected_version=1) == done
     assert stored_versions(note) == [1, None, 2]
 
 
@@ -306,7 +307,7 @@ def test_strange_ids_work(running: Processors, id: str) -> None:
 
 def test_metadata_travels_to_handler_event_row_and_published_message(running: Processors, note: str) -> None:
     command = TellMetadata(aggregate_root_id=note, id="told")
-    with metadata(user="ada", request="r1", correlation_id="talk", shop=7):
+    with metadata(user_id="ada", request="r1", correlation_id="talk", shop=7):
         result = execute(command)
     assert result.value == {"seen": ["ada", "r1", "talk", {"shop": 7}], "event": ["ada", "talk", "told"]}
     row = EventStream.objects.get(command_id="told")
@@ -336,7 +337,7 @@ def test_middleware_says_who_asked(running: Processors, note: str, asynchronous:
         return HttpResponse()
 
     async def async_view(request: HttpRequest) -> HttpResponse:
-        values.append((await aexecute_command(TellMetadata(aggregate_root_id=note), timeout=240)).value)
+        values.append((await atry_command(TellMetadata(aggregate_root_id=note), timeout=240)).value)
         return HttpResponse()
 
     if asynchronous:
@@ -380,7 +381,7 @@ def test_execute_inside_a_handler_raises(running: Processors, note: str) -> None
 
 def test_execute_asynchronously_many_at_once(running: Processors, note: str) -> None:
     async def many() -> list[CommandResult]:
-        return await asyncio.gather(*(aexecute_command(Count(aggregate_root_id=note), timeout=240) for _ in range(20)))
+        return await asyncio.gather(*(atry_command(Count(aggregate_root_id=note), timeout=240) for _ in range(20)))
 
     assert sorted(result.version or 0 for result in asyncio.run(many())) == list(range(2, 22))
 
@@ -389,9 +390,9 @@ def test_a_timeout_says_where_the_command_is_and_how_to_ask_again(running: Proce
     running.stop()
     command = Count(aggregate_root_id=note, id="late")
     with pytest.raises(CommandTimeout, match=r"Count 'late' was sent \(commands-\w+/\d, offset \d+\) but not answered"):
-        execute_command(command, timeout=0.05)
+        try_command(command, timeout=0.05)
     with pytest.raises(CommandTimeout, match="runprocessors"):
-        asyncio.run(aexecute_command(command, timeout=0.05))
+        asyncio.run(atry_command(command, timeout=0.05))
     running.start()
     assert execute(command).version == 2
     assert stored_versions(note) == [1, 2]
@@ -421,7 +422,7 @@ def test_what_is_no_command_is_refused(wrong: Any) -> None:
         with pytest.raises(DefinitionError, match="is no command"):
             send(wrong)
     with pytest.raises(DefinitionError, match="WaitFor"):
-        execute_command(Count(aggregate_root_id="a"), wait_for="executed")  # type: ignore[arg-type]
+        try_command(Count(aggregate_root_id="a"), wait_for="executed")  # type: ignore[arg-type]
 
 
 def test_every_stored_stream_is_published_in_order_and_refusals_too(running: Processors, note: str) -> None:

@@ -123,6 +123,7 @@ class SteppedWorker:
             Producer(transport, queues=1),
             remembered,
             event_topic="events",
+            command_topic=COMMANDS,
             persist=persist,
             commit=self.consumer.commit,
         )

@@ -79,7 +79,7 @@ def test_one_trace_goes_from_the_request_to_the_subscribers(
     account = new_id()
     with request_span():
         command = OpenAccount(aggregate_root_id=account, owner="somebody")
-        execute_command(command).raise_for_status()
+        execute_command(command)
     follow(list(make_store().load(account)), "bank.AccountSummaries", "bank.Ledger")
     wait_for(lambda: any(span.name == "publish" for span in exporter.get_finished_spans()))
     spans = named(exporter.get_finished_spans())
@@ -108,7 +108,7 @@ def test_commands_of_process_managers_continue_the_trace(exporter: InMemorySpanE
     exporter.clear()
     with request_span():
         start = StartTransfer(aggregate_root_id=transfer, source=source, target=target, amount=Decimal(5))
-        execute_command(start).raise_for_status()
+        execute_command(start)
     follower.follow(make_store().load(transfer))
     wait_for(lambda: any(span.name == "handle bank.ReserveWithdrawal" for span in exporter.get_finished_spans()))
     spans = {span.name: span for span in exporter.get_finished_spans()}
@@ -118,7 +118,7 @@ def test_commands_of_process_managers_continue_the_trace(exporter: InMemorySpanE
 
 def test_a_failed_command_is_seen_in_its_trace(exporter: InMemorySpanExporter, running: None) -> None:
     with pytest.raises(CommandFailed):
-        execute_command(Deposit(aggregate_root_id=new_id(), amount=Decimal(5))).raise_for_status()
+        execute_command(Deposit(aggregate_root_id=new_id(), amount=Decimal(5)))
     span = named(exporter.get_finished_spans())["handle bank.Deposit"]
     assert (span.status.status_code, span.status.description) == (trace.StatusCode.ERROR, "AggregateNotFound")
 
@@ -127,10 +127,10 @@ def test_what_is_not_sampled_leaves_no_trace_and_no_mark(monkeypatch: pytest.Mon
     exporter = set_provider(monkeypatch, ParentBased(ALWAYS_OFF))
     close_bus()
     account = new_id()
-    with metadata(user="7", traceparent="a former one"), request_span():
+    with metadata(user_id="7", traceparent="a former one"), request_span():
         execute_command(OpenAccount(aggregate_root_id=account, owner="somebody"))
     (record,) = make_store().load(account)
-    assert decode_metadata(record.metadata) == Metadata(user="7")
+    assert decode_metadata(record.metadata) == Metadata(user_id="7")
     follow([record], "bank.AccountSummaries")
     assert exporter.get_finished_spans() == ()
 
@@ -145,7 +145,7 @@ def test_a_mark_that_is_none_changes_nothing(
     close_bus()
     account = new_id()
     with metadata(traceparent=traceparent):
-        execute_command(OpenAccount(aggregate_root_id=account, owner="somebody")).raise_for_status()
+        execute_command(OpenAccount(aggregate_root_id=account, owner="somebody"))
     follow(list(make_store().load(account)), "bank.AccountSummaries")
     assert exporter.get_finished_spans() == ()
 

@@ -212,7 +212,7 @@ def test_command_arrives_equal(
     id: str, root: str, fields: dict[str, Any], reply: str, user: str, expected: int | None
 ) -> None:
     command = Everything(id=id, aggregate_root_id=root, **fields)
-    metadata = Metadata(user=user, extra={"reason": [1, "a", None]})
+    metadata = Metadata(user_id=user, extra={"reason": [1, "a", None]})
     wire = decode_command(encode_command(command, encode_metadata(metadata), reply, expected))
     assert restore_command(wire) == command
     assert (wire.id, wire.aggregate_root_id, wire.reply_to, wire.expected_version) == (id, root, reply, expected)

@@ -67,6 +67,17 @@ class Tell(Command):
     characters: int
 
 
+class AddAndSend(Command):
+    """Adds, unless told not to, and sends so many Adds to another counter. Then it ends as ``how`` says."""
+
+    type_name = "races.AddAndSend"
+    to: str
+    count: int = 1
+    text: str = ""
+    adds: bool = True
+    how: str = ""
+
+
 class Created(DomainEvent):
     type_name = "races.Created"
 
@@ -163,6 +174,22 @@ def tell(command: Tell, context: CommandContext) -> None:
     context.set_result("x" * command.characters)
 
 
+def add_and_send(command: AddAndSend, context: CommandContext) -> None:
+    counter = context.get(Counter)
+    if command.adds:
+        counter.add(1)
+    for number in range(command.count):
+        if command.text:
+            context.send(AddText(aggregate_root_id=command.to, text=command.text))
+        else:
+            context.send(Add(aggregate_root_id=command.to, amount=number + 1))
+    if command.how == "refused":
+        raise TooMuch("changed my mind", total=counter.total)
+    if command.how == "failed":
+        raise RuntimeError("broken")
+    context.set_result(counter.total)
+
+
 _TABLE: list[tuple[type[Command], Any]] = [
     (Create, create),
     (Add, add),
@@ -173,6 +200,7 @@ _TABLE: list[tuple[type[Command], Any]] = [
     (ApplyThenRaise, apply_then_raise),
     (AddText, add_text),
     (Tell, tell),
+    (AddAndSend, add_and_send),
 ]
 for _command, _handler in _TABLE:
     handlers.add(_command, _handler)

@@ -64,6 +64,7 @@ class Setting:
             Producer(self.transport, queues=2),
             self.remembered,
             event_topic="events",
+            command_topic="commands",
             persist=once,
             commit=self.commit,
         )

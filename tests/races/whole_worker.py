@@ -55,6 +55,7 @@ class WholeWorker:
             Producer(transport, queues=1),
             remembered,
             event_topic="events",
+            command_topic=COMMANDS,
             persist=once,
             commit=self.consumer.commit,
         )

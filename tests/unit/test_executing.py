@@ -8,13 +8,24 @@ from typing import Any
 
 import pytest
 
-from enode_django import CommandStatus, Metadata, WaitFor, aexecute_command, execute_command, metadata, send_command
+from enode_django import (
+    CommandStatus,
+    Metadata,
+    Projection,
+    WaitFor,
+    aexecute_command,
+    execute_command,
+    handles,
+    metadata,
+    send_command,
+)
 from enode_django.domain.messages import DomainEvent
 from enode_django.eventing.event_handlers import EventHandler, EventHandlerGroup
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, UnknownSubscriber
+from enode_django.models import Subscription
 from enode_django.runtime import use_bus
 from enode_django.serialization.codec import decode_metadata
 from enode_django.testing import inline
@@ -75,6 +86,36 @@ def test_one_subscriber_is_waited_for_alone(desk: Desk) -> None:
     assert future.result(SOON).parked == ("summaries",)
 
 
+def test_a_subscriber_can_be_named_by_its_class(desk: Desk) -> None:
+    class Totals(Projection):
+        name = "totals"
+        models = (Subscription,)
+
+        @handles(Added)
+        def added(self, event: Added) -> None: ...
+
+    with subscribers.only(group("ledger", Added), Totals):
+        future = execute_later(desk, WaitFor.subscriber(Totals))
+        wire = desk.received()
+        desk.answer(wire)
+        desk.notify(wire, "ledger")
+        desk.settle()
+        assert not future.done()
+        desk.notify(wire, "totals")
+        assert future.result(SOON).parked == ()
+
+
+def test_a_class_that_is_not_run_or_is_no_subscriber_is_refused(desk: Desk) -> None:
+    class Unknown(Projection):
+        name = "unknown"
+        models = (Subscription,)
+
+    with pytest.raises(UnknownSubscriber, match="'unknown'"):
+        execute_command(Add(aggregate_root_id="x"), wait_for=WaitFor.subscriber(Unknown))
+    with pytest.raises(DefinitionError, match="names no subscriber; give its class or name"):
+        execute_command(Add(aggregate_root_id="x"), wait_for=WaitFor.subscriber(Add))  # type: ignore[arg-type]
+
+
 def test_subscriber_that_follows_none_of_the_events_is_not_waited_for(desk: Desk) -> None:
     future = execute_later(desk, WaitFor.subscriber("mails"))
     desk.answer(desk.received())
@@ -129,16 +170,16 @@ def test_handler_of_a_subscriber_may_not_execute_inline_either() -> None:
 
 
 def test_forwarded_commands_have_metadata_of_their_own_and_nobody_waits(desk: Desk) -> None:
-    with metadata(user="ambient"):
+    with metadata(user_id="ambient"):
         desk.bus.forward(
             [
-                (Add(aggregate_root_id="x", id="1"), Metadata(user="ada")),
+                (Add(aggregate_root_id="x", id="1"), Metadata(user_id="ada")),
                 (Add(aggregate_root_id="x", id="2"), Metadata(causation_id="e")),
             ]
         )
     first, second = desk.received(), desk.received()
     assert [(wire.id, wire.reply_to) for wire in (first, second)] == [("1", ""), ("2", "")]
-    assert decode_metadata(first.metadata) == Metadata(user="ada")
+    assert decode_metadata(first.metadata) == Metadata(user_id="ada")
     assert decode_metadata(second.metadata) == Metadata(causation_id="e")
 
 

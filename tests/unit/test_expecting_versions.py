@@ -14,9 +14,11 @@ from enode_django import (
     execute_command,
     send_command,
     send_command_on_commit,
+    send_commands,
+    try_command,
 )
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.exceptions import CommandTimeout, InvalidField
+from enode_django.exceptions import CommandTimeout, DefinitionError, InvalidField
 from enode_django.runtime import use_bus
 from enode_django.testing import given, inline
 from sample_project.notes.domain import ChangeTitle, CreateNote, Note, NoteCreated, TitleChanged
@@ -67,6 +69,26 @@ def test_the_expected_version_travels_with_the_command(desk: Desk, send: Send) -
         assert desk.received().expected_version == version
 
 
+def test_each_of_many_commands_can_have_a_version_of_its_own(desk: Desk) -> None:
+    send_commands([(CHANGE, 7), CHANGE, (CHANGE, None), (CHANGE, 0)])
+    assert [desk.received().expected_version for _ in range(4)] == [7, None, None, 0]
+    for wrong in ((CHANGE, -1), (CHANGE, "7")):
+        with pytest.raises(InvalidField, match="is no version"):
+            send_commands([CHANGE, wrong])  # type: ignore[list-item]
+    for other in ((CHANGE,), (7, CHANGE), (CHANGE, 1, 2)):
+        with pytest.raises(DefinitionError, match="is no command"):
+            send_commands([other])  # type: ignore[list-item]
+
+
+def test_one_of_many_commands_is_refused_alone() -> None:
+    with inline(MemoryEventStore()) as bus:
+        execute_command(CreateNote(aggregate_root_id="n", title="one"))
+        late = ChangeTitle(aggregate_root_id="n", title="late")
+        send_commands([(CHANGE, 1), (late, 1), (ChangeTitle(aggregate_root_id="n", title="three"), 2)])
+    assert [result.version for result in bus.results] == [1, 2, None, 3]
+    assert bus.results[2].error_type == "enode.VersionMismatch"
+
+
 @pytest.mark.parametrize("version", [-1, 2**63, True, "1", 1.0])
 @pytest.mark.parametrize("send", [WAYS["send"], WAYS["asend"], send_on_commit], ids=["send", "asend", "on_commit"])
 def test_what_can_be_no_version_is_refused_before_anything_is_sent(desk: Desk, send: Send, version: Any) -> None:
@@ -80,7 +102,7 @@ def test_what_can_be_no_version_is_refused_before_anything_is_sent(desk: Desk, s
 def test_expected_versions_hold_inline_and_in_scenarios() -> None:
     with inline(MemoryEventStore()):
         created = execute_command(CreateNote(aggregate_root_id="n", title="one"), expected_version=0)
-        late = execute_command(CHANGE, expected_version=2)
+        late = try_command(CHANGE, expected_version=2)
     assert created.version == 1
     assert (late.error_type, late.error_fields) == ("enode.VersionMismatch", {"expected_version": 2, "version": 1})
     scenario = given(Note, "n", NoteCreated(title="one"))

@@ -15,6 +15,7 @@ from enode_django import (
     command_handler,
     execute_command,
     handles,
+    try_command,
 )
 from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventstore.memory import MemoryEventStore
@@ -104,11 +105,11 @@ def test_errors_that_pass_are_tried_again_at_once_and_as_often_as_in_a_worker() 
             raise Retry("not yet", after=1_000.0)
 
     with inline(MemoryEventStore()):
-        result = execute_command(Refresh(aggregate_root_id="x"))
+        result = try_command(Refresh(aggregate_root_id="x"))
         assert (result.status, len(attempts)) == (CommandStatus.NOTHING_CHANGED, 4)
         with override_settings(ENODE={"HANDLER_ATTEMPTS": 2}):
             attempts[:] = range(6)
-            result = execute_command(Refresh(aggregate_root_id="x"))
+            result = try_command(Refresh(aggregate_root_id="x"))
         assert (result.status, result.error_type, len(attempts)) == (CommandStatus.FAILED, "Retry", 8)
     given(Counter, "x").when(Refresh(aggregate_root_id="x"))
 
@@ -123,7 +124,7 @@ def test_a_store_that_is_away_is_not_waited_for_inside_a_test() -> None:
         context.find(Counter, "other")
 
     with inline(Away()):
-        result = execute_command(Look(aggregate_root_id="x"))
+        result = try_command(Look(aggregate_root_id="x"))
     assert (result.status, result.error_type) == (CommandStatus.FAILED, "StoreUnavailable")
 
 

@@ -66,7 +66,7 @@ class Asked:
 
     def __call__(self) -> Metadata:
         self.threads.append(threading.current_thread())
-        return Metadata(user="7")
+        return Metadata(user_id="7")
 
 
 def test_a_request_is_asked_for_its_user_in_its_own_thread() -> None:

@@ -49,8 +49,8 @@ try:
     from shop.models import OrderLineRow
 
     with inline():
-        execute_command(CreateOrderLine(aggregate_root_id="a", item="Tea", price=Decimal(2))).raise_for_status()
-        execute_command(ChangeOrderLine(aggregate_root_id="a", item="Tea", price=Decimal(3))).raise_for_status()
+        execute_command(CreateOrderLine(aggregate_root_id="a", item="Tea", price=Decimal(2)))
+        execute_command(ChangeOrderLine(aggregate_root_id="a", item="Tea", price=Decimal(3)))
     row = OrderLineRow.objects.get()
     print("row", row, row.item, row.price, row.version)
 finally:

@@ -9,7 +9,7 @@ import time
 from decimal import Decimal
 from typing import NamedTuple
 
-from enode_django import Command, CommandResult, CommandStatus, aexecute_command, execute_command
+from enode_django import Command, CommandResult, CommandStatus, atry_command, execute_command, try_command
 from enode_django.exceptions import EnodeError
 from sample_project.bank.demo.workload import Workload
 from sample_project.bank.domain import Deposit, OpenAccount
@@ -42,7 +42,7 @@ class Teller:
 
     def open(self, timeout: float) -> CommandResult:
         """Safe to call again after a `CommandTimeout`."""
-        return execute_command(self._opening, timeout=timeout).raise_for_status()
+        return execute_command(self._opening, timeout=timeout)
 
     def __enter__(self) -> Teller:
         self._thread.start()
@@ -63,7 +63,7 @@ class Teller:
         for _ in range(times):
             command, begin = self._next(), time.perf_counter()
             try:
-                self._note(self.idle, execute_command(command, timeout=TIMEOUT), begin)
+                self._note(self.idle, try_command(command, timeout=TIMEOUT), begin)
             except EnodeError as error:
                 self.problems.append(str(error))
 
@@ -80,7 +80,7 @@ class Teller:
     async def _ask_once(self, command: Command) -> None:
         begin = time.perf_counter()
         try:
-            self._note(self.busy, await aexecute_command(command, timeout=TIMEOUT), begin)
+            self._note(self.busy, await atry_command(command, timeout=TIMEOUT), begin)
         except EnodeError as error:
             self.problems.append(str(error))
 

@@ -11,29 +11,34 @@ from enode_django import (
     CommandStatus,
     Metadata,
     aexecute_command,
+    aresult_of,
     asend_command,
     execute_command,
     metadata,
+    result_of,
     send_command,
     send_command_on_commit,
     send_commands,
+    try_command,
 )
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.models import EventStream
 from enode_django.testing import inline
-from sample_project.bank.domain import Deposit, Deposited, OpenAccount, Withdraw
+from sample_project.bank.domain import BankAccount, Deposit, Deposited, OpenAccount, Withdraw
 
 
 class Accounts(TestCase):
     def test_what_is_paid_in_can_be_taken_out_once(self) -> None:
         with inline():
-            execute_command(OpenAccount(aggregate_root_id="a", owner="Ada")).raise_for_status()
-            execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5))).raise_for_status()
+            execute_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
+            execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5)))
             withdraw = Withdraw(aggregate_root_id="a", amount=Decimal(5))
             first, again = execute_command(withdraw), execute_command(withdraw)
-            refused = execute_command(Withdraw(aggregate_root_id="a", amount=Decimal(1)))
+            refused = try_command(Withdraw(aggregate_root_id="a", amount=Decimal(1)))
         assert (first.status, first.value, first.version) == (CommandStatus.SUCCESS, Decimal(0), 3)
         assert again == first
+        assert (result_of(withdraw.id, "a"), result_of(refused.command_id, "a")) == (first, refused)
+        assert BankAccount.load("a", version=2).balance == Decimal(5)
         assert refused.error_type == "bank.InsufficientFunds"
         assert refused.error_fields == {
             "balance": Decimal(0), "amount": Decimal(1), "reserved": Decimal(0), "transfer": None
@@ -72,10 +77,12 @@ class TheCounter(SimpleTestCase):
         with inline(MemoryEventStore()):
             await asend_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
             result: CommandResult = await aexecute_command(Deposit(aggregate_root_id="a", amount=Decimal(5)))
+            assert await aresult_of(result.command_id, "a") == result
+            assert (await BankAccount.aload("a")).balance == Decimal(5)
         assert (result.value, result.version) == (Decimal(5), 2)
 
     def test_an_event_says_who_wanted_it(self) -> None:
-        with inline(MemoryEventStore()) as bus, metadata(user="17", request="r1"):
+        with inline(MemoryEventStore()) as bus, metadata(user_id="17", request="r1"):
             send_command(OpenAccount(aggregate_root_id="a", owner="Ada", id="c1"))
         (event,) = bus.events
-        assert event.metadata == Metadata(user="17", request="r1", causation_id="c1", correlation_id="c1")
+        assert event.metadata == Metadata(user_id="17", request="r1", causation_id="c1", correlation_id="c1")

@@ -125,7 +125,7 @@ class ReadModels(ReadSideCase):
 
     def test_who_waits_until_it_is_handled_sees_it(self) -> None:
         deposit = Deposit(aggregate_root_id="b", amount=Decimal(5))
-        execute_command(deposit, wait_for=WaitFor.subscriber("bank.AccountSummaries")).raise_for_status()
+        execute_command(deposit, wait_for=WaitFor.subscriber(AccountSummaries))
         assert self.summary("b") == (5, 5)
 
     def test_every_booking_has_an_entry(self) -> None:

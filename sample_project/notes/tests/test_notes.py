@@ -53,11 +53,11 @@ class TheRules(SimpleTestCase):
 class TheList(TestCase):
     @inline(followed_by=[Notes])
     def test_it_shows_the_notes_as_they_are(self) -> None:
-        execute_command(CreateNote(aggregate_root_id="n", title="Milk")).raise_for_status()
-        execute_command(CreateNote(aggregate_root_id="m", title="Eggs")).raise_for_status()
-        execute_command(ChangeTitle(aggregate_root_id="n", title="Bread")).raise_for_status()
+        execute_command(CreateNote(aggregate_root_id="n", title="Milk"))
+        execute_command(CreateNote(aggregate_root_id="m", title="Eggs"))
+        execute_command(ChangeTitle(aggregate_root_id="n", title="Bread"))
         assert list(models.Note.objects.order_by("pk").values_list("title", "version")) == [("Eggs", 1), ("Bread", 2)]
-        execute_command(DeleteNote(aggregate_root_id="n")).raise_for_status()
+        execute_command(DeleteNote(aggregate_root_id="n"))
         assert [note.title for note in models.Note.objects.all()] == ["Eggs"]
 
     @inline(followed_by=[Notes])

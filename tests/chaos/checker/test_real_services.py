@@ -20,7 +20,7 @@ from chaos.checker.rules.checkpoints import checkpoints
 from chaos.checker.rules.processes import process_managers
 from chaos.checker.rules.read_models import read_models
 from chaos.names import ONLOOKER
-from enode_django import Command, execute_command
+from enode_django import Command, try_command
 from enode_django.conf import BROKER, REDIS_STREAMS, conf
 from enode_django.domain.declarations import plain_of
 from enode_django.equeue.transports.base import Transport
@@ -52,7 +52,7 @@ class Client:
         fields = {name: str(value) for name, value in plain_of(command).items()}
         identity = {"id": command.id, "aggregate_root_id": command.aggregate_root_id}
         self._write({"what": "send", "command": {**identity, "type": types.name_of(type(command)), "fields": fields}})
-        answer = execute_command(command, timeout=TIMEOUT)
+        answer = try_command(command, timeout=TIMEOUT)
         self._write(
             {
                 "what": "answer",

@@ -35,7 +35,7 @@ def token_of(form: CommandForm) -> str:
 
 
 def versions(bus: InlineCommandBus) -> list[int | None]:
-    return [record.version for record in bus._store.load("jar")]
+    return [record.version for record in bus.store.load("jar")]
 
 
 def test_a_form_that_is_sent_twice_takes_effect_once(bus: InlineCommandBus) -> None:

@@ -68,6 +68,34 @@ def test_command_is_keyword_only_frozen_and_gets_an_id() -> None:
         Pay(aggregate_root_id="a", amount=Decimal(1), unknown=1)  # type: ignore[call-arg]
 
 
+def test_target_of_a_command_comes_first() -> None:
+    twice = PayTwice("a", amount=Decimal(1), id="i")
+    assert twice == PayTwice(aggregate_root_id="a", amount=Decimal(1), id="i")
+    assert repr(twice).startswith("PayTwice(aggregate_root_id='a', id='i', amount=Decimal('1')")
+    for command in (Pay, PayTwice):
+        with pytest.raises(TypeError, match="positional"):
+            command("a", Decimal(1))  # type: ignore[misc]
+        with pytest.raises(TypeError, match="aggregate_root_id"):
+            command(amount=Decimal(1))  # type: ignore[call-arg]
+    with pytest.raises(InvalidId):
+        Pay("", amount=Decimal(1))
+
+
+def test_command_with_the_type_of_its_result_is_a_command_as_any_other(undeclared: None) -> None:
+    class Ask(Command[list[int]]):
+        type_name = "unit.Ask"
+        question: str
+
+    class AskTwice(Ask):
+        type_name = "unit.AskTwice"
+
+    ask = AskTwice("a", question="why", id="i")
+    assert plain_of(ask) == {"question": "why"}
+    assert restored_command(AskTwice, "i", "a", {"question": "why"}) == ask
+    assert vars(ask) == {"aggregate_root_id": "a", "id": "i", "question": "why"}
+    assert copy.copy(ask) == ask
+
+
 def test_command_class_inherits_fields() -> None:
     twice = PayTwice(aggregate_root_id="a", amount=Decimal(1), times=3)
     assert plain_of(twice) == {"amount": Decimal(1), "note": "", "tags": [], "times": 3}
@@ -214,11 +242,11 @@ def test_event_has_its_place_once_it_is_stamped() -> None:
     event = Paid(amount=Decimal(1))
     assert not is_stamped(event)
     at = datetime.now(UTC)
-    stamp_event(event, EventStamp("a", 7, at, KnownOrigin("c", Metadata(user="ada"))), 2)
+    stamp_event(event, EventStamp("a", 7, at, KnownOrigin("c", Metadata(user_id="ada"))), 2)
     assert (event.id, event.aggregate_root_id, event.version, event.timestamp, event.command_id) == (
         "a/7/2", "a", 7, at, "c",
     )  # fmt: skip
-    assert event.metadata == Metadata(user="ada", correlation_id="c", causation_id="c")
+    assert event.metadata == Metadata(user_id="ada", correlation_id="c", causation_id="c")
     assert event == Paid(amount=Decimal(1))
     back = pickle.loads(pickle.dumps(event))
     assert (back, back.id, back.metadata) == (event, event.id, event.metadata)

@@ -10,7 +10,7 @@ from enode_django.serialization.codec import decode_metadata, encode_metadata
 from enode_django.serialization.plain import pack
 
 
-@pytest.mark.parametrize("name", ["user", "request", "correlation_id", "causation_id"])
+@pytest.mark.parametrize("name", ["user_id", "request", "correlation_id", "causation_id"])
 def test_named_metadata_that_is_no_string_is_refused_with_its_name(name: str) -> None:
     given: dict[str, Any] = {name: 17}
     with pytest.raises(InvalidField, match=rf"metadata {name}=17 is no string; pass str"), metadata(**given):
@@ -21,16 +21,33 @@ def test_named_metadata_that_is_no_string_is_refused_with_its_name(name: str) ->
 
 
 def test_metadata_of_an_enclosing_block_holds_where_none_is_given() -> None:
-    with metadata(user="ada", shop=7), metadata(user=None, request="r1"):
-        assert current_metadata() == Metadata(user="ada", request="r1", extra={"shop": 7})
+    with metadata(user_id="ada", shop=7), metadata(user_id=None, request="r1"):
+        assert current_metadata() == Metadata(user_id="ada", request="r1", extra={"shop": 7})
+
+
+def test_the_earlier_name_of_the_users_id_is_taken_and_read() -> None:
+    with metadata(user="ada") as inner, metadata(request="r1"):
+        assert inner.user == inner.user_id == current_metadata().user_id == "ada"
+    with (
+        pytest.raises(InvalidField, match="user='ada' is the earlier name of user_id='bob'"),
+        metadata(user="ada", user_id="bob"),
+    ):
+        pytest.fail("the block has been entered")
+
+
+def test_the_users_id_is_stored_by_the_key_that_it_always_had() -> None:
+    assert Metadata(user_id="17", extra={"shop": 7}).as_map() == {"user": "17", "shop": 7}
 
 
 def test_stored_metadata_stays_readable_whatever_is_in_it() -> None:
-    assert decode_metadata(pack({"user": 17, "request": None, "shop": 7})) == Metadata(user="17", extra={"shop": 7})
+    assert decode_metadata(pack({"user": 17, "request": None, "shop": 7})) == Metadata(user_id="17", extra={"shop": 7})
 
 
 def test_metadata_that_cannot_be_stored_is_refused_with_its_key() -> None:
-    with metadata(user="ada", shop=7, basket=[object()]), pytest.raises(InvalidField, match=r"metadata basket=\[<obj"):
+    with (
+        metadata(user_id="ada", shop=7, basket=[object()]),
+        pytest.raises(InvalidField, match=r"metadata basket=\[<obj"),
+    ):
         encode_metadata(current_metadata())
     with pytest.raises(InvalidField, match="metadata user="):
-        encode_metadata(Metadata(user="\ud800"))
+        encode_metadata(Metadata(user_id="\ud800"))

@@ -21,8 +21,8 @@ from enode_django import (
     ProcessManager,
     Projection,
     applies,
-    execute_command,
     handles,
+    try_command,
 )
 from enode_django.commanding.loading import AggregateLoader
 from enode_django.domain.handlers import command_handlers
@@ -194,7 +194,7 @@ def used() -> Iterator[Used]:
 def test_business_words_go_all_the_way_from_the_command_to_the_store_and_back(used: Used, id: str) -> None:
     store = MemoryEventStore()
     with inline(store) as bus:
-        results = [execute_command(used.Do(aggregate_root_id=id, **used.commands)) for _ in range(4)]
+        results = [try_command(used.Do(aggregate_root_id=id, **used.commands)) for _ in range(4)]
     assert [result.status for result in results] == [CommandStatus.SUCCESS] * 3 + [CommandStatus.FAILED]
     assert dict(results[3].error_fields) == used.refusals
     assert [event.id for event in bus.events] == [f"{id}/{number // 2 + 1}/{number % 2}" for number in range(6)]

@@ -14,9 +14,9 @@ _BUSINESS = """
     crashes created currency customer data database databases date declared defaults delete deliver delta
     description destination details discard draft due email end entries envelope error errors event
     event_handlers events execute expire extra fee field fields find finish followed followers follows freeze
-    from_plain get group handle handler handlers handlers_of handles_refusals history hooks index initial
+    from_plain get group handle handler handlers handlers_of handles_refusals hooks index initial
     initialise invoice invoices is_at_one is_stamped issue item items job journal key keys kind label last
-    length limit lines list load lock log mailbox mark meta method methods mode name names new_stamp note notes
+    length limit lines list lock log mailbox mark meta method methods mode name names new_stamp note notes
     notify number open order origin origins owner paid parent park part password pause pay payload period phase
     pick place plain plan position post postings price priority process product profile publish quantity queue
     rate read rebuild receipt record refund refusal_handlers reject release remove renew replay replays_left
@@ -33,7 +33,7 @@ _OURS = """
     id version aggregate_root_id timestamp command_id metadata message durable exposed retriable needs_help type_name
     aliases schema_version uncommitted_events snapshot restore snapshot_every start replays time_limit retry
     abstract resends model models volatile indexes_after_load defers_inserts aggregate_field with_traceback
-    add_note
+    add_note load aload history ahistory
 """
 _PRIVATE = """
     _reserved _envelope _schema _appliers _initial _initial_state _id _version _uncommitted _new_stamp

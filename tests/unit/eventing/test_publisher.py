@@ -30,6 +30,7 @@ def publisher_on(
         Producer(transport, queues=1),
         RememberedAnswers(0, lambda window: ()),
         event_topic="events",
+        command_topic="commands",
         persist=persist,
         commit=commit,
     )
@@ -139,6 +140,7 @@ def test_events_that_a_full_queue_does_not_take_are_left_to_the_sweep_so_that_co
         Producer(transport, queues=1),
         RememberedAnswers(0, lambda window: ()),
         event_topic="events",
+        command_topic="commands",
         persist=once,
         commit=lambda: None,
         clock=lambda: now,

@@ -16,6 +16,7 @@ from enode_django import DomainEvent, ModelProjection, ProcessManager, Projectio
 from enode_django.eventing import event_handlers, subscribers
 from enode_django.exceptions import DefinitionError
 from enode_django.models import ReadModel
+from enode_django.serialization.registry import types
 from enode_django.subscriber_checks import check_subscribers
 
 
@@ -87,7 +88,7 @@ def declare_projection(*written: type[models.Model], projection_name: str = "che
         def checked(self, event: Checked) -> None: ...
 
 
-def declare_handler(name: str, **options: str) -> None:
+def declare_handler(name: str, **options: Any) -> None:
     @event_handler(Checked, name=name, **options)
     def handle(event: Checked) -> None: ...
 
@@ -154,14 +155,15 @@ def test_checkpoints_in_a_database_that_is_no_postgresql_are_found(elsewhere: st
     with routed_by(EverythingElsewhere()):
         ((id, text),) = found()
     assert id == "enode_django.E016"
-    assert "the group of event handlers 'event_handlers'" in text
+    assert "the event handler tests.unit.eventing.test_subscriber_checks.declare_handler.<locals>.handle" in text
 
 
 def test_handlers_of_a_group_that_begin_at_different_places_are_found() -> None:
-    declare_handler("checked.one")
-    declare_handler("checked.two", start="beginning")
+    declare_handler("checked.one", group="checked.both")
+    declare_handler("checked.two", group="checked.both", start="beginning")
     ((id, text),) = found()
     assert id == "enode_django.E017"
+    assert "the group of event handlers 'checked.both'" in text
     one = "'checked.one' (start='now', replays=False, retry=None)"
     assert f"{one}, 'checked.two' (start='beginning', replays=False, retry=None)" in text
 
@@ -191,6 +193,64 @@ def test_handlers_of_a_group_with_one_name_are_found() -> None:
     assert id == "enode_django.E020"
     assert "'checked.same'" in text
     assert ".other" in text
+
+
+def test_event_handlers_that_are_alone_may_begin_at_different_places() -> None:
+    declare_handler("checked.one")
+    declare_handler("checked.two", start="beginning", replays=True)
+    assert found() == []
+    assert [(group.name, group.start) for group in event_handlers.handler_groups()] == [
+        ("checked.one", "now"),
+        ("checked.two", "beginning"),
+    ]
+
+
+def declare_named_after_their_functions() -> None:
+    class First:
+        @staticmethod
+        @event_handler
+        def mail(event: Checked) -> None: ...
+
+    @event_handler
+    def mail(event: Checked) -> None: ...
+
+
+def test_two_event_handlers_that_are_named_after_functions_of_one_name_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(types, "label_of", lambda module: "checked")
+    declare_named_after_their_functions()
+    ((id, text),) = found()
+    assert id == "enode_django.E014"
+    assert "First.mail and the event handler " in text
+    assert "are both named 'checked.mail'" in text
+
+
+def test_an_event_handler_outside_the_installed_apps_is_found_and_not_run() -> None:
+    declare_named_after_their_functions()
+    declare_handler("checked.named")
+    assert [id for id, _ in found()] == ["enode_django.W018"] * 2
+    assert [group.name for group in event_handlers.handler_groups()] == ["checked.named"]
+
+
+def test_an_event_handler_that_joins_a_group_has_no_subscriber_of_its_own() -> None:
+    declare_handler("checked.one", group="checked.both")
+    declare_handler("checked.two", group="checked.both")
+    (group,) = event_handlers.handler_groups()
+    assert (group.name, len(group.handlers)) == ("checked.both", 2)
+
+
+def test_a_handler_that_is_alone_under_the_name_of_a_group_is_found() -> None:
+    declare_handler("checked.one", group="checked.both")
+    declare_handler("checked.both")
+    ((id, text),) = found()
+    assert id == "enode_django.E014"
+    assert "the group of event handlers 'checked.both' and the event handler" in text
+
+
+def test_a_function_without_a_name_needs_one() -> None:
+    with pytest.raises(DefinitionError, match="has no name of its own; give it one"):
+        event_handler(Checked)(lambda event: None)
 
 
 def test_fields_for_a_rebuild_that_no_model_has_are_found() -> None:

@@ -1,0 +1,49 @@
+"""The commands that a handler sends, stored in one row with its events.
+
+They stand in the place of the result, as ``{SENT: [result, [[aggregate root id, command], …], SENT]}``, where a command
+is as it travels. Whoever does not know this form takes it for the result, and reads the events as those of any row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from enode_django.exceptions import MalformedMessage
+from enode_django.serialization.plain import pack
+
+SENT = b"\x00sent"
+_END = pack(SENT)
+
+SentCommand = tuple[str, bytes]
+"""The aggregate root id and the body of a command, as a queue takes them."""
+
+
+def with_sent(result: Any, sent: Sequence[SentCommand]) -> Any:
+    """Return the value that is stored in the place of ``result``."""
+    return {SENT: [result, sent, SENT]}
+
+
+def looks_sent(value: Any) -> bool:
+    """Return True for a result of a handler that would be read as `with_sent`; it has to be stored by that."""
+    return type(value) is dict and SENT in value
+
+
+def may_have_sent(stored: bytes) -> bool:
+    """Return False for an events value that holds no sent commands. Looks at the last bytes only."""
+    return stored.endswith(_END)
+
+
+def result_and_sent(value: Any) -> tuple[Any, Sequence[SentCommand]]:
+    """Return what `with_sent` was given; any other value is a result with which nothing was sent. Raises
+    `MalformedMessage`."""
+    if not looks_sent(value):
+        return value, ()
+    try:
+        result, sent, _ = value[SENT]
+        found = [(id, body) for id, body in sent]
+    except (TypeError, ValueError) as error:
+        raise MalformedMessage(f"sent commands have another shape than ours: {error}") from error
+    if not all(type(id) is str and type(body) is bytes for id, body in found):
+        raise MalformedMessage("sent commands have another shape than ours")
+    return result, found

@@ -1,0 +1,63 @@
+"""An event handler follows alone unless it names a group: what fails in one neither stops nor repeats another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from enode_django import event_handler
+from enode_django.eventing import event_handlers
+from enode_django.eventing.follower import Follower
+from tests.following.domain import Added, Opened
+from tests.following.harness import Harness
+
+calls: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_handlers, "_groups", {})
+    calls.clear()
+
+
+def declare(*, group: str = "") -> None:
+    """A mail, and a webhook whose other side is away."""
+
+    @event_handler(name="following.mail", group=group, start="beginning")
+    def mail(event: Added | Opened) -> None:
+        calls.append(f"mail {event.id}")
+
+    @event_handler(name="following.webhook", group=group, start="beginning")
+    def webhook(event: Added) -> None:
+        raise ConnectionRefusedError("nobody listens")
+
+
+def follow_and_try_again(harness: Harness) -> Sequence[Follower]:
+    """As event workers do: each subscriber gets all that was published."""
+    followers = [harness.follower(group, attempts=2) for group in event_handlers.handler_groups()]
+    records = harness.stored("c", Added(amount=1), Opened(owner="x"))
+    for follower in followers:
+        follower.handle([harness.pulled(records)])
+    for _ in range(3):
+        harness.clock.now += 100
+        for follower in followers:
+            follower.retry_due()
+    return followers
+
+
+def test_a_webhook_that_fails_neither_blocks_another_handler_nor_calls_it_again(harness: Harness) -> None:
+    declare()
+    mail, webhook = follow_and_try_again(harness)
+    assert calls == ["mail c/1/0", "mail c/2/0"]
+    assert (mail.held, webhook.held) == (0, 2)
+    assert harness.checkpoint("following.mail", "c") == 2
+    assert harness.checkpoint("following.webhook", "c") is None
+
+
+def test_handlers_of_one_group_wait_for_each_other(harness: Harness) -> None:
+    declare(group="event_handlers")
+    (both,) = follow_and_try_again(harness)
+    assert calls == ["mail c/1/0"] * 4
+    assert both.held == 2
+    assert harness.checkpoint("event_handlers", "c") is None

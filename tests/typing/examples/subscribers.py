@@ -1,0 +1,147 @@
+"""Methods of subscribers, and event handlers, say what they handle in an annotation, in the decorator, or in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from enode_django import (
+    Command,
+    DomainEvent,
+    DomainException,
+    ModelProjection,
+    ProcessManager,
+    Projection,
+    event_handler,
+    handles,
+)
+from enode_django.models import ReadModel
+
+
+class Opened(DomainEvent):
+    owner: str
+
+
+class Renamed(DomainEvent):
+    owner: str
+
+
+class Closed(DomainEvent):
+    pass
+
+
+class Frozen(DomainEvent):
+    pass
+
+
+class Thawed(DomainEvent):
+    pass
+
+
+class Moved(DomainEvent):
+    pass
+
+
+class Refused(DomainException):
+    pass
+
+
+class Row(ReadModel):
+    owner: str
+
+
+class Rows(ModelProjection[Row]):
+    @handles(creates=True)
+    def opened(self, row: Row, event: Opened) -> None:
+        row.owner = event.owner
+
+    @handles
+    def renamed(self, row: Row, event: Renamed) -> None:
+        row.owner = event.owner
+
+    @handles(Closed)
+    def closed(self, row: Row, event: Closed) -> None:
+        self.delete(row)
+
+    @handles(Frozen, Thawed, creates=False)
+    def cooled(self, row: Row, event: Frozen | Thawed) -> None: ...
+
+    @handles(Frozen)  # error
+    def wrong(self, row: Row, event: Thawed) -> None: ...
+
+    @handles(Frozen, Thawed)  # error
+    def less(self, row: Row, event: Frozen) -> None: ...
+
+    @handles(Opened, creates="yes")  # error
+    def yes(self, row: Row, event: Opened) -> None: ...
+
+
+class Ledger(Projection):
+    @handles
+    def opened(self, event: Opened | Renamed) -> None: ...
+
+    @handles(Closed)
+    def closed(self, event: DomainEvent) -> None: ...
+
+    @handles(Opened, Renamed, Closed, Frozen, Thawed)
+    def five(self, event: Opened | Renamed | Closed | Frozen | Thawed) -> None: ...
+
+    @handles(Opened, Renamed, Closed, Frozen, Thawed, Moved)
+    def six(self, event: DomainEvent) -> None: ...
+
+    @handles(Opened, Renamed, Closed, Frozen, Thawed)  # error
+    def four(self, event: Opened | Renamed | Closed | Frozen) -> None: ...
+
+    @handles(int)  # error
+    def number(self, event: int) -> None: ...
+
+
+class Manager(ProcessManager):
+    @handles
+    def opened(self, event: Opened) -> Iterator[Command]:
+        yield from ()
+
+    @handles(Refused, Closed)
+    def refused(self, refusal: Refused | Closed) -> Iterator[Command]:
+        yield from ()
+
+    @handles(Refused)  # error
+    def wrong(self, refusal: Opened) -> Iterator[Command]:
+        yield from ()
+
+
+@event_handler
+def mail(event: Opened | Refused) -> None: ...
+
+
+@event_handler(Opened)
+def both(event: Opened) -> None: ...
+
+
+@event_handler(priority=1, group="mails")
+def joined(event: Opened) -> None: ...
+
+
+@event_handler(Opened, Closed, name="mails.many")
+def many(event: Opened | Closed) -> None: ...
+
+
+@event_handler(Opened, Closed)  # error
+def less(event: Opened) -> None: ...
+
+
+@event_handler(Opened)  # error
+def wrong(event: Closed) -> None: ...
+
+
+@event_handler(Opened, prioriti=1)  # error
+def misspelled(event: Opened) -> None: ...
+
+
+def use(event: Opened) -> None:
+    mail(event)
+    both(event)
+    many(event)
+    Ledger().opened(event)
+    Ledger().five(event)
+    Ledger().opened(Frozen())  # error
+    mail(Frozen())  # error

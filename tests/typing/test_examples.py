@@ -1,0 +1,56 @@
+"""What type checkers say of application code: mypy and pyright find the lines marked ``# error``, and no others."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.meta.tree import ROOT
+
+HERE = Path(__file__).parent
+EXAMPLES = sorted((HERE / "examples").glob("*.py"))
+ERROR = re.compile(r"# error\b")
+MYPY_ERROR = re.compile(r"(.+?):(\d+)(?::\d+)?: error: ")
+Place = tuple[str, int]
+
+
+def output_of(module: str, *arguments: str | Path) -> str:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout
+
+
+def mypy(files: Sequence[Path]) -> Iterator[Place]:
+    for line in output_of("mypy", "--no-error-summary", "--no-pretty", *files).splitlines():
+        if found := MYPY_ERROR.match(line):
+            yield Path(found[1]).name, int(found[2])
+
+
+def pyright(files: Sequence[Path]) -> Iterator[Place]:
+    report = json.loads(output_of("pyright", "--outputjson", "--pythonpath", sys.executable, "--project", HERE))
+    assert report["summary"]["filesAnalyzed"] == len(files)
+    for one in report["generalDiagnostics"]:
+        yield Path(one["file"]).name, one["range"]["start"]["line"] + 1
+
+
+def marked() -> set[Place]:
+    return {
+        (path.name, number)
+        for path in EXAMPLES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if ERROR.search(line)
+    }
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright], ids=["mypy", "pyright"])
+def test_a_type_checker_finds_the_marked_lines_and_no_others(
+    checker: Callable[[Sequence[Path]], Iterator[Place]],
+) -> None:
+    assert sorted(set(checker(EXAMPLES))) == sorted(marked())

@@ -1,0 +1,121 @@
+"""`context.send` in inline(), in scenarios, and in what is shown of a stored stream."""
+
+from __future__ import annotations
+
+import pytest
+
+from enode_django import (
+    AggregateRoot,
+    Command,
+    CommandContext,
+    DomainEvent,
+    DomainException,
+    applies,
+    command_handler,
+    execute_command,
+    metadata,
+)
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import DefinitionError, InvalidField
+from enode_django.history.steps import Step
+from enode_django.serialization.json_text import contents
+from enode_django.testing import given, inline
+
+
+class Ship(Command):
+    type_name = "unit.Ship"
+    to: str
+    pieces: int = 1
+
+
+class Take(Command):
+    type_name = "unit.Take"
+    pieces: int
+
+
+class Shipped(DomainEvent):
+    type_name = "unit.Shipped"
+
+
+class Taken(DomainEvent):
+    type_name = "unit.Taken"
+    pieces: int
+
+
+class NothingToShip(DomainException):
+    type_name = "unit.NothingToShip"
+
+
+class Crate(AggregateRoot):
+    type_name = "unit.Crate"
+    pieces: int = 0
+
+    @applies(Shipped)
+    def _shipped(self, event: Shipped) -> None: ...
+
+    @applies(Taken)
+    def _taken(self, event: Taken) -> None:
+        self.pieces += event.pieces
+
+
+@command_handler(Ship)
+def ship(command: Ship, context: CommandContext) -> None:
+    crate = context.find(Crate) or Crate(command.aggregate_root_id)
+    context.send(Take(aggregate_root_id=command.to, pieces=command.pieces))
+    if command.pieces == 0:
+        raise NothingToShip("there is nothing")
+    crate.apply(Shipped())
+    context.add(crate)
+    context.set_result(context.send(Take(aggregate_root_id=command.to, pieces=command.pieces)))
+
+
+@command_handler(Take)
+def take(command: Take, context: CommandContext) -> None:
+    crate = context.find(Crate) or Crate(command.aggregate_root_id)
+    crate.apply(Taken(pieces=command.pieces))
+    context.add(crate)
+
+
+def test_inline_handles_what_a_handler_sends_after_the_command_and_with_its_metadata() -> None:
+    store = MemoryEventStore()
+    with inline(store) as bus, metadata(user_id="7", tenant="north"):
+        result = execute_command(Ship(aggregate_root_id="a", to="b", pieces=2, id="s"))
+    assert [type(event) for event in bus.events] == [Shipped, Taken, Taken]
+    sent = bus.events[-1].metadata
+    assert (sent.user, sent.extra, sent.correlation_id) == ("7", {"tenant": "north"}, "s")
+    assert bus.results[-1].command_id == result.value
+    assert len({one.command_id for one in bus.results}) == 3
+
+
+def test_a_scenario_expects_what_is_sent_and_handles_none_of_it() -> None:
+    taken = Take(aggregate_root_id="b", pieces=2)
+    scenario = given(Crate, "a").when(Ship(aggregate_root_id="a", to="b", pieces=2)).then(Shipped())
+    scenario.then_sent(taken, taken)
+    with pytest.raises(AssertionError, match="expected the commands"):
+        scenario.then_sent(taken)
+    scenario.when(Ship(aggregate_root_id="a", to="b", pieces=0)).then_refused(NothingToShip).then_sent()
+    with pytest.raises(AssertionError, match="nothing has happened yet"):
+        given(Crate, "a").then_sent()
+
+
+def test_what_cannot_be_sent_is_refused_where_it_is_given() -> None:
+    context = CommandContext(Ship(aggregate_root_id="a", to="b"), None, lambda id: None)
+    with pytest.raises(DefinitionError, match=r"context.send\('x'\) is given no command"):
+        context.send("x")  # type: ignore[arg-type]
+    with pytest.raises(InvalidField):
+        context.send(Take(aggregate_root_id="b", pieces=10**1_001))
+    assert not context.sent
+
+
+def test_what_was_sent_is_read_from_the_row() -> None:
+    store = MemoryEventStore()
+    with inline(store):
+        execute_command(Ship(aggregate_root_id="a", to="b", id="s"))
+    (row,) = store.load("a")
+    ids = [record.command_id for record in store.load("b")]
+    assert Step.of(row).sent == [(id, "b") for id in ids]
+    found = contents(row.events, row.metadata)
+    assert found["result"] == ids[1]
+    assert found["sent"] == [
+        {"type": "unit.Take", "id": id, "aggregate_root_id": "b", "fields": {"pieces": 1}} for id in ids
+    ]
