@@ -13,6 +13,7 @@ from enode_django.eventing.event_handlers import EventHandlerGroup, declared_gro
 from enode_django.eventing.projections import ModelProjection, Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
+from enode_django.eventing.unowned import unowned_in
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, TypeNameError
 
@@ -173,6 +174,30 @@ def check_rebuilds(
     projections = [one for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
     asked = {*(databases or ())}
     return [message for one in projections if one.database in asked for message in _other_code(one)]
+
+
+def check_owners(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Check the stored subscriptions in the ``databases`` that Django was asked to look at. A database whose tables are
+    missing, or that is away, is left out."""
+    return [message for alias in databases or () for message in _without_owner(alias)]
+
+
+def _without_owner(alias: str) -> Iterator[CheckMessage]:
+    try:
+        with transaction.atomic(using=alias):
+            found = unowned_in([alias])
+    except DATABASE_ERRORS:
+        return
+    for one in found:
+        if one.kept_since is None:
+            yield Warning(
+                f"No code owns the stored subscription {one.key!r} in the database {alias!r}: runprocessors will not "
+                "start.",
+                hint=one.ways_out.strip(),
+                id="enode_django.W170",
+            )
 
 
 def _other_code(projection: ModelProjection[Any] | Projection) -> Iterator[CheckMessage]:

@@ -10,11 +10,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, models
 
-from enode_django import event_handler
+from enode_django import event_handler, subscriber_checks
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import event_handlers
 from enode_django.eventing import subscribers as declaring
-from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, key_of
@@ -23,6 +22,7 @@ from enode_django.exceptions import DefinitionError
 from enode_django.history import reached
 from enode_django.management.owners import check_owners
 from enode_django.models import Checkpoint, GenerationCheck, HandledRefusal, ParkedEvent, Subscription
+from enode_django.rebuilding.fingerprint import fingerprint_of
 from enode_django.status import Health
 from enode_django.status.lags import ask_lags
 from tests.following.domain import (
@@ -160,16 +160,12 @@ def test_the_oldest_alias_is_the_key_after_every_rename(harness: Harness) -> Non
         assert subscribers.following(["following.Added"]) == {"following.rows": "following.third"}
 
 
-def test_a_rename_changes_no_fingerprint() -> None:
-    before, after = pair("entries")
-    assert code_fingerprint(before) == code_fingerprint(renamed_in_place(after, Entries))
-
-
-def renamed_in_place(after: Subscriber, cls: type[Subscriber]) -> Subscriber:
-    """An instance of the same class body, as it is when only the name has changed."""
-    same = cls()
-    same.name, same.aliases = after.name, after.aliases
-    return same
+@pytest.mark.parametrize("cls", [CounterRows, Entries])
+def test_the_fingerprint_of_the_rows_is_that_of_before_the_rename(cls: type[CounterRows | Entries]) -> None:
+    before, after = subscribers.instance(cls), renamed(cls)
+    assert isinstance(before, CounterRows | Entries)
+    assert isinstance(after, CounterRows | Entries)
+    assert fingerprint_of(after) == fingerprint_of(before)
 
 
 def test_how_far_the_aggregate_has_come_is_shown_by_the_new_name(harness: Harness) -> None:
@@ -292,3 +288,12 @@ def test_the_status_says_what_no_code_owns(stored: Harness, monkeypatch: pytest.
 def test_runprocessors_refuses_to_start(stored: Harness) -> None:
     with subscribers.only(Kindness), pytest.raises(CommandError, match="no code owns the stored subscription"):
         call_command("runprocessors", processes=1, verbosity=0, stdout=io.StringIO())
+
+
+def test_the_check_of_a_database_warns_before_anything_is_stopped(stored: Harness) -> None:
+    with subscribers.only(Kindness):
+        (message,) = subscriber_checks.check_owners(None, databases=["default"])
+        assert message.id == "enode_django.W170"
+        assert "keepsubscriber following.entries" in (message.hint or "")
+        run("keepsubscriber", "following.entries")
+        assert subscriber_checks.check_owners(None, databases=["default"]) == []
