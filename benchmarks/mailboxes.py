@@ -42,7 +42,7 @@ def _name(choice: Mailboxes) -> str:
 
 
 def _seconds(services: Services, choice: Mailboxes, opening: loads.Messages, messages: loads.Messages) -> float:
-    numbers = {"COMMAND_MAILBOXES": choice.command, "EVENT_MAILBOXES": choice.event}
+    numbers = {"COMMANDS": {"MAILBOXES": choice.command, "EVENT_MAILBOXES": choice.event}}
     with services.workspace(**numbers) as workspace:
         with Processors(workspace, 1) as processors:
             workspace.send(opening)

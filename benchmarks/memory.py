@@ -23,8 +23,7 @@ LARGE = 200 * 1024
 MIB = 1024 * 1024
 LARGE_BOUNDS: dict[str, object] = {
     "AGGREGATE_CACHE": {"MAX_BYTES": 64 * MIB},
-    "MAX_UNFINISHED_BYTES": 32 * MIB,
-    "COPY_MAX_BYTES": 8 * MIB,
+    "COMMANDS": {"MAX_UNFINISHED_BYTES": 32 * MIB, "COPY_MAX_BYTES": 8 * MIB},
 }
 
 
@@ -37,7 +36,7 @@ def _many(services: Services, quick: bool) -> list[Figure]:
     limit = MAX_AGGREGATES // 10 if quick else MAX_AGGREGATES
     bounds: dict[str, object] = {"AGGREGATE_CACHE": {"MAX_AGGREGATES": limit}}
     if quick:  # the others' defaults are meant for longer runs
-        bounds |= {"RECENT_COMMANDS": limit, "MAX_UNFINISHED": limit}
+        bounds |= {"COMMANDS": {"RECENT_COMMANDS": limit, "MAX_UNFINISHED": limit}}
     total = aggregates * COMMANDS_EACH
     peaks: list[list[int]] = []
     with services.workspace(**bounds) as workspace, Processors(workspace) as processors:

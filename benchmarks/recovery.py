@@ -18,7 +18,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
     count = 20_000 if quick else 100_000
     accounts = loads.account_ids(1)
     messages = loads.deposits(accounts, count)
-    with services.workspace(COMMIT_INTERVAL=NEVER) as workspace, Processors(workspace) as processors:
+    with services.workspace(WORKERS={"COMMIT_INTERVAL": NEVER}) as workspace, Processors(workspace) as processors:
         workspace.send(loads.opens(accounts))
         processors.wait_published(1)
         anew = timed_run(workspace, processors, messages, count)

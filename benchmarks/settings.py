@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 
+from sample_project.layers import merged
 from sample_project.settings import *  # noqa: F403
-from sample_project.settings import ENODE, INSTALLED_APPS
+from sample_project.settings import ENODE as SAMPLE_ENODE
+from sample_project.settings import INSTALLED_APPS
 
 INSTALLED_APPS += ["benchmarks.apps.BenchmarksConfig"]
-ENODE |= json.loads(os.environ.get("BENCHMARK_ENODE", "{}"))
+ENODE = merged(SAMPLE_ENODE, json.loads(os.environ.get("BENCHMARK_ENODE", "{}")))

@@ -69,8 +69,8 @@ def _start(services: Services, broker: Broker, settings: str) -> tuple[float, fl
     """Seconds until the first answer, and the processor time of all processes until then."""
     with services.workspace(SUBSCRIBERS, queue=broker.url, **_topics()) as workspace:
         workspace.settings = settings
-        workspace.transport.create_topic(workspace.enode["COMMAND_TOPIC"], QUEUES)
-        bus = QueueCommandBus(workspace.transport, workspace.producer, workspace.enode["COMMAND_TOPIC"])
+        workspace.transport.create_topic(workspace.enode["COMMANDS"]["TOPIC"], QUEUES)
+        bus = QueueCommandBus(workspace.transport, workspace.producer, workspace.enode["COMMANDS"]["TOPIC"])
         command = OpenAccount(aggregate_root_id=new_id(), owner="somebody")
         with contextlib.closing(bus), use_bus(bus):
             started = time.perf_counter()
@@ -79,9 +79,9 @@ def _start(services: Services, broker: Broker, settings: str) -> tuple[float, fl
                 return time.perf_counter() - started, _processor_time(_family(processors))
 
 
-def _topics() -> dict[str, str]:
+def _topics() -> dict[str, dict[str, str]]:
     """Others in each round, as all rounds have the same broker."""
-    return {"COMMAND_TOPIC": f"{COMMANDS}-{new_id()}", "EVENT_TOPIC": f"events-{new_id()}"}
+    return {"COMMANDS": {"TOPIC": f"{COMMANDS}-{new_id()}"}, "SUBSCRIBERS": {"TOPIC": f"events-{new_id()}"}}
 
 
 def _family(processors: Processors) -> list[psutil.Process]:
@@ -143,7 +143,7 @@ def _idle(services: Services) -> list[Figure]:
     location = f"tcp://127.0.0.1:{_free_port()}"
     with tempfile.TemporaryDirectory(prefix="enode-bench-") as directory:
         broker = {"LISTEN": location, "DIRECTORY": str(Path(directory) / "broker")}
-        with services.workspace(SUBSCRIBERS, queue=location, BROKER=broker, LEASE=10.0) as workspace:
+        with services.workspace(SUBSCRIBERS, queue=location, BROKER=broker, WORKERS={"LEASE": 10.0}) as workspace:
             workspace.settings = LEAN
             with Processors(workspace, 1, "all", ready=False, options=("--with-broker",)) as processors:
                 wait_for("the workers beat", lambda: processors.report().get("beating_workers") == 2, PATIENCE)

@@ -24,6 +24,7 @@ from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.statements import TABLE
+from sample_project.layers import merged
 
 PROJECT = Path(__file__).resolve().parent.parent
 SETTINGS = "benchmarks.settings"
@@ -31,13 +32,11 @@ COMMANDS, EVENTS, GROUP = "commands", "events", "processors"
 QUEUES = 8
 
 BASE: dict[str, Any] = {
-    "COMMAND_TOPIC": COMMANDS,
-    "EVENT_TOPIC": EVENTS,
-    "CONSUMER_GROUP": GROUP,
-    "QUEUES_PER_TOPIC": QUEUES,
+    "COMMANDS": {"TOPIC": COMMANDS, "CONSUMER_GROUP": GROUP, "TIME_LIMIT": 600.0},
+    "SUBSCRIBERS": {"TOPIC": EVENTS},
+    "QUEUE": {"QUEUES_PER_TOPIC": QUEUES},
     # Workers stand still for seconds while the queue is filled: nobody may take that for their death.
-    "LEASE": 120.0,
-    "HANDLER_TIME_LIMIT": 600.0,
+    "WORKERS": {"LEASE": 120.0},
 }
 
 _numbers = itertools.count(1)
@@ -71,7 +70,7 @@ class Workspace:
         else:
             place = {"BACKEND": BROKER, "LOCATION": queue}
             self.transport = BrokerTransport(queue)
-        self.enode = {**BASE, "QUEUE": place, **enode}
+        self.enode = merged(BASE, {"QUEUE": place}, enode)
         self.producer = Producer(self.transport, queues=QUEUES, selector=select_queue)
 
     @property

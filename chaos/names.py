@@ -30,13 +30,15 @@ SNAPSHOTS_EVERY = 5.0
 """Seconds between the snapshots that beat asks for."""
 
 ENODE: Mapping[str, Any] = {
-    "QUEUES_PER_TOPIC": QUEUES,
-    "LEASE": 2.0,
-    "GRACE": 8.0,
-    "COMMIT_INTERVAL": 0.3,
-    "HANDLER_TIME_LIMIT": 20.0,
-    "SWEEP_INTERVAL": 3.0,
-    "MAX_ABNORMAL_ENDS": 1_000,  # kills at random are no command's fault
+    "QUEUE": {"QUEUES_PER_TOPIC": QUEUES},
+    "WORKERS": {
+        "LEASE": 2.0,
+        "GRACE": 8.0,
+        "COMMIT_INTERVAL": 0.3,
+        "MAX_ABNORMAL_ENDS": 1_000,
+    },  # kills at random are no command's fault
+    "COMMANDS": {"TIME_LIMIT": 20.0},
+    "SUBSCRIBERS": {"SWEEP_INTERVAL": 3.0},
     "REPORTS": {"INTERVAL": None},
     "JOBS": {"LEASE": 3.0},
     "SPARK": {"MASTER": "none"},

@@ -6,6 +6,7 @@ import json
 import os
 
 from chaos.names import SNAPSHOTS_EVERY
+from sample_project.layers import merged
 from sample_project.settings import *  # noqa: F403
 from sample_project.settings import DATABASES as SAMPLE_DATABASES
 from sample_project.settings import ENODE as SAMPLE_ENODE
@@ -18,7 +19,7 @@ ROOT_URLCONF = __name__
 urlpatterns: list[object] = []
 
 INSTALLED_APPS = [*PROCESSOR_APPS, "django_celery_beat", "chaos.observer"]
-ENODE = {**SAMPLE_ENODE, **json.loads(os.environ.get("CHAOS_ENODE", "{}"))}
+ENODE = merged(SAMPLE_ENODE, json.loads(os.environ.get("CHAOS_ENODE", "{}")))
 DATABASES = {
     alias: {**database, "OPTIONS": {"connect_timeout": CONNECT_SECONDS, **database["OPTIONS"]}}
     for alias, database in SAMPLE_DATABASES.items()

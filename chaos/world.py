@@ -33,6 +33,7 @@ from chaos.names import (
 )
 from chaos.processes import PROJECT, Child, Supervisor
 from chaos.services import Services
+from sample_project.layers import merged
 
 MIGRATE_SECONDS = 120.0
 TASK_SECONDS = 2.0
@@ -175,7 +176,7 @@ class World:
             "DATABASE_URL": self.services.database_url,
             "EVENT_DATABASE_URLS": " ".join(self.services.shard_urls),
             "REDIS_URL": self.services.celery_url,
-            "CHAOS_ENODE": json.dumps({**ENODE, "QUEUE": self.services.queue_setting(name)}),
+            "CHAOS_ENODE": json.dumps(merged(ENODE, {"QUEUE": self.services.queue_setting(name)})),
         }
 
     # -- what the checker is told ---------------------------------------------------------------------------------

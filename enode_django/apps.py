@@ -82,4 +82,9 @@ def _label_of(module: str) -> str | None:
     if not apps.ready and not apps.apps_ready:
         return None
     config = apps.get_containing_app_config(module)
-    return config.label if config is not None else None
+    if config is not None:
+        return config.label
+    from enode_django.runtime import keeps_in_memory
+
+    # A stored name must not depend on which file was run; what is kept in memory ends with it.
+    return module.rpartition(".")[2].strip("_") if keeps_in_memory() else None

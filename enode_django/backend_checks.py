@@ -19,13 +19,13 @@ from enode_django.exceptions import ConfigurationError
 
 def check_backends(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     try:
-        return [*_queue(), *_store(), *_names(), *_switches(), *_modules()]
+        return [*_queue(), *_store()]
     except ConfigurationError:  # E001 says so
         return []
 
 
 def _queue() -> Iterator[CheckMessage]:
-    if not settings.conf().QUEUE:
+    if not settings.given().get("QUEUE", {}).keys() & {"BACKEND", "LOCATION", "OPTIONS"}:
         return
     from enode_django.runtime import import_queue_backend, make_transport
 
@@ -48,7 +48,7 @@ def _queue() -> Iterator[CheckMessage]:
 
 
 def _store() -> Iterator[CheckMessage]:
-    if "BACKEND" not in settings.conf().EVENT_STORE:
+    if "BACKEND" not in settings.given().get("EVENT_STORE", {}):
         return
     from enode_django.runtime import import_store_backend
 
@@ -57,30 +57,4 @@ def _store() -> Iterator[CheckMessage]:
     except ConfigurationError as error:
         yield Error(
             f"{error}.", hint=f"Name {settings.POSTGRES!r}, or an event store of your own.", id="enode_django.E082"
-        )
-
-
-def _names() -> Iterator[CheckMessage]:
-    for key in ("COMMAND_TOPIC", "EVENT_TOPIC", "CONSUMER_GROUP"):
-        value = getattr(settings.conf(), key)
-        if not isinstance(value, str) or not value:
-            yield Error(f"ENODE[{key!r}] is {value!r}; it must be a text that is not empty.", id="enode_django.E083")
-
-
-def _switches() -> Iterator[CheckMessage]:
-    current = settings.conf()
-    switches = {f"ENODE[{key!r}]": getattr(current, key) for key in ("PRELOAD", "SEND_IN_TESTS")}
-    switches["ENODE['SNAPSHOTS']['ENABLED']"] = current.SNAPSHOTS.get("ENABLED", True)
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            yield Error(f"{name} is {value!r}; it must be True or False.", id="enode_django.E084")
-
-
-def _modules() -> Iterator[CheckMessage]:
-    modules = settings.conf().AUTODISCOVER_MODULES
-    if not isinstance(modules, list | tuple) or not all(isinstance(one, str) and one for one in modules):
-        yield Error(
-            f"ENODE['AUTODISCOVER_MODULES'] is {modules!r}; it must be a list of names of modules.",
-            hint=f"The default is {list(settings.DISCOVERED_MODULES)!r}.",
-            id="enode_django.E085",
         )

@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from enode_django.conf import BROKER_DEFAULTS, Conf
+from enode_django.conf import Broker, Conf
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.access import Role, Secret
 from enode_django.equeue.broker.options import BrokerOptions, Tls
@@ -29,27 +29,27 @@ def broker_options(
 
     A relative directory lies in ``BASE_DIR`` of the settings, if there is one. Raises `ConfigurationError`.
     """
-    given = {**BROKER_DEFAULTS, **{key: value for key, value in current.BROKER.items() if key in BROKER_DEFAULTS}}
+    given = current.BROKER
     try:
         return BrokerOptions(
-            directory=directory or Path(getattr(settings, "BASE_DIR", "."), given["DIRECTORY"]),
-            listen=listen or given["LISTEN"],
-            flush=flush or given["FLUSH"],
-            flush_interval=given["FLUSH_INTERVAL"],
-            chunk_size=given["CHUNK_SIZE"],
+            directory=directory or Path(getattr(settings, "BASE_DIR", "."), given.DIRECTORY),
+            listen=listen or given.LISTEN,
+            flush=flush or given.FLUSH,
+            flush_interval=given.FLUSH_INTERVAL,
+            chunk_size=given.CHUNK_SIZE,
             retention=_retention(given),
-            low_watermark=given["LOW_WATERMARK"],
-            high_watermark=given["HIGH_WATERMARK"],
-            ring_batches=given["RING_BATCHES"],
-            ring_bytes=given["RING_BYTES"],
+            low_watermark=given.LOW_WATERMARK,
+            high_watermark=given.HIGH_WATERMARK,
+            ring_batches=given.RING_BATCHES,
+            ring_bytes=given.RING_BYTES,
             allocate=chosen_allocation(current),
-            max_unflushed=given["MAX_UNFLUSHED"],
-            reserve=given["RESERVE"],
-            low_space=given["LOW_SPACE"],
+            max_unflushed=given.MAX_UNFLUSHED,
+            reserve=given.RESERVE,
+            low_space=given.LOW_SPACE,
             accept_loss=accept_loss,
-            secret=given["SECRET"],
-            secrets=_secrets(given["SECRETS"]),
-            max_connections=given["MAX_CONNECTIONS"],
+            secret=given.SECRET,
+            secrets=_secrets(given.SECRETS),
+            max_connections=given.MAX_CONNECTIONS,
             tls=_tls(given),
         )
     except TypeError as error:
@@ -58,25 +58,27 @@ def broker_options(
 
 def chosen_allocation(current: Conf) -> Allocate:
     """Return the function that divides the queues among the members of a group. Raises `ConfigurationError`."""
-    path = current.ALLOCATION
+    path = current.QUEUE.ALLOCATION
     if path is None:
         return divide
     try:
         allocate: Allocate = import_string(path)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"ENODE['ALLOCATION'] is {path!r}, which cannot be imported: {error}") from error
+        raise ConfigurationError(
+            f"ENODE['QUEUE']['ALLOCATION'] is {path!r}, which cannot be imported: {error}"
+        ) from error
     if not callable(allocate):
-        raise ConfigurationError(f"ENODE['ALLOCATION'] is {path!r}, which cannot be called; name a function")
+        raise ConfigurationError(f"ENODE['QUEUE']['ALLOCATION'] is {path!r}, which cannot be called; name a function")
     return allocate
 
 
-def _retention(given: dict[str, Any]) -> Retention:
+def _retention(given: Broker) -> Retention:
     return Retention(
-        max_age=given["RETENTION_AGE"],
-        max_bytes=given["RETENTION_BYTES"],
-        max_messages=given["RETENTION_MESSAGES"],
-        all_limits=given["RETENTION_ALL"],
-        delete_unconsumed=given["DELETE_UNCONSUMED"],
+        max_age=given.RETENTION_AGE,
+        max_bytes=given.RETENTION_BYTES,
+        max_messages=given.RETENTION_MESSAGES,
+        all_limits=given.RETENTION_ALL,
+        delete_unconsumed=given.DELETE_UNCONSUMED,
     )
 
 
@@ -97,9 +99,9 @@ def _secret(name: str, given: Any) -> Secret:
     return Secret(name=name, text=given["SECRET"], roles=frozenset(map(Role, roles)))
 
 
-def _tls(given: dict[str, Any]) -> Tls | None:
-    if given["TLS_CERTIFICATE"] is None:
+def _tls(given: Broker) -> Tls | None:
+    if given.TLS_CERTIFICATE is None:
         return None
-    if given["TLS_KEY"] is None:
+    if given.TLS_KEY is None:
         raise ConfigurationError("ENODE['BROKER'] has TLS_CERTIFICATE without TLS_KEY; a certificate needs its key")
-    return Tls(certificate=given["TLS_CERTIFICATE"], key=given["TLS_KEY"], client_ca=given["TLS_CLIENT_CA"])
+    return Tls(certificate=given.TLS_CERTIFICATE, key=given.TLS_KEY, client_ca=given.TLS_CLIENT_CA)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -36,107 +35,54 @@ def _settings() -> Iterator[CheckMessage]:
     except ConfigurationError as error:
         yield Error(str(error), id="enode_django.E001")
         return
-    levels = [("ENODE", given, settings.KEYS)]
-    levels += [(f"ENODE[{key!r}]", given.get(key, {}), known) for key, known in settings.NESTED_KEYS.items()]
-    for name, level, known in levels:
-        for key in sorted(level.keys() - known, key=str):
-            yield Error(
-                f"{name} has the unknown key {key!r}.",
-                hint=f"Known are {', '.join(sorted(known))}.",
-                id="enode_django.E002",
-            )
-    yield from _numbers()
+    yield from _keys("ENODE", given, settings.Conf, settings.MOVED)
+    for key, group in settings.GROUPS.items():
+        moved = settings.MOVED_OF_API if key == "API" else {}
+        yield from _keys(f"ENODE[{key!r}]", given.get(key, {}), group, moved)
+    for place, value, rule in settings.broken_rules(settings.conf()):
+        yield Error(f"{place} is {value!r}; it must be {rule.wanted}.", id=rule.id)
     yield from _retries()
     yield from _sizes()
     yield from _topics()
     yield from _states()
     yield from _spark()
-    yield from _rebuilds()
-    yield from _exports()
     yield from _broker()
+
+
+def _keys(
+    name: str, level: Mapping[Any, Any], cls: type[Any], moved: Mapping[str, tuple[str, str]]
+) -> Iterator[CheckMessage]:
+    known = settings.keys_of(cls)
+    for key in sorted(level.keys() - {*known}, key=str):
+        if key in moved:
+            yield _moved(f"{name}[{key!r}]", key, level[key], *moved[key])
+        else:
+            hint = f"Known are {', '.join(sorted(known))}."
+            yield Error(f"{name} has the unknown key {key!r}.", hint=hint, id="enode_django.E002")
+
+
+def _moved(old: str, key: str, value: object, group: str, new: str) -> Error:
+    text = f"timedelta(days={value!r})" if key.endswith("_DAYS") and value is not None else repr(value)
+    return Error(
+        f"{old} is now ENODE[{group!r}][{new!r}].",
+        hint=f'Write ENODE = {{"{group}": {{"{new}": {text}}}}}.',
+        id="enode_django.E220",
+    )
 
 
 ALLOCATION_HINT = "Name a function that takes queues, members, and what they have, or leave ALLOCATION out."
 
-_COUNTS = (
-    "QUEUES_PER_TOPIC",
-    "COMMAND_MAILBOXES",
-    "EVENT_MAILBOXES",
-    "COPY_MAX_BATCH",
-    "COPY_MAX_BYTES",
-    "PULL_MAX_BATCH",
-    "EVENT_PULL_MAX_BATCH",
-    "MAX_UNFINISHED",
-    "MAX_UNFINISHED_BYTES",
-    "RECENT_COMMANDS",
-    "EVENTS_MAX_BYTES",
-    "MAX_ABNORMAL_ENDS",
-    "HANDLER_ATTEMPTS",
-)
-_COUNTS_OR_NONE = ("PROCESSES",)
-_TIMES = (
-    "COMMIT_INTERVAL",
-    "LONG_POLL",
-    "LEASE",
-    "GRACE",
-    "HANDLER_TIME_LIMIT",
-    "SUBSCRIBER_TIME_LIMIT",
-    "HANDLER_RETRY_DELAY",
-    "SWEEP_INTERVAL",
-    "EXECUTE_TIMEOUT",
-)
-_TIMES_OR_NONE = ("REFUSAL_RETENTION_DAYS", "DEAD_LETTER_RETENTION_DAYS")
-
-
-def _numbers() -> Iterator[CheckMessage]:
-    current = settings.conf()
-    counts = {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS}
-    counts |= {f"ENODE[{key!r}]": getattr(current, key) for key in _COUNTS_OR_NONE if getattr(current, key) is not None}
-    for key in ("MAX_AGGREGATES", "MAX_BYTES", "TTL"):
-        counts[f"ENODE['AGGREGATE_CACHE'][{key!r}]"] = current.AGGREGATE_CACHE.get(key, 1)
-    counts["ENODE['JOBS']['ATTEMPTS']"] = current.job_attempts
-    for name, value in counts.items():
-        if type(value) is not int or value < 1:
-            yield Error(f"{name} is {value!r}; it must be a whole number above 0.", id="enode_django.E003")
-    times = {f"ENODE[{key!r}]": getattr(current, key) for key in _TIMES}
-    times |= {f"ENODE[{key!r}]": getattr(current, key) for key in _TIMES_OR_NONE if getattr(current, key) is not None}
-    times["ENODE['AGGREGATE_CACHE']['WRITE_INTERVAL']"] = current.AGGREGATE_CACHE.get("WRITE_INTERVAL", 1)
-    times["ENODE['JOBS']['LEASE']"] = current.job_lease
-    times["ENODE['JOBS']['TIME_LIMIT']"] = current.job_time_limit
-    times["ENODE['REPORTS']['RETENTION']"] = current.report_retention
-    if current.report_interval is not None:
-        times["ENODE['REPORTS']['INTERVAL']"] = current.report_interval
-    for name, value in times.items():
-        if not _is_number(value) or value <= 0:
-            yield Error(f"{name} is {value!r}; it must be a number above 0.", id="enode_django.E007")
-    delays = current.UNKNOWN_TYPE_DELAYS
-    if not isinstance(delays, list | tuple) or not all(_is_number(delay) and delay >= 0 for delay in delays):
-        yield Error(
-            f"ENODE['UNKNOWN_TYPE_DELAYS'] is {delays!r}; it must be a list of numbers that are not below 0.",
-            id="enode_django.E008",
-        )
-    remembered = current.REMEMBERED_ANSWERS
-    if type(remembered) is not int or remembered < 0:
-        yield Error(
-            f"ENODE['REMEMBERED_ANSWERS'] is {remembered!r}; it must be a whole number that is not below 0.",
-            id="enode_django.E009",
-        )
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is int or (type(value) is float and math.isfinite(value))
-
 
 def _retries() -> Iterator[CheckMessage]:
     current = settings.conf()
-    paths = current.HANDLER_RETRY_ON
+    paths = current.WORKERS.RETRY_ON
     if paths == settings.PASSING_ERRORS:
         return
     from enode_django.runtime import make_retries  # it wires everything, which a check of the defaults is spared
 
     try:
         if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
-            raise ConfigurationError(f"ENODE HANDLER_RETRY_ON is {paths!r}, no list of dotted paths")
+            raise ConfigurationError(f"ENODE['WORKERS']['RETRY_ON'] is {paths!r}, no list of dotted paths")
         make_retries(current)
     except ConfigurationError as error:
         yield Error(
@@ -153,39 +99,40 @@ def _sizes() -> Iterator[CheckMessage]:
     class is passed over.
     """
     current = settings.conf()
-    if "EVENTS_MAX_BYTES" not in settings.given():
+    size = current.COMMANDS.EVENTS_MAX_BYTES
+    if "EVENTS_MAX_BYTES" not in settings.given().get("COMMANDS", {}):
         return
     from enode_django.equeue.transports.base import ROOM_AROUND
 
     try:
-        max_send = getattr(import_string(current.queue_backend), "max_send", None)
+        max_send = getattr(import_string(current.QUEUE.BACKEND), "max_send", None)
     except (ImportError, TypeError, ValueError):  # E080 says so
         return
-    if type(max_send) is not int or type(current.EVENTS_MAX_BYTES) is not int:
+    if type(max_send) is not int or type(size) is not int:
         return
     largest = max_send - ROOM_AROUND
-    if largest < current.EVENTS_MAX_BYTES:
+    if largest < size:
         yield Error(
-            f"ENODE['EVENTS_MAX_BYTES'] is {current.EVENTS_MAX_BYTES}, but the queue takes no message of more than "
-            f"{largest} bytes: workers refuse what is larger.",
+            f"ENODE['COMMANDS']['EVENTS_MAX_BYTES'] is {size}, but the queue takes no message of more than {largest} "
+            "bytes: workers refuse what is larger.",
             hint=f"Set it to {largest} at most.",
             id="enode_django.E062",
         )
 
 
 def _topics() -> Iterator[CheckMessage]:
-    current = settings.conf()
-    if current.COMMAND_TOPIC == current.EVENT_TOPIC:
-        yield Error(f"ENODE uses the topic {current.COMMAND_TOPIC!r} for commands and events.", id="enode_django.E005")
+    topic = settings.conf().COMMANDS.TOPIC
+    if topic == settings.conf().SUBSCRIBERS.TOPIC:
+        yield Error(f"ENODE uses the topic {topic!r} for commands and events.", id="enode_django.E005")
 
 
 def _states() -> Iterator[CheckMessage]:
-    current = settings.conf()
-    texts = {"PREFIX": current.states_prefix}
-    if current.states_location is not None:
-        texts["LOCATION"] = current.states_location
+    cache = settings.conf().AGGREGATE_CACHE
+    texts = {"PREFIX": cache.PREFIX}
+    if cache.LOCATION is not None:
+        texts["LOCATION"] = cache.LOCATION
     wrong = [f"its {key} is {value!r}, no text" for key, value in texts.items() if not isinstance(value, str)]
-    if not wrong and current.states_location is not None:
+    if not wrong and cache.LOCATION is not None:
         from enode_django.runtime import make_states  # it wires everything, which a check without a location is spared
 
         try:
@@ -201,49 +148,11 @@ def _states() -> Iterator[CheckMessage]:
 
 
 def _spark() -> Iterator[CheckMessage]:
-    given = settings.conf().SPARK
-    master, config, files = given.get("MASTER", "local"), given.get("CONFIG", {}), given.get("PY_FILES", [])
-    if not isinstance(master, str) or not master:
-        yield _wrong_spark("MASTER", master, "name a master of Spark, such as 'local[*]' or 'spark://host:7077'")
+    config, replicas = settings.conf().SPARK.CONFIG, settings.conf().SPARK.REPLICAS
     if not isinstance(config, Mapping) or not all(str(key).startswith("spark.") for key in config):
         yield _wrong_spark("CONFIG", config, "be a dictionary of Spark's properties, such as 'spark.driver.memory'")
-    if not isinstance(files, list | tuple) or not all(isinstance(file, str) for file in files):
-        yield _wrong_spark("PY_FILES", files, "be a list of paths or URLs of .py, .zip or .egg files")
-    replicas, most = given.get("REPLICAS", {}), given.get("DATABASE_TASKS")
     if not isinstance(replicas, Mapping) or not {*replicas, *replicas.values()} <= {*connections}:
         yield _wrong_spark("REPLICAS", replicas, "be a dictionary of aliases of DATABASES, by the alias of the shard")
-    if most is not None and (not isinstance(most, int) or most < 1):
-        yield _wrong_spark("DATABASE_TASKS", most, "be a whole number above 0, or None")
-
-
-def _rebuilds() -> Iterator[CheckMessage]:
-    current = settings.conf()
-    if current.rebuild_engine not in settings.ENGINES:
-        known = ", ".join(map(repr, settings.ENGINES))
-        yield _wrong_rebuilds("ENGINE", current.rebuild_engine, f"be one of {known}")
-    counts = {"SPARK_FROM": current.rebuild_spark_from, "PROCESSES": current.rebuild_processes}
-    for key, count in counts.items():
-        if count is not None and not _is_count(count):
-            yield _wrong_rebuilds(key, count, "be a whole number above 0, or None")
-
-
-def _exports() -> Iterator[CheckMessage]:
-    directories = settings.conf().JOBS.get("EXPORT_DIRECTORIES", [])
-    is_list = isinstance(directories, list | tuple)
-    if not is_list or not all(isinstance(each, str) and each for each in directories):
-        yield Error(
-            f"ENODE['JOBS']['EXPORT_DIRECTORIES'] is {directories!r}; it must be a list of directories, or of URIs "
-            "that Spark can write to.",
-            id="enode_django.E092",
-        )
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 1
-
-
-def _wrong_rebuilds(key: str, value: object, wanted: str) -> Error:
-    return Error(f"ENODE['REBUILDS'][{key!r}] is {value!r}; it must {wanted}.", id="enode_django.E067")
 
 
 def _wrong_spark(key: str, value: object, wanted: str) -> Error:
@@ -252,7 +161,7 @@ def _wrong_spark(key: str, value: object, wanted: str) -> Error:
 
 def _broker() -> Iterator[CheckMessage]:
     current = settings.conf()
-    if not current.BROKER and current.ALLOCATION is None:
+    if not settings.given().get("BROKER") and current.QUEUE.ALLOCATION is None:
         return
     from enode_django.broker_settings import broker_options, chosen_allocation  # the broker, which few checks need
 
@@ -274,6 +183,12 @@ def _handlers() -> Iterator[CheckMessage]:
             hint="Keep one.",
             obj=command,
             id="enode_django.E010",
+        )
+    for stray in sorted(command_handlers.strays, key=lambda stray: stray.name):
+        yield Error(
+            f"{stray.name}() is marked with @command_handler in a class that is no aggregate root.",
+            hint="Derive the class from AggregateRoot, or move the function out of it.",
+            id="enode_django.E150",
         )
 
 

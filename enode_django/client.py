@@ -52,8 +52,12 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
 
 async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
     batch, versions = [_checked(command)], [check_version(expected_version)]
+    bus = current_bus()
     with ambient_metadata(await acurrent_metadata()):
-        await asyncio.to_thread(current_bus().send, batch, versions)
+        if bus.joins_transactions:  # so the thread counts: that of Django's synchronous code
+            await sync_to_async(bus.send)(batch, versions)
+        else:
+            await asyncio.to_thread(bus.send, batch, versions)
 
 
 def execute_command(
@@ -67,7 +71,7 @@ def execute_command(
     that of `send_command`.
 
     A command that failed or changed nothing has nothing to be handled. Raises `CommandTimeout` after ``timeout``
-    seconds (``EXECUTE_TIMEOUT`` of the settings), those of connecting and sending included: the command goes on.
+    seconds (``EXECUTE_TIMEOUT`` of ``COMMANDS``), those of connecting and sending included: the command goes on.
     Raises `ExecuteInsideHandler` in a handler, which could wait for itself, as `WaitInsideTransaction` does;
     `UnknownSubscriber`; and `InvalidField` for a timeout that is no number above 0.
     """
@@ -163,11 +167,11 @@ def _name_of(subscriber: str | type[Subscriber]) -> str:
 
 def _timeout(timeout: float | None) -> float:
     if timeout is None:
-        return conf().EXECUTE_TIMEOUT
+        return conf().COMMANDS.EXECUTE_TIMEOUT
     if type(timeout) not in (int, float) or not math.isfinite(timeout) or timeout <= 0:
         raise InvalidField(
             f"timeout={shown(timeout)} is no number of seconds above 0; "
-            "leave it out for the EXECUTE_TIMEOUT of the settings, or use send_command to not wait"
+            "leave it out for ENODE['COMMANDS']['EXECUTE_TIMEOUT'], or use send_command to not wait"
         )
     return timeout
 

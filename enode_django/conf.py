@@ -1,60 +1,38 @@
-"""The one dictionary ``ENODE`` of the settings, read when it is used, so that ``override_settings`` works."""
+"""The one dictionary ``ENODE`` of the settings, read when it is used, so that ``override_settings`` works.
+
+Each key is a field: its type, default, rule and meaning are said there and nowhere else. The fields of `Conf` that are
+classes are the groups. Sizes are in bytes. Times are in seconds; a `timedelta` is read as seconds. Counts are for one
+worker process unless they say otherwise.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from django.conf import settings
+import django
+from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.signals import setting_changed
 
 from enode_django.exceptions import ConfigurationError
 
+__all__ = ["conf"]
+
 BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 LOCATIONS = {BROKER: "tcp://127.0.0.1:7625", REDIS_STREAMS: "redis://127.0.0.1:6379/0"}
+IMMEDIATE = "enode_django.immediate.Immediate"
 POSTGRES = "enode_django.eventstore.postgres.PostgresEventStore"
-
-BROKER_DEFAULTS: Mapping[str, Any] = {
-    "LISTEN": "tcp://127.0.0.1:7625",
-    "DIRECTORY": "broker",
-    "FLUSH": "interval",
-    "FLUSH_INTERVAL": 0.1,
-    "CHUNK_SIZE": 256 * 1024 * 1024,
-    "RETENTION_AGE": 3 * 86_400.0,
-    "RETENTION_BYTES": None,
-    "RETENTION_MESSAGES": None,
-    "RETENTION_ALL": False,
-    "DELETE_UNCONSUMED": False,
-    "LOW_WATERMARK": None,
-    "HIGH_WATERMARK": None,
-    "RING_BATCHES": 100_000,
-    "RING_BYTES": 64 * 1024 * 1024,
-    "MAX_UNFLUSHED": 128 * 1024 * 1024,
-    "RESERVE": None,
-    "LOW_SPACE": None,
-    "SECRET": None,
-    "SECRETS": {},
-    "MAX_CONNECTIONS": 10_000,
-    "TLS_CERTIFICATE": None,
-    "TLS_KEY": None,
-    "TLS_CLIENT_CA": None,
-}
 
 BY_SIZE, IN_PROCESSES, ON_SPARK = "auto", "processes", "spark"
 ENGINES = (BY_SIZE, IN_PROCESSES, ON_SPARK)
 """The engines of a rebuild that ``REBUILDS`` may name."""
-API_DEFAULTS: Mapping[str, Any] = {
-    "COMMANDS": {},
-    "MAX_BODY": 1024 * 1024,
-    "MAX_TIMEOUT": 60.0,
-    "STREAM_SECONDS": 300.0,
-    "STREAM_INTERVAL": 1.0,
-    "STREAM_HEARTBEAT": 15.0,
-    "KEY_RETENTION_DAYS": 7.0,
-}
 
 PASSING_ERRORS = (
     "django.db.OperationalError",
@@ -74,257 +52,352 @@ DISCOVERED_MODULES = (
     "event_handlers",
 )
 
+MIB = 1024 * 1024
+DAY = 86_400.0
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Conf:
-    """Sizes in bytes, times in seconds. Counts are for one worker process unless they say otherwise."""
 
-    QUEUE: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
-    """``BACKEND`` (dotted path of a transport), ``LOCATION`` (URL), ``OPTIONS`` (keyword arguments)."""
-    COMMAND_TOPIC: str = "commands"
-    EVENT_TOPIC: str = "events"
-    QUEUES_PER_TOPIC: int = 8
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a value must be: ``wanted`` says it, ``accepts`` decides, and ``id`` is the check that reports it."""
+
+    wanted: str
+    accepts: Callable[[Any], bool]
+    id: str
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+def _are_delays(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(_is_number(each) and each >= 0 for each in value)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_text, value))
+
+
+Count = Annotated[
+    int, Rule("a whole number above 0", lambda value: type(value) is int and value >= 1, id="enode_django.E003")
+]
+CountOrZero = Annotated[
+    int,
+    Rule("a whole number that is not below 0", lambda value: type(value) is int and value >= 0, id="enode_django.E009"),
+]
+Seconds = Annotated[
+    float,
+    Rule("a number above 0, or a timedelta", lambda value: _is_number(value) and value > 0, id="enode_django.E007"),
+]
+Delays = Annotated[
+    Sequence[float],
+    Rule("a list of numbers that are not below 0, or of timedeltas", _are_delays, id="enode_django.E008"),
+]
+Text = Annotated[str, Rule("a text that is not empty", _is_text, id="enode_django.E083")]
+Texts = Annotated[Sequence[str], Rule("a list of texts that are not empty", _are_texts, id="enode_django.E085")]
+Switch = Annotated[bool, Rule("True or False", lambda value: isinstance(value, bool), id="enode_django.E084")]
+Engine = Annotated[
+    str, Rule(f"one of {', '.join(map(repr, ENGINES))}", lambda value: value in ENGINES, id="enode_django.E067")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """Where messages are kept, and how topics are divided into queues."""
+
+    BACKEND: str = BROKER
+    """Dotted path of a transport."""
+    LOCATION: str = ""
+    """URL of what the transport connects to. Empty: the usual one of ``BACKEND``, which then stands here."""
+    OPTIONS: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the transport."""
+    QUEUES_PER_TOPIC: Count = 8
     """The number of queues of a topic that is created; an upper bound on how many workers can share them."""
-    CONSUMER_GROUP: str = "processors"
     ALLOCATION: str | None = None
     """Dotted path of what divides queues among the members of a group (None: evenly, and as few as possible move)."""
-    COMMAND_MAILBOXES: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "BACKEND", str(self.BACKEND))
+        object.__setattr__(self, "LOCATION", str(self.LOCATION) or LOCATIONS.get(self.BACKEND, ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventStore:
+    DATABASES: Sequence[str] = field(default_factory=lambda: ["default"])
+    """Aliases of the shards' databases."""
+    BACKEND: str = POSTGRES
+    """Dotted path of an event store."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "BACKEND", str(self.BACKEND))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """Sending commands, and handling them."""
+
+    TOPIC: Text = "commands"
+    CONSUMER_GROUP: Text = "processors"
+    MAILBOXES: Count = 1
     """Threads that handle commands, for each shard. More threads help handlers that wait; Python runs one thread at a
     time, so it takes processes to use the cores."""
-    EVENT_MAILBOXES: int = 1
+    EVENT_MAILBOXES: Count = 1
     """Threads that write to the store, for each shard."""
-    COPY_MAX_BATCH: int = 1000
-    COPY_MAX_BYTES: int = 16 * 1024 * 1024
-    """The most bytes of events and metadata in one batch."""
-    PULL_MAX_BATCH: int = 500
+    PULL_MAX_BATCH: Count = 500
     """The most messages of one pull from one queue."""
-    EVENT_PULL_MAX_BATCH: int = 1000
-    """The most messages of one pull from one queue, for one subscriber."""
-    MAX_UNFINISHED: int = 20_000
+    COPY_MAX_BATCH: Count = 1000
+    COPY_MAX_BYTES: Count = 16 * MIB
+    """The most bytes of events and metadata in one batch."""
+    MAX_UNFINISHED: Count = 20_000
     """Commands pulled and not published yet; above its share of it a shard's queues pause."""
-    MAX_UNFINISHED_BYTES: int = 256 * 1024 * 1024
+    MAX_UNFINISHED_BYTES: Count = 256 * MIB
     """The most bytes of unfinished commands; and of the events that they came to, as long as they are not published."""
-    RECENT_COMMANDS: int = 50_000
-    REMEMBERED_ANSWERS: int = 10_000
+    RECENT_COMMANDS: Count = 50_000
+    """The most commands remembered to catch repeats."""
+    REMEMBERED_ANSWERS: CountOrZero = 10_000
     """The number of answers without a row in the event store that each queue keeps (0: none)."""
-    EVENTS_MAX_BYTES: int = 4 * 1024 * 1024
-    AGGREGATE_CACHE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``MAX_AGGREGATES`` (100,000), ``MAX_BYTES`` (512 MiB), and for the states shared in Redis ``LOCATION`` (None:
-    nothing is shared), ``PREFIX``, ``TTL``, ``WRITE_INTERVAL``."""
-    EVENT_STORE: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``DATABASES`` (``["default"]``), ``BACKEND`` (dotted path of an event store)."""
-    SNAPSHOTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``ENABLED`` (True)."""
-    JOBS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``LEASE`` (60), ``TIME_LIMIT`` (21,600), ``ATTEMPTS`` (5), ``EXPORT_DIRECTORIES`` (none)."""
-    SPARK: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``MASTER`` (``"local[*]"``), ``CONFIG`` (properties of Spark), ``PY_FILES`` (what else executors need),
-    ``REPLICAS`` (alias of a shard: alias to read it from), ``DATABASE_TASKS`` (tasks of a job that use the database at
-    once)."""
-    REBUILDS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``ENGINE`` (``"auto"``, ``"processes"`` or ``"spark"``), ``PROCESSES`` (None: one per core that may be used),
-    ``SPARK_FROM`` (streams; None: never by size)."""
-    REPORTS: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """``INTERVAL`` (5; None: none are written), ``RETENTION`` (3,600)."""
-    BROKER: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
-    """The settings of the broker that ``runbroker`` runs: see `BROKER_DEFAULTS`."""
-    API: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The settings of `enode_django.api`: see `API_DEFAULTS`."""
-    PROCESSES: int | None = None
+    EVENTS_MAX_BYTES: Count = 4 * MIB
+    """The most bytes of one command's events with its metadata."""
+    TIME_LIMIT: Seconds = 60.0
+    """For each attempt to handle a command."""
+    EXECUTE_TIMEOUT: Seconds = 10.0
+    """How long `execute_command` waits where it is not told."""
+    REFUSAL_RETENTION: Seconds | None = 90 * DAY
+    """Stored refusals older than this are deleted (None: never)."""
+    DEAD_LETTER_RETENTION: Seconds | None = 90 * DAY
+    """Dead letters of commands that failed last before this are deleted (None: never)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribers:
+    """Following the events."""
+
+    TOPIC: Text = "events"
+    PULL_MAX_BATCH: Count = 1000
+    """The most messages of one pull from one queue, for one subscriber."""
+    TIME_LIMIT: Seconds = 300.0
+    """What a subscriber without a ``time_limit`` of its own may take for the events of one command."""
+    SWEEP_INTERVAL: Seconds = 30.0
+    """Between comparisons of the event store with a subscriber's checkpoints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """What command workers and event workers share."""
+
+    PROCESSES: Count | None = None
     """Worker processes of each role in one runprocessors (None: one per core it may use)."""
-    PRELOAD: bool = True
+    PRELOAD: Switch = True
     """Workers are forked from a process that has the project loaded, where that is safe (False: each loads it)."""
-    COMMIT_INTERVAL: float = 1.0
-    LONG_POLL: float = 15.0
-    """Seconds that a pull waits for messages if there are none."""
-    LEASE: float = 10.0
-    """Seconds until a silent worker loses its queues."""
-    GRACE: float = 30.0
-    """Seconds that workers may drain on shutdown."""
-    HANDLER_TIME_LIMIT: float = 60.0
-    SUBSCRIBER_TIME_LIMIT: float = 300.0
-    """Seconds that a subscriber without a ``time_limit`` of its own may take for the events of one command."""
-    HANDLER_ATTEMPTS: int = 5
+    LEASE: Seconds = 10.0
+    """Until a silent worker loses its queues."""
+    GRACE: Seconds = 30.0
+    """What workers may take to drain on shutdown."""
+    COMMIT_INTERVAL: Seconds = 1.0
+    LONG_POLL: Seconds = 15.0
+    """How long a pull waits for messages if there are none."""
+    ATTEMPTS: Count = 5
     """The most failures: after so many at the same event a subscriber without ``retry`` parks its aggregate; after so
     many errors that pass a command fails."""
-    HANDLER_RETRY_DELAY: float = 0.1
+    RETRY_DELAY: Seconds = 0.1
     """Before the second attempt; twice as much before each next."""
-    HANDLER_RETRY_ON: tuple[str, ...] = PASSING_ERRORS
+    RETRY_ON: Sequence[str] = PASSING_ERRORS
     """Dotted paths of the exceptions after which a command is handled again, if its handler does not say which, and
     after which a subscriber tries an event without end."""
-    SWEEP_INTERVAL: float = 30.0
-    """Between comparisons of the event store with a subscriber's checkpoints."""
-    MAX_ABNORMAL_ENDS: int = 3
+    MAX_ABNORMAL_ENDS: Count = 3
     """A command found in the hands of a worker that died so many times is not handled again; of a subscriber, the
     aggregate is parked."""
-    UNKNOWN_TYPE_DELAYS: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 30.0)
-    REFUSAL_RETENTION_DAYS: float | None = 90
-    """Stored refusals older than this are deleted (None: never)."""
-    DEAD_LETTER_RETENTION_DAYS: float | None = 90
-    """Dead letters of commands that failed last before this are deleted (None: never)."""
-    EXECUTE_TIMEOUT: float = 10.0
-    SEND_IN_TESTS: bool = False
+    UNKNOWN_TYPE_DELAYS: Delays = (1.0, 2.0, 5.0, 10.0, 30.0)
+    """Before each next look at a command or an event of an unknown type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateCache:
+    MAX_AGGREGATES: Count = 100_000
+    MAX_BYTES: Count = 512 * MIB
+    LOCATION: str | None = None
+    """A Redis server for shared states (None: nothing is shared)."""
+    PREFIX: str = "enode"
+    TTL: Count = 86_400
+    """Whole seconds until a shared state that was not written again is gone."""
+    WRITE_INTERVAL: Seconds = 5.0
+    """The least time between two writes of one aggregate's shared state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshots:
+    ENABLED: Switch = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    LEASE: Seconds = 60.0
+    """How long a job that falls silent keeps others from the same work."""
+    TIME_LIMIT: Seconds = 21_600.0
+    ATTEMPTS: Count = 5
+    """Runs of a Celery task that fails for something that may pass."""
+    EXPORT_DIRECTORIES: Texts = field(default_factory=list)
+    """The directories and URIs that the admin offers for an export of events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spark:
+    MASTER: Text = "local[*]"
+    CONFIG: Mapping[str, Any] = field(default_factory=dict)
+    """Properties of Spark."""
+    PY_FILES: Texts = field(default_factory=list)
+    """What executors need besides the project's own packages."""
+    REPLICAS: Mapping[str, str] = field(default_factory=dict)
+    """By the alias of a shard the alias to read it from."""
+    DATABASE_TASKS: Count | None = None
+    """The most tasks of a job that use the database at once (None: as many as there are cores)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilds:
+    ENGINE: Engine = BY_SIZE
+    PROCESSES: Count | None = None
+    """Processes of one rebuild (None: one for each core that may be used)."""
+    SPARK_FROM: Count | None = None
+    """The streams of a store from which on a rebuild on one machine uses Spark (None: never)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    INTERVAL: Seconds | None = 5.0
+    """Between two rows of figures (None: none are written)."""
+    RETENTION: Seconds = 3_600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """The settings of `enode_django.api`."""
+
+    COMMANDS: Mapping[str, Any] = field(default_factory=dict)
+    """Permissions by type names."""
+    MAX_BODY: Count = MIB
+    MAX_TIMEOUT: Seconds = 60.0
+    STREAM_SECONDS: Seconds = 300.0
+    STREAM_INTERVAL: Seconds = 1.0
+    STREAM_HEARTBEAT: Seconds = 15.0
+    KEY_RETENTION: Seconds = 7 * DAY
+    """How long an ``Idempotency-Key`` is remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """The settings of the broker that ``runbroker`` runs; `BrokerOptions` says what they may be."""
+
+    LISTEN: str = LOCATIONS[BROKER]
+    DIRECTORY: str = "broker"
+    FLUSH: str = "interval"
+    FLUSH_INTERVAL: float = 0.1
+    CHUNK_SIZE: int = 256 * MIB
+    RETENTION_AGE: float | None = 3 * DAY
+    RETENTION_BYTES: int | None = None
+    RETENTION_MESSAGES: int | None = None
+    RETENTION_ALL: bool = False
+    DELETE_UNCONSUMED: bool = False
+    LOW_WATERMARK: int | None = None
+    HIGH_WATERMARK: int | None = None
+    RING_BATCHES: int = 100_000
+    RING_BYTES: int = 64 * MIB
+    MAX_UNFLUSHED: int = 128 * MIB
+    RESERVE: int | None = None
+    LOW_SPACE: int | None = None
+    SECRET: str | None = None
+    SECRETS: Mapping[str, Any] = field(default_factory=dict)
+    MAX_CONNECTIONS: int = 10_000
+    TLS_CERTIFICATE: str | None = None
+    TLS_KEY: str | None = None
+    TLS_CLIENT_CA: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conf:
+    """The settings in force. Its ``repr`` shows no secrets."""
+
+    QUEUE: Queue = field(default_factory=Queue, repr=False)
+    EVENT_STORE: EventStore = field(default_factory=EventStore)
+    COMMANDS: Commands = field(default_factory=Commands)
+    SUBSCRIBERS: Subscribers = field(default_factory=Subscribers)
+    WORKERS: Workers = field(default_factory=Workers)
+    AGGREGATE_CACHE: AggregateCache = field(default_factory=AggregateCache)
+    SNAPSHOTS: Snapshots = field(default_factory=Snapshots)
+    JOBS: Jobs = field(default_factory=Jobs)
+    SPARK: Spark = field(default_factory=Spark)
+    REBUILDS: Rebuilds = field(default_factory=Rebuilds)
+    REPORTS: Reports = field(default_factory=Reports)
+    API: Api = field(default_factory=Api)
+    BROKER: Broker = field(default_factory=Broker, repr=False)
+    SEND_IN_TESTS: Switch = False
     """Tests may send to the queue, outside of ``inline()``."""
-    AUTODISCOVER_MODULES: tuple[str, ...] = DISCOVERED_MODULES
-
-    @property
-    def queue_backend(self) -> str:
-        return str(self.QUEUE.get("BACKEND", BROKER))
-
-    @property
-    def queue_location(self) -> str:
-        return str(self.QUEUE.get("LOCATION", LOCATIONS.get(self.queue_backend, "")))
-
-    @property
-    def queue_options(self) -> Mapping[str, Any]:
-        options: Mapping[str, Any] = self.QUEUE.get("OPTIONS", {})
-        return options
-
-    @property
-    def max_aggregates(self) -> int:
-        return int(self.AGGREGATE_CACHE.get("MAX_AGGREGATES", 100_000))
-
-    @property
-    def max_aggregates_bytes(self) -> int:
-        return int(self.AGGREGATE_CACHE.get("MAX_BYTES", 512 * 1024 * 1024))
-
-    @property
-    def states_location(self) -> str | None:
-        location: str | None = self.AGGREGATE_CACHE.get("LOCATION")
-        return location
-
-    @property
-    def states_prefix(self) -> str:
-        prefix: str = self.AGGREGATE_CACHE.get("PREFIX", "enode")
-        return prefix
-
-    @property
-    def states_ttl(self) -> int:
-        seconds: int = self.AGGREGATE_CACHE.get("TTL", 86_400)
-        return seconds
-
-    @property
-    def states_write_interval(self) -> float:
-        seconds: float = self.AGGREGATE_CACHE.get("WRITE_INTERVAL", 5.0)
-        return seconds
-
-    @property
-    def event_databases(self) -> list[str]:
-        return list(self.EVENT_STORE.get("DATABASES", ["default"]))
+    AUTODISCOVER_MODULES: Texts = DISCOVERED_MODULES
+    """Modules of every installed app that are imported at the start."""
 
     @property
     def command_mailboxes(self) -> int:
         """Return the number of command mailboxes of all shards."""
-        return len(self.event_databases) * self.COMMAND_MAILBOXES
-
-    @property
-    def snapshots_enabled(self) -> bool:
-        return bool(self.SNAPSHOTS.get("ENABLED", True))
-
-    @property
-    def spark_master(self) -> str:
-        master: str = self.SPARK.get("MASTER", "local[*]")
-        return master
-
-    @property
-    def spark_config(self) -> Mapping[str, Any]:
-        config: Mapping[str, Any] = self.SPARK.get("CONFIG", {})
-        return config
-
-    @property
-    def spark_py_files(self) -> list[str]:
-        return list(self.SPARK.get("PY_FILES", []))
-
-    @property
-    def spark_replicas(self) -> Mapping[str, str]:
-        replicas: Mapping[str, str] = self.SPARK.get("REPLICAS", {})
-        return replicas
-
-    @property
-    def spark_database_tasks(self) -> int | None:
-        """The most tasks of a job that use the database at once; None: as many as there are cores."""
-        most: int | None = self.SPARK.get("DATABASE_TASKS")
-        return most
-
-    @property
-    def rebuild_engine(self) -> str:
-        engine: str = self.REBUILDS.get("ENGINE", BY_SIZE)
-        return engine
-
-    @property
-    def rebuild_processes(self) -> int | None:
-        """Processes of one rebuild; None: one for each core that may be used."""
-        processes: int | None = self.REBUILDS.get("PROCESSES")
-        return processes
-
-    @property
-    def rebuild_spark_from(self) -> int | None:
-        """Return the streams of a store from which on a rebuild on one machine uses Spark, if nothing else is said;
-        None if it never does."""
-        streams: int | None = self.REBUILDS.get("SPARK_FROM")
-        return streams
-
-    @property
-    def job_lease(self) -> float:
-        seconds: float = self.JOBS.get("LEASE", 60.0)
-        return seconds
-
-    @property
-    def job_time_limit(self) -> float:
-        seconds: float = self.JOBS.get("TIME_LIMIT", 21_600.0)
-        return seconds
-
-    @property
-    def job_attempts(self) -> int:
-        attempts: int = self.JOBS.get("ATTEMPTS", 5)
-        return attempts
-
-    @property
-    def export_directories(self) -> list[str]:
-        """The directories and URIs that the admin offers for an export of events."""
-        return list(self.JOBS.get("EXPORT_DIRECTORIES", []))
-
-    @property
-    def report_interval(self) -> float | None:
-        """Between two rows of figures; None: none are written."""
-        seconds: float | None = self.REPORTS.get("INTERVAL", 5.0)
-        return seconds
-
-    @property
-    def report_retention(self) -> float:
-        seconds: float = self.REPORTS.get("RETENTION", 3_600.0)
-        return seconds
-
-    @property
-    def api(self) -> Mapping[str, Any]:
-        return {**API_DEFAULTS, **self.API}
-
-    @property
-    def event_store_backend(self) -> str:
-        return str(self.EVENT_STORE.get("BACKEND", POSTGRES))
+        return len(self.EVENT_STORE.DATABASES) * self.COMMANDS.MAILBOXES
 
 
-KEYS = frozenset(field.name for field in dataclasses.fields(Conf))
-NESTED_KEYS: Mapping[str, frozenset[str]] = {
-    "QUEUE": frozenset({"BACKEND", "LOCATION", "OPTIONS"}),
-    "EVENT_STORE": frozenset({"DATABASES", "BACKEND"}),
-    "AGGREGATE_CACHE": frozenset({"MAX_AGGREGATES", "MAX_BYTES", "LOCATION", "PREFIX", "TTL", "WRITE_INTERVAL"}),
-    "SNAPSHOTS": frozenset({"ENABLED"}),
-    "SPARK": frozenset({"MASTER", "CONFIG", "PY_FILES", "REPLICAS", "DATABASE_TASKS"}),
-    "BROKER": frozenset(BROKER_DEFAULTS),
-    "API": frozenset(API_DEFAULTS),
-    "REBUILDS": frozenset({"ENGINE", "PROCESSES", "SPARK_FROM"}),
-    "JOBS": frozenset({"LEASE", "TIME_LIMIT", "ATTEMPTS", "EXPORT_DIRECTORIES"}),
-    "REPORTS": frozenset({"INTERVAL", "RETENTION"}),
+GROUPS: Mapping[str, type[Any]] = {
+    each.name: each.default_factory  # type: ignore[misc]
+    for each in dataclasses.fields(Conf)
+    if isinstance(each.default_factory, type) and dataclasses.is_dataclass(each.default_factory)
 }
+"""The classes of the groups by their keys."""
+
+MOVED: Mapping[str, tuple[str, str]] = {
+    "ALLOCATION": ("QUEUE", "ALLOCATION"),
+    "COMMAND_MAILBOXES": ("COMMANDS", "MAILBOXES"),
+    "COMMAND_TOPIC": ("COMMANDS", "TOPIC"),
+    "COMMIT_INTERVAL": ("WORKERS", "COMMIT_INTERVAL"),
+    "CONSUMER_GROUP": ("COMMANDS", "CONSUMER_GROUP"),
+    "COPY_MAX_BATCH": ("COMMANDS", "COPY_MAX_BATCH"),
+    "COPY_MAX_BYTES": ("COMMANDS", "COPY_MAX_BYTES"),
+    "DEAD_LETTER_RETENTION_DAYS": ("COMMANDS", "DEAD_LETTER_RETENTION"),
+    "EVENTS_MAX_BYTES": ("COMMANDS", "EVENTS_MAX_BYTES"),
+    "EVENT_MAILBOXES": ("COMMANDS", "EVENT_MAILBOXES"),
+    "EVENT_PULL_MAX_BATCH": ("SUBSCRIBERS", "PULL_MAX_BATCH"),
+    "EVENT_TOPIC": ("SUBSCRIBERS", "TOPIC"),
+    "EXECUTE_TIMEOUT": ("COMMANDS", "EXECUTE_TIMEOUT"),
+    "GRACE": ("WORKERS", "GRACE"),
+    "HANDLER_ATTEMPTS": ("WORKERS", "ATTEMPTS"),
+    "HANDLER_RETRY_DELAY": ("WORKERS", "RETRY_DELAY"),
+    "HANDLER_RETRY_ON": ("WORKERS", "RETRY_ON"),
+    "HANDLER_TIME_LIMIT": ("COMMANDS", "TIME_LIMIT"),
+    "LEASE": ("WORKERS", "LEASE"),
+    "LONG_POLL": ("WORKERS", "LONG_POLL"),
+    "MAX_ABNORMAL_ENDS": ("WORKERS", "MAX_ABNORMAL_ENDS"),
+    "MAX_UNFINISHED": ("COMMANDS", "MAX_UNFINISHED"),
+    "MAX_UNFINISHED_BYTES": ("COMMANDS", "MAX_UNFINISHED_BYTES"),
+    "PRELOAD": ("WORKERS", "PRELOAD"),
+    "PROCESSES": ("WORKERS", "PROCESSES"),
+    "PULL_MAX_BATCH": ("COMMANDS", "PULL_MAX_BATCH"),
+    "QUEUES_PER_TOPIC": ("QUEUE", "QUEUES_PER_TOPIC"),
+    "RECENT_COMMANDS": ("COMMANDS", "RECENT_COMMANDS"),
+    "REFUSAL_RETENTION_DAYS": ("COMMANDS", "REFUSAL_RETENTION"),
+    "REMEMBERED_ANSWERS": ("COMMANDS", "REMEMBERED_ANSWERS"),
+    "SUBSCRIBER_TIME_LIMIT": ("SUBSCRIBERS", "TIME_LIMIT"),
+    "SWEEP_INTERVAL": ("SUBSCRIBERS", "SWEEP_INTERVAL"),
+    "UNKNOWN_TYPE_DELAYS": ("WORKERS", "UNKNOWN_TYPE_DELAYS"),
+}
+"""The keys that were at the top, with their groups and their names there."""
+MOVED_OF_API: Mapping[str, tuple[str, str]] = {"KEY_RETENTION_DAYS": ("API", "KEY_RETENTION")}
 
 
 def given() -> Mapping[str, Any]:
-    """``settings.ENODE`` as it stands; raises `ConfigurationError` if it, or one in it, is no dictionary."""
+    """Return ``settings.ENODE`` as it stands; raises `ConfigurationError` if it, or a group in it, is no dictionary."""
+    if not settings.configured and ENVIRONMENT_VARIABLE not in os.environ:
+        _configure()
     value = getattr(settings, "ENODE", {})
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"ENODE must be a dictionary, got {value!r}")
-    for key in NESTED_KEYS:
+    for key in GROUPS:
         if not isinstance(value.get(key, {}), Mapping):
             raise ConfigurationError(f"ENODE[{key!r}] must be a dictionary, got {value[key]!r}")
     options = value.get("QUEUE", {}).get("OPTIONS", {})
@@ -333,10 +406,57 @@ def given() -> Mapping[str, Any]:
     return value
 
 
+def _configure() -> None:
+    """Set Django up for a script without any settings: nothing but this package, without a queue or a database."""
+    settings.configure(INSTALLED_APPS=["enode_django"], ENODE={"QUEUE": {"BACKEND": IMMEDIATE}})
+    django.setup()
+
+
 @lru_cache(maxsize=1)
 def conf() -> Conf:
-    """The settings in force; unknown keys are left to the system check that refuses them."""
-    return Conf(**{key: value for key, value in given().items() if key in KEYS})
+    """Return the settings in force. Unknown keys are left to the system check that refuses them."""
+    return make_conf(given())
+
+
+def make_conf(values: Mapping[str, Any]) -> Conf:
+    """Return the settings of a dictionary such as ``ENODE``."""
+    groups = {key: _made(group, values.get(key, {})) for key, group in GROUPS.items()}
+    return _made(Conf, {**values, **groups})
+
+
+Made = TypeVar("Made")
+
+
+def _made(cls: type[Made], values: Mapping[str, Any]) -> Made:
+    return cls(**{key: _in_seconds(values[key]) for key in keys_of(cls) if key in values})
+
+
+def keys_of(cls: Any) -> list[str]:
+    return [each.name for each in dataclasses.fields(cls)]
+
+
+def _in_seconds(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    return type(value)(map(_in_seconds, value)) if type(value) in (list, tuple) else value
+
+
+def broken_rules(current: Conf) -> Iterator[tuple[str, Any, Rule]]:
+    """Yield the values that are not what the types of their keys say: the place of each, the value, and the rule."""
+    yield from _broken_rules("ENODE", current)
+    for key in GROUPS:
+        yield from _broken_rules(f"ENODE[{key!r}]", getattr(current, key))
+
+
+def _broken_rules(name: str, group: Any) -> Iterator[tuple[str, Any, Rule]]:
+    for key, hint in get_type_hints(type(group), include_extras=True).items():
+        value = getattr(group, key)
+        types = [hint, *get_args(hint)]
+        rules = [rule for kind in types if get_origin(kind) is Annotated for rule in kind.__metadata__]
+        if value is None and type(None) in types:
+            continue
+        yield from ((f"{name}[{key!r}]", value, rule) for rule in rules if not rule.accepts(value))
 
 
 def _forget(*, setting: str, **_: object) -> None:

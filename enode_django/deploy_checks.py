@@ -59,7 +59,7 @@ def check_production(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[
 
 def _secret() -> Iterator[CheckMessage]:
     current = settings.conf()
-    if current.queue_backend == settings.BROKER and not current.queue_options.get("secret"):
+    if current.QUEUE.BACKEND == settings.BROKER and not current.QUEUE.OPTIONS.get("secret"):
         yield Warning(
             "Workers and senders have no secret for the broker: so it can have none, and whoever reaches it, if only "
             "from this machine, may send commands and read events.",
@@ -70,11 +70,11 @@ def _secret() -> Iterator[CheckMessage]:
 
 def _unencrypted() -> Iterator[CheckMessage]:
     current = settings.conf()
-    options = current.queue_options
-    if current.queue_backend != settings.BROKER or not options.get("secret") or options.get("tls"):
+    options = current.QUEUE.OPTIONS
+    if current.QUEUE.BACKEND != settings.BROKER or not options.get("secret") or options.get("tls"):
         return
     with suppress(ConfigurationError):  # which E029 says
-        host, _ = parse_location(current.queue_location)
+        host, _ = parse_location(current.QUEUE.LOCATION)
         if not is_loopback(host):
             yield Warning(
                 f"Workers and senders connect to the broker at {host!r} without TLS: whoever is on the way can read "
@@ -87,8 +87,8 @@ def _unencrypted() -> Iterator[CheckMessage]:
 def _memory() -> Iterator[CheckMessage]:
     current = settings.conf()
     for key, path, memory in (
-        ("QUEUE", current.queue_backend, MemoryTransport),
-        ("EVENT_STORE", current.event_store_backend, MemoryEventStore),
+        ("QUEUE", current.QUEUE.BACKEND, MemoryTransport),
+        ("EVENT_STORE", current.EVENT_STORE.BACKEND, MemoryEventStore),
     ):
         if _is_a(path, memory):
             yield Warning(
@@ -116,10 +116,10 @@ def _debug() -> Iterator[CheckMessage]:
 
 def _directory() -> Iterator[CheckMessage]:
     current = settings.conf()
-    if current.queue_backend != settings.BROKER or "DIRECTORY" in current.BROKER:
+    if current.QUEUE.BACKEND != settings.BROKER or "DIRECTORY" in settings.given().get("BROKER", {}):
         return
     with suppress(ConfigurationError):  # which E029 says
-        host, _ = parse_location(current.queue_location)
+        host, _ = parse_location(current.QUEUE.LOCATION)
         if is_loopback(host):
             yield Warning(
                 "The broker keeps its messages in the default directory, beside the code: what replaces the code may "

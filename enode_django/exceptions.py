@@ -248,7 +248,7 @@ class CommandIdReused(CommandError):
 
 class Retry(CommandError):
     """Raise it in a handler that cannot do its work for the moment: it is called again in ``after`` seconds, or, if
-    that is None, in ``HANDLER_RETRY_DELAY``, and twice as many each next time. After ``HANDLER_ATTEMPTS`` a command
+    that is None, in ``RETRY_DELAY``, and twice as many each next time. After ``ATTEMPTS`` a command
     fails; an event is tried without end. Raises `ValueError` if ``after`` is no number of seconds from 0 to a year
     (`LONGEST_RETRY`)."""
 

@@ -24,6 +24,8 @@ from enode_django.form_fields import AGGREGATE, Declaration, chosen
 from enode_django.ids import MAX_ID_LENGTH, check_given_id, new_id
 from enode_django.serialization.registry import types
 
+__all__ = ["CommandForm", "command_form"]
+
 TOKEN, EXPECTED = "command_id", "expected_version"
 _OUT_OF_DATE = _("This page is out of date. Look at it anew, and send it again.")
 

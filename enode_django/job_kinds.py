@@ -22,13 +22,15 @@ from enode_django.serialization.registry import types
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["KINDS"]
+
 EVERYTHING = "*"
 """The name of a job that works on all types."""
 FAILURES_KEPT = 10
 
 
 def _build_snapshots(job: RunningJob, *, type: str | None, archive: str | None = None) -> None:
-    if conf().spark_master == NO_MASTER and archive is None:
+    if conf().SPARK.MASTER == NO_MASTER and archive is None:
         _build_snapshots_here(job, type)
         return
     build_on_spark = import_string("enode_django.spark.snapshot_job.build_snapshots")

@@ -260,10 +260,10 @@ def running_job(
     is raised and kept in the row; after the job was stopped it is the `JobStopped` instead. `JobLost` at the end of the
     block means that somebody else may have done the same work meanwhile. Not for use inside an atomic block.
     """
-    seconds = conf().job_lease if lease is None else lease
+    seconds = conf().JOBS.LEASE if lease is None else lease
     deadline = boot_time() + seconds
     taken = leases.take(kind, name, task_id=task_id, seconds=seconds)
-    limit = conf().job_time_limit if time_limit is None else time_limit
+    limit = conf().JOBS.TIME_LIMIT if time_limit is None else time_limit
     job = RunningJob(taken, deadline=deadline, time_limit=limit)
     job.start()
     try:

@@ -14,6 +14,8 @@ from enode_django.commanding import flow
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.ids import new_id
 
+__all__ = ["EnodeMiddleware"]
+
 Respond = Callable[[HttpRequest], Any]
 
 

@@ -9,6 +9,8 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
+__all__ = ["ProtectHistory"]
+
 _FUNCTION = "enode_django_refuse_change"
 _TABLES = {"eventstream": "WHEN (OLD.version IS NOT NULL)", "eventcorrection": "", "storegeneration": ""}
 """By model: which rows cannot be deleted. Refusals can, since the framework prunes them."""

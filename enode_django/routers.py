@@ -8,6 +8,8 @@ from django.db import DEFAULT_DB_ALIAS, models
 
 from enode_django.conf import conf
 
+__all__ = ["EventStoreRouter"]
+
 STORE_MODELS = frozenset({"eventstream", "eventcorrection", "snapshot", "storegeneration", "shard", "deadletter"})
 """The models that belong to the streams: in each shard of the event store and nowhere else."""
 
@@ -19,13 +21,13 @@ class EventStoreRouter:
 
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
         """Return the first shard for the store's models, None for others. Use ``using`` for another shard."""
-        return conf().event_databases[0] if _is_of_store(model._meta.app_label, model._meta.model_name) else None
+        return conf().EVENT_STORE.DATABASES[0] if _is_of_store(model._meta.app_label, model._meta.model_name) else None
 
     def db_for_write(self, model: type[models.Model], **hints: Any) -> str | None:
         return self.db_for_read(model)
 
     def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
-        shards = conf().event_databases
+        shards = conf().EVENT_STORE.DATABASES
         if _is_of_store(app_label, model_name):
             return db in shards
         return False if db in shards and db != DEFAULT_DB_ALIAS else None

@@ -8,20 +8,23 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.db import connections
 from django.utils.module_loading import import_string
 
 from enode_django.broker_settings import chosen_allocation
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
-from enode_django.conf import Conf, conf
+from enode_django.conf import IMMEDIATE, POSTGRES, Conf, conf
 from enode_django.databases import beside
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
 from enode_django.eventing.calling import CallingApplier, SendCommands
 from enode_django.eventing.in_flight import InFlight
@@ -39,6 +42,7 @@ from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.dead_letters import DeadLetters, MemoryDeadLetters, PostgresDeadLetters
+from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
@@ -49,16 +53,32 @@ from enode_django.snapshots.sharding import ShardedSnapshotStore
 from enode_django.snapshots.states import SharedStates
 from enode_django.snapshots.store import SnapshotStore
 
+__all__ = [
+    "close_bus",
+    "make_snapshots",
+    "make_states",
+    "make_store",
+    "make_transport",
+    "replay",
+    "subscribers",
+    "use_bus",
+]
+
 
 def make_transport() -> Transport:
     """The queue of the settings; raises `ConfigurationError`. It connects when it is first used."""
     current, backend = conf(), import_queue_backend()
+    if not _is_transport(backend):
+        raise ConfigurationError(
+            f'ENODE QUEUE["BACKEND"] is {current.QUEUE.BACKEND!r}, with which there is no queue: commands are handled '
+            "by the process that sends them; name a transport for a queue, or leave it out for the broker"
+        )
     try:
-        _check_options(backend, current.queue_backend, current.queue_options)
-        transport: Transport = backend(current.queue_location, **_allocation(backend), **current.queue_options)
+        _check_options(backend, current.QUEUE.BACKEND, current.QUEUE.OPTIONS)
+        transport: Transport = backend(current.QUEUE.LOCATION, **_allocation(backend), **current.QUEUE.OPTIONS)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f'ENODE QUEUE["BACKEND"] names {current.queue_backend!r}, which takes no location and options as a '
+            f'ENODE QUEUE["BACKEND"] names {current.QUEUE.BACKEND!r}, which takes no location and options as a '
             f"transport does: {error}"
         ) from error
     return transport
@@ -66,15 +86,24 @@ def make_transport() -> Transport:
 
 def import_queue_backend() -> Any:
     """Return what ``QUEUE["BACKEND"]`` of the settings names, which makes a transport; raises `ConfigurationError`."""
-    return _import(conf().queue_backend, 'QUEUE["BACKEND"]')
+    return _import(conf().QUEUE.BACKEND, 'QUEUE["BACKEND"]')
+
+
+def has_queue() -> bool:
+    """Return False if commands are handled by the process that sends them; raises `ConfigurationError`."""
+    return _is_transport(import_queue_backend())
+
+
+def _is_transport(backend: Any) -> bool:
+    return not hasattr(backend, "make_bus")
 
 
 def _allocation(backend: Any) -> dict[str, Any]:
     """Return the option ``allocate`` if the driver takes it and the settings choose one; a broker divides the queues
     itself. Raises `ConfigurationError`."""
     current = conf()
-    divides = "allocate" in inspect.signature(backend).parameters and "allocate" not in current.queue_options
-    return {"allocate": chosen_allocation(current)} if current.ALLOCATION is not None and divides else {}
+    divides = "allocate" in inspect.signature(backend).parameters and "allocate" not in current.QUEUE.OPTIONS
+    return {"allocate": chosen_allocation(current)} if current.QUEUE.ALLOCATION is not None and divides else {}
 
 
 def _check_options(backend: Any, path: str, options: Mapping[str, Any]) -> None:
@@ -96,8 +125,10 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
     ``aliases`` are other ways to the same databases, in their order.
     """
     current = conf()
+    if keeps_in_memory():
+        return _store_in_memory()
     backend = import_store_backend()
-    aliases = aliases or current.event_databases
+    aliases = aliases or current.EVENT_STORE.DATABASES
     if len(aliases) == 1:
         store: EventStore = backend(aliases[0])
         return store
@@ -105,9 +136,28 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
     return ShardedEventStore([backend(alias, shard_map) for alias in aliases], shard_map)
 
 
+def keeps_in_memory() -> bool:
+    """Return True if there is neither a queue nor a database: then all is kept in the memory of this process."""
+    current = conf()
+    return (
+        current.QUEUE.BACKEND == IMMEDIATE
+        and current.EVENT_STORE.BACKEND == POSTGRES
+        and all(alias in connections and _is_dummy(alias) for alias in current.EVENT_STORE.DATABASES)
+    )
+
+
+def _is_dummy(alias: str) -> bool:
+    return bool(connections.settings[alias]["ENGINE"] == "django.db.backends.dummy")
+
+
+@cache
+def _store_in_memory() -> EventStore:
+    return MemoryEventStore()
+
+
 def import_store_backend() -> Any:
     """Return what ``EVENT_STORE["BACKEND"]`` of the settings names; raises `ConfigurationError`."""
-    return _import(conf().event_store_backend, 'EVENT_STORE["BACKEND"]')
+    return _import(conf().EVENT_STORE.BACKEND, 'EVENT_STORE["BACKEND"]')
 
 
 @contextmanager
@@ -115,12 +165,12 @@ def store_beside() -> Iterator[EventStore]:
     """The event store over connections of its own: what this thread reads from it is not part of the transaction that
     it may have open in one of these databases."""
     with ExitStack() as stack:
-        yield make_store([stack.enter_context(beside(alias)) for alias in conf().event_databases])
+        yield make_store([stack.enter_context(beside(alias)) for alias in conf().EVENT_STORE.DATABASES])
 
 
 def make_snapshots(store: EventStore) -> SnapshotStore | None:
     """The snapshots of what is in ``store``; None if the settings, or all aggregate classes, do without any."""
-    if not conf().snapshots_enabled or policy.lowest() is None:
+    if not conf().SNAPSHOTS.ENABLED or policy.lowest() is None:
         return None
     shards = [PostgresSnapshotStore(shard.alias) for shard in store.shards if isinstance(shard, PostgresEventStore)]
     if len(shards) < len(store.shards):
@@ -140,14 +190,14 @@ def make_states() -> SharedStates | None:
     """Return the shared states behind the aggregate caches of the workers; None if the settings name no server. Raises
     `ConfigurationError`. It connects when it is first used."""
     current = conf()
-    if current.states_location is None:
+    if current.AGGREGATE_CACHE.LOCATION is None:
         return None
     make = _import("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
     states: SharedStates = make(
-        current.states_location,
+        current.AGGREGATE_CACHE.LOCATION,
         secrets=[settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS],
-        prefix=current.states_prefix,
-        ttl=current.states_ttl,
+        prefix=current.AGGREGATE_CACHE.PREFIX,
+        ttl=current.AGGREGATE_CACHE.TTL,
     )
     return states
 
@@ -161,7 +211,7 @@ def running_subscribers() -> Sequence[Subscriber]:
 def time_limits(current: Conf) -> Mapping[str, float]:
     """Return how many seconds the handlers of each running subscriber may take for the events of one command."""
     return {
-        key_of(one): current.SUBSCRIBER_TIME_LIMIT if one.time_limit is None else one.time_limit
+        key_of(one): current.SUBSCRIBERS.TIME_LIMIT if one.time_limit is None else one.time_limit
         for one in running_subscribers()
     }
 
@@ -177,7 +227,7 @@ def make_producer(transport: Transport) -> Producer:
             "test's; put the sending inside enode_django.testing.inline(), take the pytest fixture enode, or set "
             "ENODE['SEND_IN_TESTS'] = True for tests that mean the real queue"
         )
-    return Producer(transport, queues=conf().QUEUES_PER_TOPIC, selector=select_queue)
+    return Producer(transport, queues=conf().QUEUE.QUEUES_PER_TOPIC, selector=select_queue)
 
 
 def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) -> Applier:
@@ -211,8 +261,8 @@ def make_follower(
         policy=make_policy(subscriber, current),
         notify=notices_through(transport, persist),
         transport=transport,
-        topic=current.EVENT_TOPIC,
-        interval=current.SWEEP_INTERVAL,
+        topic=current.SUBSCRIBERS.TOPIC,
+        interval=current.SUBSCRIBERS.SWEEP_INTERVAL,
         hand_over=hand_over,
         new_resender=_new_resender(applier, transport, current),
     )
@@ -227,26 +277,26 @@ def _new_resender(applier: Applier, transport: Transport, current: Conf) -> Call
         applier,
         shard,
         transport,
-        topic=current.COMMAND_TOPIC,
-        group=current.CONSUMER_GROUP,
-        interval=current.SWEEP_INTERVAL,
+        topic=current.COMMANDS.TOPIC,
+        group=current.COMMANDS.CONSUMER_GROUP,
+        interval=current.SUBSCRIBERS.SWEEP_INTERVAL,
         dead_letters=make_dead_letters(applier.store),
     )
 
 
 def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
     """When commands are handled again whose handlers have raised an error that passes; raises `ConfigurationError`."""
-    errors = tuple(_import(path, "HANDLER_RETRY_ON") for path in current.HANDLER_RETRY_ON)
+    errors = tuple(_import(path, 'WORKERS["RETRY_ON"]') for path in current.WORKERS.RETRY_ON)
     for error in errors:
         if not (isinstance(error, type) and issubclass(error, Exception)):
-            raise ConfigurationError(f"ENODE HANDLER_RETRY_ON names {error!r}, which is no class of exceptions")
-    return HandlerRetries(current.HANDLER_ATTEMPTS, current.HANDLER_RETRY_DELAY, errors, waits)
+            raise ConfigurationError(f"ENODE['WORKERS']['RETRY_ON'] names {error!r}, which is no class of exceptions")
+    return HandlerRetries(current.WORKERS.ATTEMPTS, current.WORKERS.RETRY_DELAY, errors, waits)
 
 
 def make_policy(subscriber: Subscriber, current: Conf) -> RetryPolicy:
     """Return how the subscriber tries again what has failed; raises `ConfigurationError`."""
     attempts, delay, errors, _ = make_retries(current)
-    unknown_delays = current.UNKNOWN_TYPE_DELAYS
+    unknown_delays = current.WORKERS.UNKNOWN_TYPE_DELAYS
     policy = RetryPolicy.of(subscriber.retry, attempts, delay, unknown_delays=unknown_delays, passing=errors)
     is_projection = isinstance(subscriber, ModelProjection | Projection)
     return policy._replace(conflict_patience=CONFLICT_PATIENCE) if is_projection else policy
@@ -267,7 +317,7 @@ def _is_test() -> bool:
 def follower_of(name: str) -> Iterator[SweepingFollower]:
     """Open a follower for a moment, outside the workers, to settle what is parked. It tries once only. Raises
     `UnknownSubscriber`, `SubscriberUnavailable`."""
-    with closing(make_transport()) as transport:
+    with closing(make_transport() if has_queue() else MemoryTransport()) as transport:
         yield make_follower(subscribers.get(name), transport, make_store(), persist=once)
 
 
@@ -305,10 +355,21 @@ class _Current:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.bus: CommandBus | None = None
+        self.made: CommandBus | None = None
+        """The one that was made of the settings, which another may stand in for."""
         self.pid = 0
 
 
 _current = _Current()
+
+
+def _make_bus() -> CommandBus:
+    backend = import_queue_backend()
+    if not _is_transport(backend):
+        bus: CommandBus = backend.make_bus()
+        return bus
+    transport = make_transport()
+    return QueueCommandBus(transport, make_producer(transport), conf().COMMANDS.TOPIC)
 
 
 def current_bus() -> CommandBus:
@@ -317,8 +378,7 @@ def current_bus() -> CommandBus:
         return bus
     with _current.lock:
         if _current.bus is None or _current.pid != os.getpid():
-            transport = make_transport()
-            _current.bus = QueueCommandBus(transport, make_producer(transport), conf().COMMAND_TOPIC)
+            _current.bus = _current.made = _make_bus()
             _current.pid = os.getpid()
         return _current.bus
 
@@ -352,7 +412,7 @@ def use_bus(bus: CommandBus) -> Iterator[None]:
 
 
 def _settings_changed(*, setting: str, **_: object) -> None:
-    if setting == "ENODE" and isinstance(_current.bus, QueueCommandBus):
+    if setting == "ENODE" and _current.bus is _current.made:
         close_bus()
 
 

@@ -35,8 +35,21 @@ try:
     from rest_framework.fields import empty
     from rest_framework.request import Request
     from rest_framework.utils import html
+
+    from enode_django.api.parsing import StrictJsonParser
+    from enode_django.api.received import command_id_of, receive
 except ImportError as error:
     raise missing("api", error) from error
+
+__all__ = [
+    "CommandResultSerializer",
+    "CommandSerializer",
+    "StrictJsonParser",
+    "command_id_of",
+    "etag_of",
+    "expected_version_of",
+    "receive",
+]
 
 Field = serializers.Field[Any, Any, Any, Any]
 Describe = Callable[[Field], Field]

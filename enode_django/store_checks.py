@@ -24,7 +24,7 @@ def check_store(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
 
 
 def _databases() -> Iterator[CheckMessage]:
-    aliases = settings.conf().EVENT_STORE.get("DATABASES", [DEFAULT_DB_ALIAS])
+    aliases = settings.conf().EVENT_STORE.DATABASES
     if not _are_names(aliases) or len(set(aliases)) < len(aliases) or not set(aliases) <= set(connections):
         yield Error(
             f"ENODE['EVENT_STORE']['DATABASES'] is {aliases!r}; it must list one or more of DATABASES, each once.",
@@ -34,7 +34,7 @@ def _databases() -> Iterator[CheckMessage]:
         return
     for alias in aliases:
         vendor = connections[alias].vendor
-        if settings.conf().event_store_backend == settings.POSTGRES and vendor != "postgresql":
+        if settings.conf().EVENT_STORE.BACKEND == settings.POSTGRES and vendor != "postgresql":
             yield Error(
                 f"The event store is in the database {alias!r}, which is {vendor}; it must be PostgreSQL.",
                 id="enode_django.E006",
@@ -68,7 +68,7 @@ def check_shards(
     """Check the shards among the ``databases`` that Django was asked to look at. One without tables, or one that is
     away, is left out."""
     try:
-        aliases = settings.conf().event_databases
+        aliases = settings.conf().EVENT_STORE.DATABASES
         return _mismatch(aliases) if {*(databases or ())} & {*aliases} else []
     except (ConfigurationError, StoreUnavailable, DatabaseError):
         return []
@@ -154,7 +154,7 @@ def _idle_sessions(alias: str) -> Iterator[CheckMessage]:
 def _asked(databases: Sequence[str] | None) -> list[str]:
     """Return those of the event store's databases that Django was asked to look at, if they are on PostgreSQL."""
     try:
-        aliases = settings.conf().event_databases
+        aliases = settings.conf().EVENT_STORE.DATABASES
     except ConfigurationError:  # E001 says so
         return []
     asked = {*(databases or ())} & {*connections}

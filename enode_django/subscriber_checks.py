@@ -134,7 +134,7 @@ def _limits(subscriber: Subscriber) -> Iterator[CheckMessage]:
         yield Error(
             f"{_description(subscriber)} has the time_limit {subscriber.time_limit!r}; it must be a number of seconds "
             "above 0.",
-            hint="Give it one, math.inf for any time, or None for ENODE['SUBSCRIBER_TIME_LIMIT'].",
+            hint="Give it one, math.inf for any time, or None for ENODE['SUBSCRIBERS']['TIME_LIMIT'].",
             id="enode_django.E040",
         )
 

@@ -29,6 +29,8 @@ try:
 except ImportError as error:
     raise missing("celery", error) from error
 
+__all__ = ["build_snapshots", "export_events", "rebuild_projection", "run_job", "undo_rebuild"]
+
 logger = logging.getLogger("enode_django.jobs")
 
 PROGRESS = "PROGRESS"
@@ -49,7 +51,7 @@ class JobTask(Task):  # type: ignore[type-arg]
 
     @property
     def time_limit(self) -> float:  # type: ignore[override]
-        return conf().job_time_limit + KILL_AFTER
+        return conf().JOBS.TIME_LIMIT + KILL_AFTER
 
 
 @shared_task(bind=True, base=JobTask, name="enode_django.build_snapshots")
@@ -118,7 +120,7 @@ def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[st
         if not is_transient(error):
             raise
         pause = get_exponential_backoff_interval(FIRST_RETRY, task.request.retries, LAST_RETRY, full_jitter=True)
-        raise task.retry(exc=error, countdown=pause, max_retries=conf().job_attempts - 1) from error
+        raise task.retry(exc=error, countdown=pause, max_retries=conf().JOBS.ATTEMPTS - 1) from error
 
 
 def _set_aside(task: JobTask, error: JobRunning | JobCancelled) -> None:

@@ -25,6 +25,8 @@ from enode_django.forms import CommandForm, command_form
 from enode_django.ids import check_id
 from enode_django.models import ReadModel
 
+__all__ = ["CommandView"]
+
 if TYPE_CHECKING:
     FormBase = FormView[CommandForm]
 else:  # generic for the type checker only

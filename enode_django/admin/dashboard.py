@@ -123,7 +123,7 @@ def _since(request: HttpRequest) -> float:
 
 
 def step_width() -> float:
-    return max(SHORTEST_STEP, conf().report_interval or 0.0)
+    return max(SHORTEST_STEP, conf().REPORTS.INTERVAL or 0.0)
 
 
 def figures(since: float) -> dict[str, Any]:

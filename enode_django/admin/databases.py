@@ -35,7 +35,7 @@ def databases() -> list[str]:
 
 def shards() -> list[str]:
     """Return the aliases of the event store's databases."""
-    return conf().event_databases
+    return list(conf().EVENT_STORE.DATABASES)
 
 
 def within(alias: str, url: str, offered: Callable[[], Sequence[str]] = databases) -> str:

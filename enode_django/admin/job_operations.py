@@ -200,10 +200,10 @@ class StartExport(JobOperation):
         super().__init__(*arguments, **options)
         field = self.fields["path"]
         assert isinstance(field, forms.ChoiceField)
-        field.choices = [(path, path) for path in conf().export_directories]
+        field.choices = [(path, path) for path in conf().JOBS.EXPORT_DIRECTORIES]
 
     def clean(self) -> None:
-        if not conf().export_directories:
+        if not conf().JOBS.EXPORT_DIRECTORIES:
             raise forms.ValidationError(f"Nothing may be exported from here: {_DIRECTORIES} is empty.")
 
     def name(self) -> str:

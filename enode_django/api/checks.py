@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error
 from django.utils.module_loading import import_string
 
-from enode_django.conf import API_DEFAULTS, conf
+from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.exceptions import ConfigurationError
 from enode_django.serialization.registry import types
@@ -18,21 +17,12 @@ from enode_django.serialization.registry import types
 
 def check_api(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     try:
-        current = conf().api
-    except (ConfigurationError, TypeError):  # E001 says so
+        commands = conf().API.COMMANDS
+    except ConfigurationError:  # E001 says so
         return []
-    commands = current["COMMANDS"]
     if not isinstance(commands, Mapping):
         return [_wrong("COMMANDS", commands, "a dictionary of lists by type name")]
-    return [*_numbers(current), *_commands(commands)]
-
-
-def _numbers(current: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    for key in API_DEFAULTS.keys() - {"COMMANDS"}:
-        value = current[key]
-        whole = key == "MAX_BODY"
-        if type(value) not in ((int,) if whole else (int, float)) or not math.isfinite(value) or value <= 0:
-            yield _wrong(key, value, f"a {'whole ' if whole else ''}number above 0")
+    return [*_commands(commands)]
 
 
 def _commands(commands: Mapping[Any, Any]) -> Iterator[CheckMessage]:

@@ -130,7 +130,7 @@ def _rows(id: str, aggregate_root_id: str | None) -> Any:
     wanted = {"command_id": id}
     if aggregate_root_id is not None:
         wanted["aggregate_root_id"] = aggregate_root_id
-    for alias in conf().event_databases:
+    for alias in conf().EVENT_STORE.DATABASES:
         yield from EventStream.objects.using(alias).filter(**wanted).order_by("aggregate_root_id")[:10]
 
 
@@ -189,7 +189,7 @@ def read_wish(request: Request) -> Wish:
 def _read_timeout(text: str | None) -> float | None:
     if text is None:
         return None
-    most = conf().api["MAX_TIMEOUT"]
+    most = conf().API.MAX_TIMEOUT
     try:
         seconds = float(text)
     except ValueError:

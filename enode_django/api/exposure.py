@@ -81,7 +81,7 @@ def _look_up(type_name: str) -> Offered | None:
 def _given(cls: type[Command], name: str) -> Sequence[Any]:
     """The nearest decides: the settings for the very class, the class, the settings for its app, for all. So an
     internal command is offered only where the settings name it."""
-    commands = conf().api["COMMANDS"]
+    commands = conf().API.COMMANDS
     label = name.rpartition(".")[0]
     if name in commands:
         return commands[name] or ()

@@ -23,7 +23,7 @@ class StrictJsonParser(BaseParser):
     def parse(
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        most = int(conf().api["MAX_BODY"])
+        most = int(conf().API.MAX_BODY)
         _check_announced((parser_context or {}).get("request"), most)
         body = stream.read(most + 1)
         if len(body) > most:

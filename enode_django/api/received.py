@@ -119,9 +119,9 @@ def is_pending(id: str, user: str) -> bool:
 
 
 def prune() -> int:
-    """Delete some keys that are older than ``KEY_RETENTION_DAYS``; returns how many. Called now and then for more keys
+    """Delete some keys that are older than ``KEY_RETENTION``; returns how many. Called now and then for more keys
     than have come since."""
-    before = timezone.now() - timedelta(days=conf().api["KEY_RETENTION_DAYS"])
+    before = timezone.now() - timedelta(seconds=conf().API.KEY_RETENTION)
     old = ReceivedCommand.objects.filter(received_at__lt=before).order_by("received_at")
     deleted, _ = ReceivedCommand.objects.filter(
         pk__in=list(old.values_list("pk", flat=True)[:_PRUNED_AT_ONCE])

@@ -67,13 +67,13 @@ class Tail:
     """One client's way along the feed. Ends by itself, and when the client is gone: then its iterator is closed."""
 
     def __init__(self, places: Places, with_payload: bool) -> None:
-        current = conf().api
+        current = conf().API
         self._places = places
         self._with_payload = with_payload
         self._store = make_store()
-        self._interval = float(current["STREAM_INTERVAL"])
-        self._heartbeat = float(current["STREAM_HEARTBEAT"])
-        self._end = time.monotonic() + float(current["STREAM_SECONDS"])
+        self._interval = current.STREAM_INTERVAL
+        self._heartbeat = current.STREAM_HEARTBEAT
+        self._end = time.monotonic() + current.STREAM_SECONDS
         self._sent_at = 0.0
 
     def _greeting(self) -> bytes:

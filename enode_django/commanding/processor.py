@@ -405,9 +405,9 @@ class CommandProcessor:
         try:
             if envelope.expected_version is not None:
                 check_version(envelope.expected_version, slot.id, slot.version)
-            handler = self._handlers.find(type(command))
             self._note[0] = envelope.position
-            handler(command, context)
+            if (value := self._handlers.find(type(command))(command, context)) is not None:
+                context.set_result(value)
             if self._store_away is not None:
                 raise self._store_away
             return self._done(slot, envelope, context)

@@ -11,9 +11,10 @@ from typing import Any, ClassVar, TypeVar, overload
 from enode_django.domain.annotations import handled_classes, is_bare
 from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.messages import DomainEvent, EventStamp, is_stamped, seal, stamp_event
+from enode_django.domain.method_handlers import register_methods
 from enode_django.domain.origin import NO_ORIGIN, handled_command
 from enode_django.domain.reading import Readable
-from enode_django.domain.signatures import check_method
+from enode_django.domain.signatures import check_marked, check_method
 from enode_django.exceptions import (
     AggregateReadOnly,
     ApplierNotFound,
@@ -100,6 +101,7 @@ class AggregateRoot(Readable, Declared):
         cls._enode_initial = None
         _check_constructor(cls)
         _check_snapshots(cls)
+        register_methods(cls)
 
     def __init__(self, id: str) -> None:
         self._enode_id = check_id(id, "aggregate root id")
@@ -315,9 +317,5 @@ def _collect_appliers(cls: type[AggregateRoot]) -> dict[type[DomainEvent], str]:
                         f"{cls.__qualname__} has two methods for {event.__qualname__}: {other}() and {name}(); keep one"
                     )
     for name in set(appliers.values()):
-        if any(name in inspect.get_annotations(base) for base in cls.__mro__):
-            raise DefinitionError(
-                f"{cls.__qualname__} has a field and an applier {name!r}; choose another name for one"
-            )
-        check_method(cls, name, "event")
+        check_marked(cls, name, "an applier", "event")
     return appliers

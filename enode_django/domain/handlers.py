@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from weakref import WeakSet
 
+from enode_django.domain.annotations import handled_classes, is_bare, is_method
 from enode_django.domain.messages import Command
 from enode_django.domain.refusals import DomainException
-from enode_django.domain.signatures import check_handler
+from enode_django.domain.signatures import takes_context
 from enode_django.exceptions import DefinitionError, DuplicateHandler, HandlerNotFound
 
-Handler = Callable[[Any, Any], None]
+if TYPE_CHECKING:
+    from enode_django.domain.aggregate import AggregateRoot
+
+Handler = Callable[[Any, Any], Any]
 Errors = tuple[type[BaseException], ...]
-AnyHandler = TypeVar("AnyHandler", bound=Handler)
+
+
+class MarkedMethod:
+    """The mark of a method that handles these commands. It is registered with the class of aggregate roots that has it;
+    a function is registered when it is marked."""
+
+    def __init__(
+        self, method: Any, commands: tuple[type[Command], ...], creates: bool, retry_on: Errors | None
+    ) -> None:
+        self.name = f"{method.__module__}.{method.__qualname__}"
+        self.commands = commands
+        self.creates = creates
+        self.retry_on = retry_on
+        self.takes_context = takes_context(method, "self", "command")
 
 
 class HandlerTable:
@@ -22,6 +42,8 @@ class HandlerTable:
         self._handlers: dict[type[Command], list[Handler]] = {}
         self._found: dict[type[Command], Handler] = {}
         self._retry_on: dict[type[Command], Errors | None] = {}
+        self.strays: WeakSet[MarkedMethod] = WeakSet()
+        """Marked methods that no aggregate root has, or has not yet."""
 
     def add(self, command: type[Command], handler: Handler, *, retry_on: Errors | None = None) -> None:
         """``retry_on``: the errors after which the handler is called again (None: those of the settings)."""
@@ -30,6 +52,14 @@ class HandlerTable:
             handlers.append(handler)
         self._retry_on[command] = retry_on
         self._found.clear()
+
+    def replace(self, command: type[Command], handler: Handler, *, retry_on: Errors | None = None) -> None:
+        """Add the handler in place of one of the same name: its module is loaded anew."""
+        name = _name(handler)
+        if "<locals>" not in name:
+            handlers = self._handlers.get(command, [])
+            handlers[:] = [one for one in handlers if _name(one) != name]
+        self.add(command, handler, retry_on=retry_on)
 
     def remove(self, command: type[Command], handler: Handler) -> None:
         self._handlers[command].remove(handler)
@@ -52,8 +82,15 @@ class HandlerTable:
                     f"{base.__qualname__} has {len(handlers)} handlers: {_names(handlers)}; keep one"
                 )
             return handlers[0]
+        for stray in self.strays:
+            if issubclass(command, stray.commands):
+                raise DefinitionError(
+                    f"{stray.name}() is marked with @command_handler in a class that is no aggregate root; derive the "
+                    "class from AggregateRoot, or move the function out of it"
+                )
         raise HandlerNotFound(
-            f"no handler for {command.__qualname__}; write a function marked with @command_handler({command.__name__})"
+            f"no handler for {command.__qualname__}; mark a method of its aggregate, or a function, with "
+            f"@command_handler({command.__name__})"
         )
 
     def retry_on(self, command: type[Command]) -> Errors | None:
@@ -69,34 +106,151 @@ class HandlerTable:
                 yield command, _names(handlers)
 
 
+def _name(handler: Handler) -> str:
+    return f"{handler.__module__}.{handler.__qualname__}"
+
+
 def _names(handlers: list[Handler]) -> str:
-    return ", ".join(f"{handler.__module__}.{handler.__qualname__}" for handler in handlers)
+    return ", ".join(map(_name, handlers))
 
 
 command_handlers = HandlerTable()
 
+Root = TypeVar("Root", bound="AggregateRoot")
+Result = TypeVar("Result")
+Rest = ParamSpec("Rest")
+C = TypeVar("C", bound=Command)
+C1 = TypeVar("C1", bound=Command)
+C2 = TypeVar("C2", bound=Command)
+C3 = TypeVar("C3", bound=Command)
+C4 = TypeVar("C4", bound=Command)
+C5 = TypeVar("C5", bound=Command)
+Function = Callable[Concatenate[C, Rest], Result]
+Method = Callable[Concatenate[Root, C, Rest], Result]
 
+
+class MarksWhatItSays(Protocol):
+    """Marks a handler of the commands in its annotation, or of more than five."""
+
+    @overload
+    def __call__(self, handler: Method[Root, C, Rest, Result], /) -> Method[Root, C, Rest, Result]: ...
+    @overload
+    def __call__(self, handler: Function[C, Rest, Result], /) -> Function[C, Rest, Result]: ...
+
+
+class Marks(Protocol[C]):
+    """Marks a handler of these commands."""
+
+    @overload
+    def __call__(self, handler: Method[Root, C, Rest, Result], /) -> Method[Root, C, Rest, Result]: ...
+    @overload
+    def __call__(self, handler: Function[C, Rest, Result], /) -> Function[C, Rest, Result]: ...
+
+
+RetryOn = Iterable[type[Exception]] | None
+
+
+@overload
+def command_handler(  # type: ignore[overload-overlap]  # a class can be called, too, but takes no command
+    c: type[C], /, *, creates: bool = ..., retry_on: RetryOn = ...
+) -> Marks[C]: ...
+@overload
 def command_handler(
-    *commands: type[Command], retry_on: Iterable[type[Exception]] | None = None
-) -> Callable[[AnyHandler], AnyHandler]:
-    """Mark a function ``(command, context) -> None`` as the handler of these commands and their subclasses.
+    c1: type[C1], c2: type[C2], /, *, creates: bool = ..., retry_on: RetryOn = ...
+) -> Marks[C1 | C2]: ...
+@overload
+def command_handler(
+    c1: type[C1], c2: type[C2], c3: type[C3], /, *, creates: bool = ..., retry_on: RetryOn = ...
+) -> Marks[C1 | C2 | C3]: ...
+@overload
+def command_handler(
+    c1: type[C1], c2: type[C2], c3: type[C3], c4: type[C4], /, *, creates: bool = ..., retry_on: RetryOn = ...
+) -> Marks[C1 | C2 | C3 | C4]: ...
+@overload
+def command_handler(
+    c1: type[C1],
+    c2: type[C2],
+    c3: type[C3],
+    c4: type[C4],
+    c5: type[C5],
+    /,
+    *,
+    creates: bool = ...,
+    retry_on: RetryOn = ...,
+) -> Marks[C1 | C2 | C3 | C4 | C5]: ...
+@overload
+def command_handler(
+    c1: type[Command], c2: type[Command], /, *more: type[Command], creates: bool = ..., retry_on: RetryOn = ...
+) -> MarksWhatItSays: ...
+@overload
+def command_handler(*, creates: bool = ..., retry_on: RetryOn = ...) -> MarksWhatItSays: ...
+@overload
+def command_handler(handler: Method[Root, C, Rest, Result], /) -> Method[Root, C, Rest, Result]: ...
+@overload
+def command_handler(handler: Function[C, Rest, Result], /) -> Function[C, Rest, Result]: ...
+def command_handler(*commands: Any, creates: bool = False, retry_on: RetryOn = None) -> Any:
+    """Mark a method of an aggregate root, or a function, as the handler of these commands and their subclasses.
 
-    After an error of these classes it is called again (None: after those of ``HANDLER_RETRY_ON``), as after a `Retry`.
+    Without classes they are those that the command's parameter is annotated with. The handler is called with the
+    command, and with the `CommandContext` if it has a parameter for it; what it returns is the command's result. With
+    ``creates=True`` the method is called on a new instance, which is added; without it on the stored one. After an
+    error of the classes ``retry_on`` the handler is called again (None: after those of ``RETRY_ON`` of ``WORKERS``), as
+    after a `Retry`.
     """
-    if not commands:
-        raise DefinitionError("command_handler() names no command; write @command_handler(SomeCommand)")
+    if is_bare(commands):
+        return command_handler()(commands[0])
     for command in commands:
         if not (isinstance(command, type) and issubclass(command, Command)):
             raise DefinitionError(f"command_handler() takes classes of commands, got {command!r}")
     errors = None if retry_on is None else _checked(retry_on)
 
-    def register(handler: AnyHandler) -> AnyHandler:
-        check_handler(handler, "command", "context")
-        for command in commands:
-            command_handlers.add(command, handler, retry_on=errors)
+    def register(handler: Any) -> Any:
+        if isinstance(handler, staticmethod | classmethod):
+            raise DefinitionError(
+                f"{handler.__qualname__}() is a {type(handler).__name__}; mark a method, or a function outside of "
+                "classes"
+            )
+        handled = tuple(handled_classes("command_handler", handler, commands, Command))
+        if is_method(handler):
+            _mark(handler, MarkedMethod(handler, handled, creates, errors))
+            return handler
+        if creates:
+            raise DefinitionError(
+                f"{_name(handler)} is a function; creates=True is for methods of aggregates: call context.add() instead"
+            )
+        function = handler if takes_context(handler, "command") else _without_context(handler)
+        for command in handled:
+            command_handlers.add(command, function, retry_on=errors)
+        if isinstance(handler, FunctionType):
+            handler._enode_handles_commands = ()  # type: ignore[attr-defined]
         return handler
 
     return register
+
+
+def _mark(method: Any, mark: MarkedMethod) -> None:
+    method._enode_handles_commands = (*marks_of(method), mark)
+    command_handlers.strays.add(mark)
+
+
+def marks_of(member: object) -> tuple[MarkedMethod, ...]:
+    """Return the marks of a member of a class: none if it is no marked method. Raises `DefinitionError` for one that
+    was taken for a function."""
+    marks: tuple[MarkedMethod, ...] | None = getattr(member, "_enode_handles_commands", None)
+    if marks == () and isinstance(member, FunctionType):
+        raise DefinitionError(
+            f"{_name(member)} is marked with @command_handler as a function; use functools.wraps in decorators of "
+            "methods"
+        )
+    return marks or ()
+
+
+def _without_context(function: Callable[[Any], Any]) -> Handler:
+    @functools.wraps(function)
+    def handle(command: Any, context: Any) -> Any:
+        return function(command)
+
+    return handle
 
 
 def _checked(retry_on: Iterable[type[Exception]]) -> Errors:

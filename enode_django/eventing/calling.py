@@ -38,7 +38,7 @@ class CallingApplier(Applier):
     def commands_of(self, record: StreamRecord) -> Sequence[tuple[Command, Metadata]]:
         """Return the commands that follow from a stored stream or refusal, which calls the handlers. Raises what they
         raise."""
-        calls = _Calls(self.subscriber, set(), self._send, alone=False)
+        calls = Calls(self.subscriber, self._send)
         refused = followed_refusal(self.subscriber, record) if record.version is None else None
         self.in_flight.begin(Work(record.aggregate_root_id, record.aggregate_root_type), record.version or 0)
         try:
@@ -68,7 +68,7 @@ class CallingApplier(Applier):
         alone = len(works) == 1 and portion == 1
         portion = bearable(works, positions, portion, self.at_once)
         streams = self._next_streams(works, positions, parked, portion)
-        calls = _Calls(self.subscriber, self._handled_refusals(works), self._send, alone=alone)
+        calls = Calls(self.subscriber, self._send, self._handled_refusals(works), alone=alone)
         progress = {}
         for work in works:
             id = work.aggregate_root_id
@@ -90,7 +90,7 @@ class CallingApplier(Applier):
             raise calls.interruption
         return progress
 
-    def _call(self, work: Work, version: int, streams: Sequence[StreamRecord], portion: int, calls: _Calls) -> Progress:
+    def _call(self, work: Work, version: int, streams: Sequence[StreamRecord], portion: int, calls: Calls) -> Progress:
         self.in_flight.begin(work, version + 1)
         for record in streams:
             self.in_flight.step()
@@ -107,7 +107,7 @@ class CallingApplier(Applier):
                 return calls.failed(version, record, error)
         return reached(work, version, streams, portion)
 
-    def _call_refusal(self, record: StreamRecord, calls: _Calls) -> None:
+    def _call_refusal(self, record: StreamRecord, calls: Calls) -> None:
         key = (record.aggregate_root_id, record.command_id)
         if key in calls.handled:
             return
@@ -165,8 +165,8 @@ class CallingApplier(Applier):
         checkpoints.save(self.alias, self.key, {aggregate_root_id: version})
 
 
-class _Calls:
-    """The calls and commands of the handlers of one batch.
+class Calls:
+    """The calls and commands of the handlers of one batch; the ``handled`` refusals are left out.
 
     A transient error ends the batch (``interruption``), but what was done before it counts: each try would do it again,
     for as long as a database is away. ``alone``: commands are sent at once, so that one that cannot be sent is the
@@ -174,11 +174,16 @@ class _Calls:
     """
 
     def __init__(
-        self, subscriber: Subscriber, handled: set[checkpoints.RefusalKey], send: SendCommands, *, alone: bool
+        self,
+        subscriber: Subscriber,
+        send: SendCommands,
+        handled: Iterable[checkpoints.RefusalKey] = (),
+        *,
+        alone: bool = False,
     ) -> None:
         self._subscriber = key_of(subscriber)
         self._yield_commands = isinstance(subscriber, ProcessManager)
-        self.handled = handled
+        self.handled = set(handled)
         self.commands: list[tuple[Command, Metadata]] = []
         self.refusals: list[checkpoints.RefusalKey] = []
         self.interruption: Exception | None = None

@@ -40,8 +40,8 @@ class Subscriber:
     ``name`` is ``"<app_label>.<ClassName>"`` unless given. ``aliases``: the names that it had before, the oldest first;
     a subclass does not inherit them. ``start``: where a new subscriber begins, ``"beginning"``
     or ``"now"``. ``replays``: whether it takes part when stored events are replayed. ``time_limit``: seconds that the
-    handlers may take for the events of one command (`math.inf`: any time; None: ``SUBSCRIBER_TIME_LIMIT``). ``retry``:
-    when what has failed is tried again (None: as the settings say).
+    handlers may take for the events of one command (`math.inf`: any time; None: ``TIME_LIMIT`` of ``SUBSCRIBERS``).
+    ``retry``: when what has failed is tried again (None: as the settings say).
     """
 
     name: str = ""

@@ -51,7 +51,7 @@ def streams(alias: str) -> QuerySet[EventStream]:
 
 def aliases() -> Sequence[str]:
     """The databases of the event store, in the order of its shards."""
-    return conf().event_databases
+    return conf().EVENT_STORE.DATABASES
 
 
 def alias_of(store: EventStore, aggregate_root_id: str) -> str:

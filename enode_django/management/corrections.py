@@ -213,9 +213,9 @@ def encoded(stored: bytes, events: Any) -> bytes:
         )
     made = [_corrected(number, *pair) for number, pair in enumerate(zip(stream.events, events, strict=True))]
     encoded = encode_stream(made, stream.result, stream.sent)
-    if len(encoded) > conf().EVENTS_MAX_BYTES:
+    if len(encoded) > conf().COMMANDS.EVENTS_MAX_BYTES:
         raise CorrectionRefused(
-            f"the corrected events take {len(encoded)} bytes; EVENTS_MAX_BYTES is {conf().EVENTS_MAX_BYTES}"
+            f"the corrected events take {len(encoded)} bytes; EVENTS_MAX_BYTES is {conf().COMMANDS.EVENTS_MAX_BYTES}"
         )
     return encoded
 

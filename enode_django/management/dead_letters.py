@@ -42,7 +42,7 @@ class Choice(NamedTuple):
     def letters(self) -> Iterator[tuple[str, QuerySet[Any]]]:
         """Per database of the event store, with its alias; the oldest first. ``is_stored`` of each says that its
         command is stored by now, so that sending it again changes nothing."""
-        for alias in conf().event_databases:
+        for alias in conf().EVENT_STORE.DATABASES:
             yield alias, letters_in(alias).filter(self._condition())
 
     def _condition(self) -> Q:
@@ -84,7 +84,7 @@ def requeue(transport: Transport, choice: Choice) -> int:
 
 def requeue_in(transport: Transport, alias: str, pks: Sequence[int]) -> int:
     """Send letters of one database again, by their keys in the table. Returns how many were sent."""
-    producer, topic, sent = make_producer(transport), conf().COMMAND_TOPIC, 0
+    producer, topic, sent = make_producer(transport), conf().COMMANDS.TOPIC, 0
     for start in range(0, len(pks), AT_ONCE):
         letters = list(letters_in(alias).filter(pk__in=pks[start : start + AT_ONCE]))
         producer.send_all(topic, [(letter.aggregate_root_id or "?", _message(letter)) for letter in letters])

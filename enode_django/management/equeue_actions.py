@@ -193,7 +193,7 @@ def list_dead_letters(transport: Transport, options: Options) -> Iterator[Row]:
         return
     if options["group"] is None:
         if many := _count_of_commands():
-            yield {"group": conf().CONSUMER_GROUP, "dead letters": many}
+            yield {"group": conf().COMMANDS.CONSUMER_GROUP, "dead letters": many}
         for group in dead_letters.groups_with_dead_letters(transport):
             yield {"group": group, "dead letters": sum(1 for _ in dead_letters.dead_letters(transport, group))}
         return
@@ -221,10 +221,12 @@ def _count_of_commands() -> int | str:
 
 def _is_of_commands(options: Options) -> bool:
     """Letters of the workers' group are rows beside the streams. Raises `QueueError` for what only they have."""
-    if options["group"] == conf().CONSUMER_GROUP:
+    if options["group"] == conf().COMMANDS.CONSUMER_GROUP:
         return True
     if options["type"] or options["error"]:
-        raise QueueError(f"--type and --error choose among dead letters of the group {conf().CONSUMER_GROUP!r} only")
+        raise QueueError(
+            f"--type and --error choose among dead letters of the group {conf().COMMANDS.CONSUMER_GROUP!r} only"
+        )
     return False
 
 

@@ -66,7 +66,7 @@ def observed_processors(
             **health_pages(observations.is_not_live, observations.is_not_ready),
             **metrics_page(observations.shown, needed=metrics is not None),
         }
-    interval = conf.report_interval
+    interval = conf.REPORTS.INTERVAL
     with ExitStack() as stack:
         servers = stack.enter_context(serving(pages, health, metrics))
         _say_places(servers, pages, say)
@@ -74,7 +74,7 @@ def observed_processors(
             observations.start(with_store=bool(servers))
             stack.callback(observations.stop)
         if interval is not None:
-            writer = ReportWriter(supervisor, observations.figures, interval=interval, retention=conf.report_retention)
+            writer = ReportWriter(supervisor, observations.figures, interval=interval, retention=conf.REPORTS.RETENTION)
             stack.callback(writer.stop)
         notifier = Notifier()
 

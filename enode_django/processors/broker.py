@@ -31,7 +31,7 @@ class BrokerProcess:
 
     def __init__(self, conf: Conf, children: Children, *, verbosity: int) -> None:
         self._children = children
-        self._orphaned_for = conf.GRACE + BEYOND_GRACE
+        self._orphaned_for = conf.WORKERS.GRACE + BEYOND_GRACE
         self._verbosity = verbosity
         self._due = 0.0
         self._start()

@@ -38,10 +38,10 @@ def connections_by_database(
 
 
 def _of_one_worker(conf: Conf, role: Role, subscribers: Sequence[Subscriber]) -> Mapping[str, int]:
-    shards = conf.event_databases
+    shards = conf.EVENT_STORE.DATABASES
     if role is Role.COMMAND:
         # A handler may read aggregates of other shards.
-        mailboxes = len(shards) * conf.COMMAND_MAILBOXES + conf.EVENT_MAILBOXES
+        mailboxes = len(shards) * conf.COMMANDS.MAILBOXES + conf.COMMANDS.EVENT_MAILBOXES
         return dict.fromkeys(shards, mailboxes + BESIDE_MAILBOXES)
     each: Counter[str] = Counter()
     for subscriber in subscribers:

@@ -88,7 +88,7 @@ class Plan(NamedTuple):
         """Return the threads of each worker that note what they are handling."""
         if self.role is Role.EVENT:
             return [Seat(*one) for one in zip(self.groups, self.time_limits, strict=True)]
-        return [Seat(group, conf.HANDLER_TIME_LIMIT) for group in self.groups] * conf.command_mailboxes
+        return [Seat(group, conf.COMMANDS.TIME_LIMIT) for group in self.groups] * conf.command_mailboxes
 
 
 class Crew:
@@ -111,7 +111,7 @@ class Crew:
         self._past: dict[str, Any] = {}
         self.restarts = 0
         limits = [one.time_limit for one in self._seats if one.time_limit < inf]
-        self._patience = conf.GRACE + max([conf.HANDLER_TIME_LIMIT, *limits])
+        self._patience = conf.WORKERS.GRACE + max([conf.COMMANDS.TIME_LIMIT, *limits])
         self._burials = Burials(transport, plan.topic, plan.groups)
 
     @property
@@ -155,7 +155,7 @@ class Crew:
     def _start(self, number: int) -> None:
         """Start a worker. What a start raises is no reason to end the workers that live: it is tried again."""
         name = worker_name(self._supervisor, self.role, number)
-        options = WorkerOptions(name, self.role, self._conf.GRACE, self._verbosity)
+        options = WorkerOptions(name, self.role, self._conf.WORKERS.GRACE, self._verbosity)
         try:
             worker = Worker(self._children, options, self._seats)
         except Exception:  # the process that forks was killed, memory or process ids are used up, a module is broken
@@ -185,7 +185,7 @@ class Crew:
     def _watch(self, worker: Worker) -> None:
         now = time.monotonic()
         pid = worker.process.pid
-        if worker.last_beat and not worker.stalled and now - worker.last_beat > self._conf.LEASE:
+        if worker.last_beat and not worker.stalled and now - worker.last_beat > self._conf.WORKERS.LEASE:
             logger.warning("worker %s, process %s, is silent; its queues go to others", worker.name, pid)
             worker.stalled = True
         silent = now - (worker.last_beat or worker.started)
@@ -244,7 +244,7 @@ class Crew:
     def stop(self) -> None:
         """Tell all workers to drain and end; `reap` takes note of it."""
         for worker in self.workers:
-            worker.tell(Stop(self._conf.GRACE))
+            worker.tell(Stop(self._conf.WORKERS.GRACE))
 
     def reap(self) -> bool:
         """Let go of the workers that have ended; returns whether each of them had finished everything."""

@@ -115,13 +115,13 @@ class Following:
         self.consumer = QueueConsumer(
             transport,
             group=key_of(subscriber),
-            topic=conf.EVENT_TOPIC,
+            topic=conf.SUBSCRIBERS.TOPIC,
             owner=owner,
-            lease=conf.LEASE,
-            long_poll=conf.LONG_POLL,
+            lease=conf.WORKERS.LEASE,
+            long_poll=conf.WORKERS.LONG_POLL,
         )
         self._subscriber = subscriber
-        self._limit = conf.EVENT_PULL_MAX_BATCH
+        self._limit = conf.SUBSCRIBERS.PULL_MAX_BATCH
         self._store = store
         self._statistics = statistics
         self.time_limit = time_limit
@@ -307,7 +307,7 @@ class EventPipeline:
                 store,
                 owner=owner,
                 statistics=statistics,
-                in_flight=InFlight(notes.get(key_of(subscriber)), suspects, max_deaths=conf.MAX_ABNORMAL_ENDS),
+                in_flight=InFlight(notes.get(key_of(subscriber)), suspects, max_deaths=conf.WORKERS.MAX_ABNORMAL_ENDS),
                 time_limit=limits[key_of(subscriber)],
                 make_follower=make_follower,
             )

@@ -70,13 +70,13 @@ def queue_keepers(
     then calls ``trim_more``."""
     duties: dict[str, list[Duty]] = {
         "enode-keeper-offsets": [
-            *[(conf.COMMIT_INTERVAL, consumer.commit) for consumer in consumers],
+            *[(conf.WORKERS.COMMIT_INTERVAL, consumer.commit) for consumer in consumers],
             *[(TRIM_INTERVAL, trim) for consumer in consumers[:1] for trim in (consumer.trim, trim_more)],
         ],
     }
     for consumer in consumers:
-        duties[f"enode-keeper-leases-{consumer.group}"] = [(conf.LEASE / 4, consumer.renew)]
-        duties[f"enode-keeper-members-{consumer.group}"] = [(min(JOIN_INTERVAL, conf.LEASE / 4), consumer.join)]
+        duties[f"enode-keeper-leases-{consumer.group}"] = [(conf.WORKERS.LEASE / 4, consumer.renew)]
+        duties[f"enode-keeper-members-{consumer.group}"] = [(min(JOIN_INTERVAL, conf.WORKERS.LEASE / 4), consumer.join)]
     return {name: Housekeeper(of_thread) for name, of_thread in duties.items() if of_thread}
 
 
@@ -97,20 +97,20 @@ def store_duties(
 ) -> Sequence[Duty]:
     """Return duties that wait for the store, for another thread than those of the `queue_keepers`."""
 
-    def before(days: float | None) -> datetime | None:
+    def before(seconds: float | None) -> datetime | None:
         """None if nothing is to be deleted here: one worker of all does it, the one that owns the first queue."""
-        if days is None or 0 not in consumer.owned:
+        if seconds is None or 0 not in consumer.owned:
             return None
         close_old_connections()
-        return datetime.now(UTC) - timedelta(days=days)
+        return datetime.now(UTC) - timedelta(seconds=seconds)
 
     def prune_refusals(shard: Shard) -> None:
-        if (time := before(conf.REFUSAL_RETENTION_DAYS)) is not None:
+        if (time := before(conf.COMMANDS.REFUSAL_RETENTION)) is not None:
             while shard.prune_refusals(time):
                 pass
 
     def prune_dead_letters(letters: DeadLetters) -> None:
-        if (time := before(conf.DEAD_LETTER_RETENTION_DAYS)) is not None:
+        if (time := before(conf.COMMANDS.DEAD_LETTER_RETENTION)) is not None:
             while pruned := letters.prune(time):
                 logger.warning("deleted %d dead letters from before %s that nobody settled", pruned, time)
 

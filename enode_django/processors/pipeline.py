@@ -94,45 +94,45 @@ class Pipeline:
         notes: Sequence[Note],
         statistics: Statistics,
     ) -> None:
-        self._conf = conf
+        self._conf, commands, workers = conf, conf.COMMANDS, conf.WORKERS
         self._store = store
         self._statistics = statistics
         self._meter = BatchMeter(statistics)
         self._dead_letters = make_dead_letters(store)
         self._tracing = current_tracing()
         shards = len(store.shards)
-        self._router = MailboxRouter(conf.COMMAND_MAILBOXES, conf.EVENT_MAILBOXES, shards, store.place_of)
-        self._backlogs = ShardBacklogs(shards, conf.MAX_UNFINISHED)
+        self._router = MailboxRouter(commands.MAILBOXES, commands.EVENT_MAILBOXES, shards, store.place_of)
+        self._backlogs = ShardBacklogs(shards, commands.MAX_UNFINISHED)
         self.consumer = QueueConsumer(
             transport,
-            group=conf.CONSUMER_GROUP,
-            topic=conf.COMMAND_TOPIC,
+            group=commands.CONSUMER_GROUP,
+            topic=commands.TOPIC,
             owner=owner,
-            lease=conf.LEASE,
-            max_held=HELD_PER_UNFINISHED * conf.MAX_UNFINISHED,
-            heavy=max(1, conf.MAX_UNFINISHED_BYTES // conf.MAX_UNFINISHED),
-            keep_receipts=conf.REMEMBERED_ANSWERS,
-            long_poll=conf.LONG_POLL,
+            lease=workers.LEASE,
+            max_held=HELD_PER_UNFINISHED * commands.MAX_UNFINISHED,
+            heavy=max(1, commands.MAX_UNFINISHED_BYTES // commands.MAX_UNFINISHED),
+            keep_receipts=commands.REMEMBERED_ANSWERS,
+            long_poll=workers.LONG_POLL,
         )
         remembered = self._remembered = RememberedAnswers(
-            conf.REMEMBERED_ANSWERS,
+            commands.REMEMBERED_ANSWERS,
             lambda window: until_it_works(lambda: self.consumer.receipts(window)),
             earlier=self.consumer,
         )
         self._intake = Intake(
-            self._router, remembered, delays=conf.UNKNOWN_TYPE_DELAYS, max_deaths=conf.MAX_ABNORMAL_ENDS
+            self._router, remembered, delays=workers.UNKNOWN_TYPE_DELAYS, max_deaths=workers.MAX_ABNORMAL_ENDS
         )
         self._publisher = EventPublisher(
             transport,
             make_producer(transport),
             remembered,
-            event_topic=conf.EVENT_TOPIC,
-            command_topic=conf.COMMAND_TOPIC,
+            event_topic=conf.SUBSCRIBERS.TOPIC,
+            command_topic=commands.TOPIC,
             persist=until_it_works,
             commit=lambda: until_it_works(self.consumer.commit_some),
         )
         self._keepers = queue_keepers(
-            conf, [self.consumer], trim_more=trimming(self.consumer, transport, conf.EVENT_TOPIC)
+            conf, [self.consumer], trim_more=trimming(self.consumer, transport, conf.SUBSCRIBERS.TOPIC)
         )
         self._pruner = Housekeeper(store_duties(conf, self.consumer, store, self._dead_letters))
         self._commands: list[Mailbox[CommandItem]] = [
@@ -143,9 +143,9 @@ class Pipeline:
         ]
         self._finished: Mailbox[Sized[Finished]] = Mailbox("enode-publisher", weight)
         # One for each shard: that one is away must not stop the others.
-        self._rooms = [Room(max(1, conf.MAX_UNFINISHED_BYTES // shards)) for _ in range(shards)]
+        self._rooms = [Room(max(1, commands.MAX_UNFINISHED_BYTES // shards)) for _ in range(shards)]
         self._lookups = [
-            Lookups(first=FIRST_LOOKUP, most=max(1, conf.PULL_MAX_BATCH), most_bytes=LOOKUP_BYTES)
+            Lookups(first=FIRST_LOOKUP, most=max(1, commands.PULL_MAX_BATCH), most_bytes=LOOKUP_BYTES)
             for _ in self._commands
         ]
         states = make_states()
@@ -162,11 +162,11 @@ class Pipeline:
         self._threads: list[threading.Thread] = []
 
     def _make_processors(self, notes: Sequence[Note]) -> list[CommandProcessor]:
-        conf, suspects = self._conf, threading.Lock()
+        conf, cache, suspects = self._conf, self._conf.AGGREGATE_CACHE, threading.Lock()
         mailboxes = self._router.command_mailboxes
-        share = max(1, conf.max_aggregates // mailboxes)
+        share = max(1, cache.MAX_AGGREGATES // mailboxes)
         # A copy must be known while its first is unfinished: no row and no remembered answer speaks for that yet.
-        recent = max(2 * conf.MAX_UNFINISHED, conf.RECENT_COMMANDS // mailboxes)
+        recent = max(2 * conf.COMMANDS.MAX_UNFINISHED, conf.COMMANDS.RECENT_COMMANDS // mailboxes)
         return [
             CommandProcessor(
                 AggregateLoader(self._store, make_snapshots(self._store), self._states),
@@ -174,11 +174,11 @@ class Pipeline:
                 persist=self._persist,
                 max_aggregates=share,
                 max_recent=recent,
-                max_cached_bytes=max(1, conf.max_aggregates_bytes // mailboxes),
-                max_bytes=min(conf.EVENTS_MAX_BYTES, self._publisher.max_record),
+                max_cached_bytes=max(1, cache.MAX_BYTES // mailboxes),
+                max_bytes=min(conf.COMMANDS.EVENTS_MAX_BYTES, self._publisher.max_record),
                 note=note,
                 suspects=suspects,
-                keeper=StateKeeper(self._states, interval=conf.states_write_interval) if self._states else None,
+                keeper=StateKeeper(self._states, interval=cache.WRITE_INTERVAL) if self._states else None,
                 retries=make_retries(conf),
                 shard=self._store.shards[self._router.shard_of(number)],
             )
@@ -294,7 +294,7 @@ class Pipeline:
             return
         # What is set aside comes again by the clock, and queues that pause go on when there is room.
         wait = PULL_WAIT if paused or self._intake.delayed else self.consumer.pull_wait
-        pulled = self.consumer.pull(self._conf.PULL_MAX_BATCH, wait, without=paused)
+        pulled = self.consumer.pull(self._conf.COMMANDS.PULL_MAX_BATCH, wait, without=paused)
         if pulled:
             until_it_works(self._remembered.heed_route)
         for window, offsets, bodies in pulled:
@@ -433,9 +433,10 @@ class Pipeline:
     def _run_event_mailbox(self, box: Mailbox[Sized[Entry]]) -> None:
         committer = Committer(self._store, persist=self._persist, clock=time.monotonic)
         letters = self._dead_letters[self._router.shard_beside(self._events.index(box))]
-        while (items := box.take(self._conf.COPY_MAX_BATCH)) is not None:
+        limits = self._conf.COMMANDS
+        while (items := box.take(limits.COPY_MAX_BATCH)) is not None:
             if items:
-                for batch in divided(joined(items), self._conf.COPY_MAX_BATCH, self._conf.COPY_MAX_BYTES):
+                for batch in divided(joined(items), limits.COPY_MAX_BATCH, limits.COPY_MAX_BYTES):
                     self._commit(committer, letters, batch)
                 items.clear()  # else they stay in memory until the next ones come
 
@@ -475,10 +476,8 @@ class Pipeline:
     # -- publisher and keeper -------------------------------------------------------------------------------------
 
     def _run_publisher(self) -> None:
-        publisher = self._publisher
-        while (
-            items := self._finished.take(2 * self._conf.COPY_MAX_BATCH, PULL_WAIT if publisher.waiting else None)
-        ) is not None:
+        publisher, most = self._publisher, 2 * self._conf.COMMANDS.COPY_MAX_BATCH
+        while (items := self._finished.take(most, PULL_WAIT if publisher.waiting else None)) is not None:
             if items:
                 self._publish(items)
                 items.clear()  # else they stay in memory until the next ones come

@@ -100,7 +100,7 @@ class Supervisor:
         logger.info("draining; a second signal aborts")
         for crew in self._crews:
             crew.stop()
-        deadline = time.monotonic() + self._conf.GRACE + BEYOND_GRACE
+        deadline = time.monotonic() + self._conf.WORKERS.GRACE + BEYOND_GRACE
         clean = True
         while self._workers():
             self._wakeup.wait(self._sentinels(), TICK)

@@ -56,7 +56,7 @@ _CONNECTED = ("socket:", "anon_inode:")
 def make_children(conf: Conf) -> Children:
     """To be called before this process starts threads or opens connections of its own. Those of Django are closed."""
     others = ContextChildren()
-    if not conf.PRELOAD:
+    if not conf.WORKERS.PRELOAD:
         return others
     connections.close_all()
     reason = why_not()

@@ -48,8 +48,8 @@ def engine_for(master: str | None = None, engine: str | None = None, archive: st
 def _chosen(master: str | None, engine: str | None, archive: str | None) -> str:
     if master is not None and engine not in (None, ON_SPARK):
         raise ConfigurationError(f"the master {master!r} is Spark's, and the engine is to be {engine!r}: name only one")
-    place = master or conf().spark_master
-    wanted = engine or (conf().rebuild_engine if master is None else ON_SPARK)
+    place = master or conf().SPARK.MASTER
+    wanted = engine or (conf().REBUILDS.ENGINE if master is None else ON_SPARK)
     if place == NO_MASTER and wanted == ON_SPARK and engine is not None:
         raise ConfigurationError(f"Spark has no master, MASTER in ENODE['SPARK'] is {place!r}: name one by --master")
     if place == NO_MASTER and engine is None:
@@ -68,7 +68,7 @@ def _is_worth_spark() -> bool:
     if importlib.util.find_spec("pyspark") is None:
         return False
     session = sys.modules.get("enode_django.spark.session")
-    most = conf().rebuild_spark_from
+    most = conf().REBUILDS.SPARK_FROM
     return (session is not None and session.is_running()) or (most is not None and _streams() >= most)
 
 
@@ -79,8 +79,8 @@ def _streams() -> int:
 
 
 def _count() -> int:
-    most = conf().spark_database_tasks
-    wanted = conf().rebuild_processes or usable_cores()
+    most = conf().SPARK.DATABASE_TASKS
+    wanted = conf().REBUILDS.PROCESSES or usable_cores()
     return wanted if most is None else min(wanted, most)
 
 

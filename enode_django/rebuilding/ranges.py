@@ -27,7 +27,7 @@ def scans(plan: Plan, cores: int) -> list[Scan]:
         if not isinstance(shard, PostgresEventStore):
             raise ConfigurationError(f"projections are rebuilt from PostgreSQL, not from {shard!r}")
         inner = bounds(shard.name, max(RANGES_PER_CORE * cores, ceil(size(shard.name) / RANGE_BYTES)))
-        alias = conf().spark_replicas.get(shard.name, shard.name)
+        alias = conf().SPARK.REPLICAS.get(shard.name, shard.name)
         for low, high in pairwise(["", *inner, None]):
             found.append(Scan(alias, low or "", high, plan.horizon[shard.number], types=plan.types))
     return found

@@ -91,7 +91,7 @@ def export_events(
 
 def _oldest_job() -> datetime:
     """Return the time at which a job that still runs may have begun."""
-    return datetime.now(UTC) - max(READ_FOR, timedelta(seconds=conf().job_time_limit))
+    return datetime.now(UTC) - max(READ_FOR, timedelta(seconds=conf().JOBS.TIME_LIMIT))
 
 
 def _added(run: ArchiveRun, manifest: Manifest, json: bool) -> Manifest:

@@ -23,6 +23,8 @@ from enode_django.spark.layout import count_ranges
 from enode_django.spark.manifests import BY_BUCKET, EMPTY, Increment, Manifest
 from enode_django.spark.reading import limited
 
+__all__ = ["archived_events"]
+
 TASKS_PER_CORE = 4
 """So that the last one is not waited for long."""
 TASK_BYTES, LEAST_TASK_BYTES = 32 * 1024 * 1024, 256 * 1024
@@ -103,7 +105,7 @@ def _tasks(spark: SparkSession, increments: Sequence[Increment]) -> int:
 def _shuffled(rows: DataFrame, by_day: DataFrame) -> DataFrame:
     """Put aggregates together whose streams lie in many directories."""
     both = rows.select(*SCHEMA.names).union(by_day)
-    tasks = conf().spark_database_tasks  # those that use what is read write to the database
+    tasks = conf().SPARK.DATABASE_TASKS  # those that use what is read write to the database
     return both.repartition("aggregate_root_id") if tasks is None else both.repartition(tasks, "aggregate_root_id")
 
 

@@ -32,6 +32,8 @@ from enode_django.spark.java import check_java
 from enode_django.spark.progress import LOOK_EVERY, make_active
 from enode_django.spark.sources import register
 
+__all__ = ["spark_session"]
+
 logger = logging.getLogger("enode_django.spark")
 
 LOCAL_TRIES = 4
@@ -62,7 +64,7 @@ def spark_session(master: str | None = None) -> Iterator[SparkSession]:
         return
     with TemporaryDirectory(prefix="enode-spark-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
-        spark = _start(partial(_started, master or conf().spark_master, directory))
+        spark = _start(partial(_started, master or conf().SPARK.MASTER, directory))
         make_active(spark)
         try:
             yield _equipped(spark, directory)
@@ -142,7 +144,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _started(master: str, directory: Path) -> SparkSession:
     check_java()
     builder = SparkSession.builder.master(with_retries(master)).appName("enode_django")
-    for key, value in {**defaults(master, directory), **conf().spark_config}.items():
+    for key, value in {**defaults(master, directory), **conf().SPARK.CONFIG}.items():
         builder = builder.config(key, value)
     with _environment(environment(master, directory)):
         try:
@@ -210,7 +212,7 @@ def _home_in(directory: Path) -> Path:
 
 def _equipped(spark: SparkSession, directory: Path) -> SparkSession:
     context = spark.sparkContext
-    wanted = list(conf().spark_py_files)
+    wanted = list(conf().SPARK.PY_FILES)
     if not _shares_files(context.master or ""):
         archive = packages.zip_packages(directory)
         wanted += [str(archive)] if archive else []

@@ -88,7 +88,7 @@ _SHARD = f"""
 
 
 def ask_shard(alias: str) -> Finding:
-    if conf().event_store_backend != POSTGRES:
+    if conf().EVENT_STORE.BACKEND != POSTGRES:
         return Finding()
     ((number, buckets, generation, streams),) = execute(alias, _SHARD, None).fetchall()
     return Finding((ShardRow(alias, number, buckets, generation, streams),))

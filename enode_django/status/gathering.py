@@ -47,8 +47,11 @@ def gather(only: Collection[str] = PARTS, *, timeout: float = TIMEOUT) -> Status
 def _questions() -> list[_Question]:
     return [
         *(_Question("database", f"database {alias}", partial(ask_database, alias)) for alias in _databases()),
-        *(_Question("shards", f"shard {alias}", partial(ask_shard, alias)) for alias in conf().event_databases),
-        *(_Question("letters", f"shard {alias}", partial(ask_letters, alias)) for alias in conf().event_databases),
+        *(_Question("shards", f"shard {alias}", partial(ask_shard, alias)) for alias in conf().EVENT_STORE.DATABASES),
+        *(
+            _Question("letters", f"shard {alias}", partial(ask_letters, alias))
+            for alias in conf().EVENT_STORE.DATABASES
+        ),
         _Question("queue", "queue", ask_queue),
         _Question("backlog", "queue", ask_backlog),
         _Question("lag", "lag", ask_lags),
@@ -65,7 +68,7 @@ def _questions() -> list[_Question]:
 
 
 def _databases() -> list[str]:
-    return sorted({*project_databases(), *conf().event_databases})
+    return sorted({*project_databases(), *conf().EVENT_STORE.DATABASES})
 
 
 def _part(

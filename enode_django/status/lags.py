@@ -86,7 +86,7 @@ def subscriber_lags(transport: Transport) -> list[Lag]:
 
 def event_groups(transport: Transport) -> Mapping[str, GroupInfo]:
     """The groups of the events topic, by name; none before there is one."""
-    topic = conf().EVENT_TOPIC
+    topic = conf().SUBSCRIBERS.TOPIC
     if topic not in transport.topics():
         return {}
     return {info.group: info for info in list_groups(transport, [topic])}
@@ -158,7 +158,7 @@ def _shard_numbers() -> tuple[Mapping[str, int], Sequence[str]]:
     """By alias, of those that have recorded one (read, and never recorded here), and the aliases of those away."""
     numbers: dict[str, int] = {}
     away = []
-    for alias in conf().event_databases if conf().event_store_backend == POSTGRES else ():
+    for alias in conf().EVENT_STORE.DATABASES if conf().EVENT_STORE.BACKEND == POSTGRES else ():
         try:
             with store_rows.connected(alias) as connection:
                 for number, *_ in store_rows.execute(connection, statements.CLAIM, ()):
@@ -183,7 +183,9 @@ def _since(known: dict[tuple[str, Position], Amount], alias: str, position: Posi
 def _is_overdue(amount: Amount, now: datetime) -> bool:
     """Return True if the oldest stream should have been compared by now. Newer ones are compared by the next sweep, and
     mostly handled long before."""
-    return amount.oldest is not None and now - amount.oldest > timedelta(seconds=SWEEPS_MISSED * conf().SWEEP_INTERVAL)
+    return amount.oldest is not None and now - amount.oldest > timedelta(
+        seconds=SWEEPS_MISSED * conf().SUBSCRIBERS.SWEEP_INTERVAL
+    )
 
 
 _BEGUN = "SELECT subscriber, count(*) FROM enode_django_subscription GROUP BY subscriber"

@@ -68,7 +68,7 @@ def ask_mailboxes() -> Finding:
 
 def patience() -> timedelta:
     """Return how long ago a living supervisor may have reported last."""
-    return timedelta(seconds=MISSED * (conf().report_interval or 0.0))
+    return timedelta(seconds=MISSED * (conf().REPORTS.INTERVAL or 0.0))
 
 
 def newest_reports() -> Sequence[Any]:
@@ -102,13 +102,13 @@ def _row(report: Any) -> ProcessorRow:
 
 def _mailboxes(report: Any) -> MailboxRow:
     current, figures = conf(), report.figures
-    workers, shards = figures.get("workers", 0), len(current.event_databases)
+    workers, shards = figures.get("workers", 0), len(current.EVENT_STORE.DATABASES)
     return MailboxRow(
         report.supervisor,
-        workers * shards * current.COMMAND_MAILBOXES,
-        workers * shards * current.EVENT_MAILBOXES,
+        workers * shards * current.COMMANDS.MAILBOXES,
+        workers * shards * current.COMMANDS.EVENT_MAILBOXES,
         figures.get("unfinished", 0),
-        workers * current.MAX_UNFINISHED,
+        workers * current.COMMANDS.MAX_UNFINISHED,
         figures.get("cached_aggregates", 0),
         *(_offsets(figures, kind) for kind in ("max_offset", "consume_offset")),
     )
@@ -120,7 +120,7 @@ def _offsets(figures: Mapping[str, Any], kind: str) -> dict[str, int]:
 
 
 def _absence(reports: Sequence[Any]) -> Iterator[Problem]:
-    if conf().report_interval is None:
+    if conf().REPORTS.INTERVAL is None:
         yield degraded("whether processors run is not known: ENODE['REPORTS']['INTERVAL'] is None")
     elif reports and all(report.ended for report in reports):
         yield bad("all processors have been stopped; run manage.py runprocessors")

@@ -44,8 +44,8 @@ def ask_queue() -> Finding:
         milliseconds = round((time.monotonic() - began) * 1000, 1)
         figures = transport.status() if isinstance(transport, BrokerTransport) else {}
     current = conf()
-    kind = current.queue_backend.rpartition(".")[2].removesuffix("Transport")
-    row = QueueServer(kind, shown_location(current.queue_location), len(topics), milliseconds, figures)
+    kind = current.QUEUE.BACKEND.rpartition(".")[2].removesuffix("Transport")
+    row = QueueServer(kind, shown_location(current.QUEUE.LOCATION), len(topics), milliseconds, figures)
     damaged = figures.get("damaged_batches", 0)
     problems = [bad(f"the broker found {damaged} damaged batches of messages in its files")] if damaged else []
     return Finding((row,), problems)
@@ -59,7 +59,7 @@ def ask_backlog() -> Finding:
 
 
 def _ours(topics: Sequence[str]) -> list[str]:
-    return [topic for topic in (conf().COMMAND_TOPIC, conf().EVENT_TOPIC) if topic in topics]
+    return [topic for topic in (conf().COMMANDS.TOPIC, conf().SUBSCRIBERS.TOPIC) if topic in topics]
 
 
 def _left_alone(infos: Sequence[GroupInfo]) -> Iterator[Problem]:

@@ -50,13 +50,14 @@ class JobRow(NamedTuple):
 
 def ask_letters(alias: str) -> Finding:
     """Report dead letters of commands. `manage.py equeue dead-letters` shows those of other consumers."""
-    if conf().event_store_backend != POSTGRES:
+    if conf().EVENT_STORE.BACKEND != POSTGRES:
         return Finding()
     kinds = DeadLetter.objects.using(alias).values_list("command_type", "error_type")
     counted = kinds.annotate(Count("pk"), Max("last_failed_at")).order_by("command_type", "error_type")
     rows = [LettersRow(alias, *row) for row in counted]
     many = sum(row.letters for row in rows)
-    tell = f"see manage.py equeue dead-letters {conf().CONSUMER_GROUP}, mend what is wrong, and requeue or discard them"
+    group = conf().COMMANDS.CONSUMER_GROUP
+    tell = f"see manage.py equeue dead-letters {group}, mend what is wrong, and requeue or discard them"
     problems = [degraded(f"{many:,} dead letters of commands in {alias!r}: {tell}")] if many else []
     return Finding(rows, problems)
 

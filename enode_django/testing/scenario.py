@@ -59,8 +59,9 @@ class _KeepsSent(InlineCommandBus):
         super().__init__(store)
         self.sent: list[Command] = []
 
-    def _forward_sent(self, sent: Sequence[SentCommand]) -> None:
-        self.sent += [restore_command(decode_command(body)) for _, body in sent]
+    def _sent_with(self, record: StreamRecord) -> Sequence[SentCommand]:
+        self.sent += [restore_command(decode_command(body)) for _, body in super()._sent_with(record)]
+        return ()
 
 
 class Scenario:

@@ -33,7 +33,7 @@ def follow(subscriber: Any, end: float) -> None:
     from enode_django.equeue.offsets import OffsetWindow
     from enode_django.runtime import make_follower, make_store, make_transport
 
-    transport, topic = make_transport(), conf().EVENT_TOPIC
+    transport, topic = make_transport(), conf().SUBSCRIBERS.TOPIC
     follower = make_follower(subscriber, transport, make_store())
     windows = {
         queue: OffsetWindow(topic, queue, epoch=0, committed=0, deadline=time.monotonic())

@@ -42,7 +42,7 @@ class Reading:
         from enode_django.models import EventStream
         from sample_project.bank.domain import BankAccount, MoneyTransfer
 
-        self.shards = conf().event_databases
+        self.shards = conf().EVENT_STORE.DATABASES
         streams = [EventStream.objects.using(alias).order_by("aggregate_root_id", "version") for alias in self.shards]
         records = [StreamRecord(*row) for rows in streams for row in rows.values_list(*StreamRecord._fields)]
         self.stored = {record.aggregate_root_id for record in records}

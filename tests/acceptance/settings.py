@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+from sample_project.layers import merged
 from sample_project.settings import *  # noqa: F403
 from sample_project.settings import ENODE as SAMPLE_ENODE
 from sample_project.settings import PROCESSOR_APPS
@@ -14,5 +15,5 @@ urlpatterns: list[object] = []
 
 # Each of some thousand processes would take a quarter of a second to import the others.
 INSTALLED_APPS = [*PROCESSOR_APPS, *os.environ.get("ACCEPTANCE_APPS", "").split()]
-ENODE = {**SAMPLE_ENODE, **json.loads(os.environ.get("ACCEPTANCE_ENODE", "{}"))}
+ENODE = merged(SAMPLE_ENODE, json.loads(os.environ.get("ACCEPTANCE_ENODE", "{}")))
 globals().update(json.loads(os.environ.get("ACCEPTANCE_CELERY", "{}")))

@@ -29,6 +29,7 @@ from enode_django.eventstore.rows import record_of
 from enode_django.eventstore.statements import TABLE
 from enode_django.runtime import use_bus
 from sample_project.embedded import Broker, Postgres, Redis
+from sample_project.layers import merged
 from tests import warm
 from tests.acceptance.invariants import Facts, variety, violations
 from tests.acceptance.journal import Journal
@@ -47,7 +48,11 @@ GROUP, COMMANDS, EVENTS = "processors", "commands", "events"
 SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "bank.transfers", "notes.Notes")
 """The sample's."""
 HINDERED = "tests.acceptance.hindered"
-ENODE = {"QUEUES_PER_TOPIC": QUEUES, "LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3, "HANDLER_TIME_LIMIT": 20.0}
+ENODE: dict[str, dict[str, Any]] = {
+    "QUEUE": {"QUEUES_PER_TOPIC": QUEUES},
+    "WORKERS": {"LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3},
+    "COMMANDS": {"TIME_LIMIT": 20.0},
+}
 ROUNDS = 60
 TRANSFERS, NOTES = 12, 5
 SHOWN = 20
@@ -158,7 +163,7 @@ class Stack:
             "DATABASE_URL": self.postgres.url_of(self._name),
             "ACCEPTANCE_APPS": self._apps if apps is None else apps,
             "ACCEPTANCE_DIRECTORY": str(self.directory),
-            "ACCEPTANCE_ENODE": json.dumps({"QUEUE": self._queue(transport), **ENODE, **enode}),
+            "ACCEPTANCE_ENODE": json.dumps(merged(ENODE, {"QUEUE": self._queue(transport)}, enode)),
         }
 
     def start_ready(self, processes: int = 1, *options: str, **settings: Any) -> Processors:

@@ -47,7 +47,9 @@ def hosting(broker_stack: BrokerStack) -> BrokerStack:
 def test_processors_bring_a_broker_that_is_started_again_outlives_a_killed_supervisor_and_ends_last(
     hosting: BrokerStack, seed: int
 ) -> None:
-    first = start_hosting(hosting, GRACE=1.0)  # the broker waits longer than that for workers without a supervisor
+    first = start_hosting(
+        hosting, WORKERS={"GRACE": 1.0}
+    )  # the broker waits longer than that for workers without a supervisor
     wait_until(lambda: "enode_broker_free_bytes" in metrics_of(first), "they show the metrics of the broker")
     with hosting.load(seed) as load:
         (pid,) = re.findall(r"the broker listens on .*, process (\d+)", first.log)
@@ -57,7 +59,7 @@ def test_processors_bring_a_broker_that_is_started_again_outlives_a_killed_super
     first.signal(signal.SIGKILL)
     first.wait_gone()
     assert "the supervisor is gone; the broker ends in" in first.log, "not before its workers have drained"
-    second = start_hosting(hosting, GRACE=PATIENCE)
+    second = start_hosting(hosting, WORKERS={"GRACE": PATIENCE})
     with hosting.load(seed + 1):
         pass
     second.signal_group(signal.SIGINT)  # as Ctrl-C does

@@ -56,7 +56,7 @@ def correct_deposit(stack: Stack, account: str, amount: str) -> str:
 
 def test_running_workers_go_on_with_the_corrected_event(stack: Stack, following: Sequence[str]) -> None:
     stack.start_ready(role="command")
-    stack.start(role="event", HANDLER_ATTEMPTS=2, HANDLER_RETRY_DELAY=0.05)
+    stack.start(role="event", WORKERS={"ATTEMPTS": 2, "RETRY_DELAY": 0.05})
     account = new_id()
     stack.client.execute(OpenAccount(aggregate_root_id=account, owner="Ada"))
     stack.client.execute(DepositUnchecked(aggregate_root_id=account, amount=TOO_MUCH))

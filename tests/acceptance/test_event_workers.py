@@ -56,7 +56,9 @@ def test_event_workers_drain_end_with_their_supervisor_and_are_succeeded(stack: 
     second.wait_gone()
 
     open_accounts(stack)
-    third = stack.start(2, role="event", HANDLER_TIME_LIMIT=PATIENCE)  # one will stand still, and is not to be killed
+    third = stack.start(
+        2, role="event", COMMANDS={"TIME_LIMIT": PATIENCE}
+    )  # one will stand still, and is not to be killed
     stack.wait_followed()
     let_one_stand_still(stack, third)
     assert list(third.living_event_workers()) == list(third.event_workers()), "nobody died"

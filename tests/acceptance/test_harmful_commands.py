@@ -16,7 +16,7 @@ LIMIT = 3.0
 
 def test_a_command_that_ends_its_process_or_never_returns_is_failed_after_three_ends(stack: Stack, seed: int) -> None:
     """The other worker goes on, and a third kind of end, that of a thread, is nobody's fault."""
-    processors = stack.start_ready(2, HANDLER_TIME_LIMIT=LIMIT)
+    processors = stack.start_ready(2, COMMANDS={"TIME_LIMIT": LIMIT})
     with stack.load(seed):
         fail(stack, EndProcess(aggregate_root_id=new_id(), status=0))
         assert processors.count("died: exit status 0; starting another") >= 3

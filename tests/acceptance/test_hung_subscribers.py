@@ -19,7 +19,7 @@ def test_a_handler_of_events_that_hangs_has_its_worker_killed_and_its_aggregate_
     """All else that its subscriber, and the others of the worker, have to handle is handled."""
     stack.install("tests.acceptance.hanging", [GROUP])
     stack.start_ready(role="command")
-    events = stack.start(2, role="event", MAX_ABNORMAL_ENDS=ENDS)
+    events = stack.start(2, role="event", WORKERS={"MAX_ABNORMAL_ENDS": ENDS})
     accounts = [new_id() for _ in range(6)]
     stack.client.send([OpenAccount(aggregate_root_id=account, owner="somebody") for account in accounts])
     stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(5)) for account in accounts])

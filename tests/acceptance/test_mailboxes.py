@@ -25,7 +25,7 @@ from tests.acceptance.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
-SEVERAL = {"COMMAND_MAILBOXES": 3, "EVENT_MAILBOXES": 2}
+SEVERAL = {"COMMANDS": {"MAILBOXES": 3, "EVENT_MAILBOXES": 2}}
 ACCOUNTS = 12
 BEHIND = 5
 AMOUNT = Decimal(5)
@@ -36,7 +36,9 @@ def test_mailboxes_beside_one_another_keep_every_promise_through_conflicts_and_f
     are ended meanwhile, while steps of the write path take their time. No lease runs out, however slow the machine is:
     who gets a queue finds in the store what would be a conflict."""
     report = stack.directory / "report.json"
-    processors = stack.start_ready(2, "--report", str(report), transport=SLOW_REDIS_STREAMS, LEASE=PATIENCE, **SEVERAL)
+    processors = stack.start_ready(
+        2, "--report", str(report), transport=SLOW_REDIS_STREAMS, WORKERS={"LEASE": PATIENCE}, **SEVERAL
+    )
     accounts = [new_id() for _ in range(ACCOUNTS)]
     for account in accounts:
         stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))

@@ -32,7 +32,7 @@ def test_workers_come_and_go_under_load_without_a_conflict(
     reports = [tmp_path / f"report-{number}.json" for number in range(len(OTHERS) + 1)]
 
     def start(role: str, report: Path) -> Processors:
-        return stack.start(1, "--report", str(report), "--verbosity=3", role=role, LEASE=LONG)
+        return stack.start(1, "--report", str(report), "--verbosity=3", role=role, WORKERS={"LEASE": LONG})
 
     hosts = [start("all", reports[0])]
     wait_until(lambda: members(stack, "command") == 1, "there is a member")

@@ -99,7 +99,7 @@ def test_processors_are_seen_from_outside(stack: Stack, tmp_path: Path, monkeypa
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "3000000")
     ports = ("--health-port", "0", "--metrics-port", "0")
-    processors = stack.start(1, *ports, role="all", apps=APPS, LEASE=PATIENCE, REPORTS={"INTERVAL": 0.2})
+    processors = stack.start(1, *ports, role="all", apps=APPS, WORKERS={"LEASE": PATIENCE}, REPORTS={"INTERVAL": 0.2})
     # Both ports are any port, at one address: one server has all pages.
     wait_until(lambda: len(urls(processors)) == 1, "it says where its pages are")
     (url,) = urls(processors)

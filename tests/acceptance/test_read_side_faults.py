@@ -67,7 +67,7 @@ def kill_one(events: Processors, random_: random.Random) -> None:
 def test_every_event_may_come_twice_and_in_any_order(reading: Stack, seed: int) -> None:
     reading.transport.create_topic(SHUFFLED, QUEUES)
     reading.start_ready(role="command")
-    reading.start(role="event", EVENT_TOPIC=SHUFFLED)
+    reading.start(role="event", SUBSCRIBERS={"TOPIC": SHUFFLED})
     with Redelivery(reading.transport, EVENTS, SHUFFLED, seed) as redelivery:
         with reading.load(seed, varied=True):
             pass
@@ -91,7 +91,9 @@ def test_two_workers_may_follow_one_queue_at_once(reading: Stack, seed: int) -> 
 
 def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> None:
     stack.start_ready(role="command")
-    events = stack.start(role="event", HANDLER_TIME_LIMIT=PATIENCE)  # it will stand still, and is not to be killed
+    events = stack.start(
+        role="event", COMMANDS={"TIME_LIMIT": PATIENCE}
+    )  # it will stand still, and is not to be killed
     note = new_id()
     stack.client.send([CreateNote(aggregate_root_id=note, title="note")])
     stack.wait_followed()
@@ -118,7 +120,7 @@ def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> No
 
 def test_postgres_may_restart_and_crash_while_events_are_followed(reading: Stack, seed: int) -> None:
     processors = reading.start_ready(role="command")
-    events = reading.start(role="event", SWEEP_INTERVAL=0.2)
+    events = reading.start(role="event", SUBSCRIBERS={"SWEEP_INTERVAL": 0.2})
     with reading.load(seed, varied=True) as load:
         away = r"enode_django\.outages: (?!a database answers again)"
         for fall in (reading.postgres.stop, reading.postgres.kill):
@@ -142,7 +144,9 @@ def test_postgres_may_restart_and_crash_while_events_are_followed(reading: Stack
 
 def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> None:
     commands = stack.start_ready(role="command")
-    events = stack.start(role="event", apps=HINDERED, SWEEP_INTERVAL=0.2, HANDLER_TIME_LIMIT=PATIENCE)
+    events = stack.start(
+        role="event", apps=HINDERED, SUBSCRIBERS={"SWEEP_INTERVAL": 0.2}, COMMANDS={"TIME_LIMIT": PATIENCE}
+    )
     with stack.load(seed, varied=True) as load:
         wait_until(events.following_event_workers, "an event worker that follows")
         (worker,) = events.following_event_workers().values()
@@ -164,7 +168,7 @@ def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> Non
     assert {None, 1, 2} <= {record.version for record in lost}, "a refusal, a first version and another are lost"
     assert ("bank.ReserveWithdrawal", None) in {(record.command_type, record.version) for record in lost}
     assert len(lost) >= sum(seen.values()) / 100
-    stack.start(role="event", SWEEP_INTERVAL=0.2)
+    stack.start(role="event", SUBSCRIBERS={"SWEEP_INTERVAL": 0.2})
     stack.wait_swept()
     stack.wait_followed()
     check(stack, published=False)

@@ -24,7 +24,7 @@ PARKING = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "bank.t
 
 
 def start_event_workers(stack: Stack) -> Processors:
-    return stack.start(role="event", apps=HINDERED, HANDLER_ATTEMPTS=3, HANDLER_RETRY_DELAY=0.05)
+    return stack.start(role="event", apps=HINDERED, WORKERS={"ATTEMPTS": 3, "RETRY_DELAY": 0.05})
 
 
 def transfers() -> Sequence[Command]:

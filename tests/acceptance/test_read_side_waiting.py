@@ -61,7 +61,9 @@ def test_who_waits_until_all_is_handled_is_answered_though_one_is_slow_and_the_e
     stack: Stack, following: Sequence[str]
 ) -> None:
     stack.start_ready(role="command")
-    events = stack.start(role="event", apps=HINDERED, HANDLER_TIME_LIMIT=PATIENCE)  # as long as a handler may be held
+    events = stack.start(
+        role="event", apps=HINDERED, COMMANDS={"TIME_LIMIT": PATIENCE}
+    )  # as long as a handler may be held
     account = open_account(stack)
     hold, held = stack.directory / f"holding-{LEDGER}", stack.directory / f"held-{LEDGER}"
     hold.touch()

@@ -43,7 +43,7 @@ def test_workers_make_room_in_a_redis_full_of_commands_and_the_read_side_has_it_
             send_commands([OpenAccount(aggregate_root_id=f"account-{number}", owner=OWNER)])
             sent += 1
     workers = stack.start_ready(role="command")
-    events = stack.start(role="event", SWEEP_INTERVAL=0.2)
+    events = stack.start(role="event", SUBSCRIBERS={"SWEEP_INTERVAL": 0.2})
     wait_until(stack.is_quiet, "all commands are handled and committed")
     stack.wait_subscribed()
     stack.wait_swept()

@@ -83,7 +83,7 @@ def end(processors: Processors) -> None:
 
 def test_events_of_the_first_schema_are_read_by_code_two_versions_later(meters: Stack) -> None:
     ids = [new_id() for _ in range(4)]
-    first = meters.start_ready(role="all", apps=FIRST, SWEEP_INTERVAL=0.5)
+    first = meters.start_ready(role="all", apps=FIRST, SUBSCRIBERS={"SWEEP_INTERVAL": 0.5})
     for meter in ids:
         meters.client.send([Measure(aggregate_root_id=meter, amount=Decimal("0.125")) for _ in range(24)])
         assert measure(meters, meter, 1_500).value == 24 * 125 + 1_500
@@ -143,7 +143,9 @@ def test_a_deploy_that_is_taken_back_and_made_again_falsifies_nothing(meters: St
     """Old code and new work beside each other, and old workers wake when new ones have taken over, with all in memory
     that they had. What old code cannot read it parks, passes over, or refuses as a failure that is not stored."""
     with measuring(meters, seed):
-        old = meters.start_ready(role="all", apps=FIRST, UNKNOWN_TYPE_DELAYS=DELAYS, HANDLER_TIME_LIMIT=PATIENCE)
+        old = meters.start_ready(
+            role="all", apps=FIRST, WORKERS={"UNKNOWN_TYPE_DELAYS": DELAYS}, COMMANDS={"TIME_LIMIT": PATIENCE}
+        )
         wait_successes(meters)
         new = meters.start(role="command", apps=THIRD)
         wait_until(lambda: len(new.owners()) >= QUEUES // 2, "old and new code share the queues")

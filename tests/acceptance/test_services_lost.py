@@ -14,7 +14,7 @@ END_WORKERS_SESSIONS = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name LIKE 'enode-%%'
 """
-LONGER_THAN_A_LEASE = ENODE["LEASE"] + 1
+LONGER_THAN_A_LEASE = ENODE["WORKERS"]["LEASE"] + 1
 
 
 def test_postgres_may_restart_crash_stand_still_and_terminate_sessions(stack: Stack, seed: int) -> None:

@@ -19,7 +19,7 @@ from tests.acceptance.waiting import PATIENCE, last_for, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
-FAST_SWEEPS = {"SWEEP_INTERVAL": 0.5}
+FAST_SWEEPS = {"SUBSCRIBERS": {"SWEEP_INTERVAL": 0.5}}
 
 
 def come_back(server: Postgres) -> None:
@@ -51,7 +51,7 @@ def test_a_shard_that_stands_still_keeps_nobody_from_the_other_and_fills_its_own
     sharded: ShardedStack, seed: int
 ) -> None:
     """One worker has the queues of both, for longer than a lease; it may have 20 unfinished commands of each shard."""
-    processors = sharded.start_ready(role="all", MAX_UNFINISHED=40, PULL_MAX_BATCH=10, **FAST_SWEEPS)
+    processors = sharded.start_ready(role="all", COMMANDS={"MAX_UNFINISHED": 40, "PULL_MAX_BATCH": 10}, **FAST_SWEEPS)
     account = ids_of(AWAY)("")
     open_account(sharded, account)
     with sharded.loads(seed) as (here, away):

@@ -24,11 +24,11 @@ def released(stack: Stack) -> bool:
 
 
 def test_a_signal_lets_the_workers_drain_and_give_back_their_queues(stack: Stack, seed: int) -> None:
-    first = stack.start_ready(2, GRACE=PATIENCE)
+    first = stack.start_ready(2, WORKERS={"GRACE": PATIENCE})
     with stack.load(seed):
         first.signal(signal.SIGTERM)
         assert_drained(stack, first)
-        second = stack.start_ready(2, GRACE=PATIENCE)
+        second = stack.start_ready(2, WORKERS={"GRACE": PATIENCE})
     with stack.load(seed + 1):
         second.signal_group(signal.SIGINT)  # as Ctrl-C does
         assert_drained(stack, second)
@@ -45,7 +45,7 @@ def assert_drained(stack: Stack, processors: Processors) -> None:
 
 def start(stack: Stack, hanging: DepositWhenFileExists, grace: float) -> Processors:
     Path(f"{hanging.path}.begun").unlink(missing_ok=True)
-    return stack.start_ready(GRACE=grace, HANDLER_TIME_LIMIT=2 * PATIENCE)
+    return stack.start_ready(WORKERS={"GRACE": grace}, COMMANDS={"TIME_LIMIT": 2 * PATIENCE})
 
 
 def wait_begun(hanging: DepositWhenFileExists) -> None:
@@ -98,7 +98,7 @@ def test_a_signal_to_workers_that_are_being_started_leaves_nothing_behind(stack:
 
 
 def test_a_drain_without_postgres_or_redis_ends_with_the_grace_time_and_loses_nothing(stack: Stack, seed: int) -> None:
-    first = stack.start_ready(2, GRACE=2.0)
+    first = stack.start_ready(2, WORKERS={"GRACE": 2.0})
     with stack.load(seed):
         stack.postgres.stop()
         first.wait_for("trying again until")  # something waits for the database, and cannot be finished
@@ -106,7 +106,7 @@ def test_a_drain_without_postgres_or_redis_ends_with_the_grace_time_and_loses_no
         assert first.wait_end() == 1
         first.wait_for("could not finish in 2.0 s; what is left comes again")
         stack.postgres.start()
-        second = stack.start_ready(2, GRACE=2.0)
+        second = stack.start_ready(2, WORKERS={"GRACE": 2.0})
         stack.redis.stop()
         second.signal(signal.SIGTERM)
         assert second.wait_end() == 1

@@ -22,7 +22,7 @@ def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it_or_is_fail
     stack: Stack, seed: int
 ) -> None:
     account = new_id()
-    old = stack.start_ready(apps="", UNKNOWN_TYPE_DELAYS=[0.2, 0.4, 600.0])
+    old = stack.start_ready(apps="", WORKERS={"UNKNOWN_TYPE_DELAYS": [0.2, 0.4, 600.0]})
     stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
     interest, later = (PayInterest(aggregate_root_id=account, amount=Decimal(3)) for _ in range(2))
     with stack.load(seed):
@@ -39,7 +39,7 @@ def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it_or_is_fail
 
         new.signal(signal.SIGTERM)
         assert new.wait_end() == 0
-        stack.start_ready(apps="", UNKNOWN_TYPE_DELAYS=[0.1, 0.2])
+        stack.start_ready(apps="", WORKERS={"UNKNOWN_TYPE_DELAYS": [0.1, 0.2]})
         answer = stack.client.execute(later)
         after = stack.client.execute(Deposit(aggregate_root_id=account, amount=Decimal(4)))
     assert answer is not None

@@ -20,7 +20,7 @@ def test_workers_may_be_killed_again_and_again_and_the_others_serve_their_queues
     """Offsets are committed at once, which betrays what is committed too early, and steps of the write path take their
     time. The last one is killed while the supervisor stands still: however slow the rest is, it is not back."""
     random_ = random.Random(seed)
-    processors = stack.start_ready(2, transport=SLOW_REDIS_STREAMS, COMMIT_INTERVAL=0.01)
+    processors = stack.start_ready(2, transport=SLOW_REDIS_STREAMS, WORKERS={"COMMIT_INTERVAL": 0.01})
     with stack.load(seed) as load:
         for _ in range(3):
             load.wait_for_rounds(random_.randint(10, 30))
@@ -65,7 +65,7 @@ def test_a_supervisor_or_a_whole_group_that_is_killed_is_succeeded(stack: Stack,
 
 
 def test_neither_a_worker_that_stands_still_past_its_lease_nor_a_supervisor_does_harm(stack: Stack, seed: int) -> None:
-    processors = stack.start_ready(2, HANDLER_TIME_LIMIT=PATIENCE)
+    processors = stack.start_ready(2, COMMANDS={"TIME_LIMIT": PATIENCE})
     with stack.load(seed) as load:
         _stand_still_past_the_lease(processors, load, *next(iter(processors.workers().items())))
         processors.signal(signal.SIGSTOP)
@@ -90,7 +90,7 @@ def _stand_still_past_the_lease(processors: Processors, load: Load, name: str, p
 
 def test_a_worker_that_stays_silent_is_killed_and_replaced(stack: Stack, seed: int) -> None:
     """Silent for longer than GRACE and HANDLER_TIME_LIMIT together; no command of it is to blame."""
-    processors = stack.start_ready(GRACE=1.0, HANDLER_TIME_LIMIT=4.0)
+    processors = stack.start_ready(WORKERS={"GRACE": 1.0}, COMMANDS={"TIME_LIMIT": 4.0})
     name, pid = next(iter(processors.workers().items()))
     os.kill(pid, signal.SIGSTOP)
     with stack.load(seed):

@@ -41,7 +41,7 @@ def queue() -> Iterator[MemoryTransport]:
     _memory = MemoryTransport()
     _memory.create_topic("commands", 1)
     with override_settings(
-        ENODE={**REAL_QUEUE, "QUEUE": {"BACKEND": f"{__name__}.shared_memory"}, "QUEUES_PER_TOPIC": 1}
+        ENODE={**REAL_QUEUE, "QUEUE": {"BACKEND": f"{__name__}.shared_memory", "QUEUES_PER_TOPIC": 1}}
     ):
         yield _memory
     _memory = None

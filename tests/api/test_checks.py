@@ -14,9 +14,6 @@ from enode_django.api.checks import check_api
     ("api", "ids"),
     [
         ({}, []),
-        ({"MAX_BODY": 0}, ["E060"]),
-        ({"MAX_BODY": 1.5}, ["E060"]),
-        ({"MAX_TIMEOUT": "60", "STREAM_SECONDS": float("nan")}, ["E060", "E060"]),
         ({"COMMANDS": ["bank.Deposit"]}, ["E060"]),
         ({"COMMANDS": {"bank.Deposit": "bank.view"}}, ["E060"]),
         ({"COMMANDS": {"bank.Deposit": ["rest_framework.permissions.IsNobody"]}}, ["E060"]),

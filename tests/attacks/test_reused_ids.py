@@ -132,8 +132,8 @@ def test_its_letter_is_sent_again_with_an_id_of_its_own() -> None:
     assert [letter.is_stored for letter in letters] == [False]
     transport = MemoryTransport()
     assert requeue(transport, Choice(["c"])) == 1
-    topic = conf().COMMAND_TOPIC
-    places = dict.fromkeys(range(conf().QUEUES_PER_TOPIC), 0)
+    topic = conf().COMMANDS.TOPIC
+    places = dict.fromkeys(range(conf().QUEUE.QUEUES_PER_TOPIC), 0)
     (sent,) = (
         decode_command(body) for pulled in transport.pull(topic, places, limit=9, wait=0) for body in pulled.bodies
     )

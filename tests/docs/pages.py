@@ -19,8 +19,12 @@ def name(page: Path) -> str:
 
 def tables(page: Path) -> Iterator[list[list[str]]]:
     """The rows of each table, without its head."""
+    yield from tables_of(page.read_text(encoding="utf-8"))
+
+
+def tables_of(text: str) -> Iterator[list[list[str]]]:
     rows: list[list[str]] = []
-    for line in [*page.read_text(encoding="utf-8").splitlines(), ""]:
+    for line in [*text.splitlines(), ""]:
         if line.startswith("|"):
             rows.append([cell.strip() for cell in _CELL.split(line.strip().strip("|"))])
         elif rows:

@@ -86,7 +86,7 @@ def test_processes_are_not_killed_before_they_have_drained(workload: Manifest) -
     if workload["kind"] == "Job":
         return
     patience = workload["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    assert patience > Conf().GRACE + BEYOND_GRACE
+    assert patience > Conf().WORKERS.GRACE + BEYOND_GRACE
 
 
 @every

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from argparse import ArgumentParser, _SubParsersAction
+from typing import Any
 
 import pytest
 from django.apps import apps
@@ -14,118 +14,56 @@ from django.core.management.base import BaseCommand
 from django.test import override_settings
 
 import enode_django
-from enode_django import backend_checks, checks, deploy_checks, store_checks, subscriber_checks
+from enode_django import backend_checks, checks, conf, deploy_checks, store_checks, subscriber_checks
 from enode_django.api import checks as api_checks
-from enode_django.conf import API_DEFAULTS, BROKER_DEFAULTS, Conf
+from enode_django.conf import GROUPS, MOVED, Conf, keys_of
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.subscribers import Subscriber
-from tests.docs.pages import DOCS, code_of, rows_by_code
+from tests.docs.pages import DOCS, code_of, rows_by_code, tables_of
 
 REFERENCE = DOCS / "reference"
-NESTED = {
-    *("BACKEND", "LOCATION", "OPTIONS", "DATABASES", "ENABLED", "MAX_AGGREGATES"),
-    *(
-        "MAX_BYTES",
-        "PREFIX",
-        "TTL",
-        "WRITE_INTERVAL",
-        "TIME_LIMIT",
-        "ATTEMPTS",
-        "EXPORT_DIRECTORIES",
-        "INTERVAL",
-        "RETENTION",
-    ),
-}
-SPARK = {"MASTER", "CONFIG", "PY_FILES", "REPLICAS", "DATABASE_TASKS"}
-REBUILDS = {"ENGINE", "SPARK_FROM"}
-BROKER_OPTIONS = {"timeout", "secret", "tls"}
-REDIS_OPTIONS = {
-    "prefix",
-    "timeout",
-    "max_age",
-    "max_length",
-    "client",
-    "delete_unconsumed",
-    "wait_replicas",
-    "wait_timeout",
-    "allocate",
-}
 
 
-def default_of(field: dataclasses.Field[object]) -> object:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+def settings_tables() -> dict[str, list[list[str]]]:
+    """The rows of the first table of each section of the settings, by its heading."""
+    sections = (REFERENCE / "settings.md").read_text(encoding="utf-8").split("\n## ")
+    return {section.splitlines()[0]: next(tables_of(section)) for section in sections}
 
 
-def test_every_setting_is_documented_with_its_default() -> None:
-    rows = rows_by_code(REFERENCE / "settings.md")
-    defaults = {field.name: repr(default_of(field)) for field in dataclasses.fields(Conf)}
-    assert set(rows) - NESTED - SPARK - REBUILDS - REDIS_OPTIONS - BROKER_OPTIONS - set(BROKER_DEFAULTS) - set(
-        API_DEFAULTS
-    ) == set(defaults)
-    assert {key: code_of(rows[key][0][1]) for key in defaults} == defaults
-    assert all(row[2] for found in rows.values() for row in found)
+@pytest.mark.parametrize(("section", "group"), [("# Settings", Conf), *GROUPS.items()])
+def test_every_setting_is_documented_with_its_default(section: str, group: type[Any]) -> None:
+    rows = settings_tables()[section]
+    defaults = group()
+    shown = {key: "{}" if key in GROUPS else repr(getattr(defaults, key)) for key in keys_of(group)}
+    assert {code_of(key): code_of(default) for key, default, _ in rows} == shown
+    assert all(meaning for _, _, meaning in rows)
 
 
-def test_keys_within_settings_are_documented_with_their_defaults() -> None:
-    rows = rows_by_code(REFERENCE / "settings.md")
-    current = Conf()
-    queue, store = rows["BACKEND"]
-    assert code_of(queue[1]) == repr(current.queue_backend)
-    assert code_of(store[1]) == repr(current.event_store_backend)
-    assert code_of(rows["LOCATION"][0][1]) == repr(current.queue_location)
-    assert code_of(rows["OPTIONS"][0][1]) == repr(current.queue_options)
-    assert code_of(rows["DATABASES"][0][1]) == repr(current.event_databases)
-    assert int(code_of(rows["MAX_AGGREGATES"][0][1])) == current.max_aggregates
-    assert code_of(rows["LOCATION"][1][1]) == repr(current.states_location)
-    assert code_of(rows["PREFIX"][0][1]) == repr(current.states_prefix)
-    assert code_of(rows["TTL"][0][1]) == repr(current.states_ttl)
-    assert code_of(rows["WRITE_INTERVAL"][0][1]) == repr(current.states_write_interval)
-    assert code_of(rows["ENABLED"][0][1]) == repr(current.snapshots_enabled)
-    assert code_of(rows["MASTER"][0][1]) == repr(current.spark_master)
-    assert code_of(rows["CONFIG"][0][1]) == repr(current.spark_config)
-    assert code_of(rows["PY_FILES"][0][1]) == repr(current.spark_py_files)
-    assert code_of(rows["REPLICAS"][0][1]) == repr(current.spark_replicas)
-    assert code_of(rows["DATABASE_TASKS"][0][1]) == repr(current.spark_database_tasks)
-    assert code_of(rows["LEASE"][1][1]) == repr(current.job_lease)
-    assert code_of(rows["TIME_LIMIT"][0][1]) == repr(current.job_time_limit)
-    assert code_of(rows["ATTEMPTS"][0][1]) == repr(current.job_attempts)
-    assert code_of(rows["INTERVAL"][0][1]) == repr(current.report_interval)
-    assert code_of(rows["RETENTION"][0][1]) == repr(current.report_retention)
+def test_every_old_key_is_documented_with_its_new_spelling() -> None:
+    rows = [[code_of(cell) for cell in row] for row in settings_tables()["Old keys"]]
+    wanted = {key: f'"{group}": {{"{name}": ' for key, (group, name) in MOVED.items()}
+    documented = {re.findall(r"\w+", old)[0]: new for old, new in rows if not old.startswith('"API"')}
+    assert documented.keys() == wanted.keys()
+    assert all(documented[key].startswith(text) for key, text in wanted.items())
 
 
 def test_options_of_the_redis_transport_are_documented_with_their_defaults() -> None:
     rows = rows_by_code(REFERENCE / "settings.md")
     parameters = inspect.signature(RedisStreamsTransport).parameters.values()
     options = {each.name: repr(each.default) for each in parameters if each.kind is each.KEYWORD_ONLY}
-    assert options.keys() == REDIS_OPTIONS
     assert {name: code_of(rows[name][0][1]) for name in options} == options
-
-
-def test_keys_of_the_broker_are_documented_with_their_defaults() -> None:
-    rows = rows_by_code(REFERENCE / "settings.md")
-    assert {key: code_of(rows[key][0][1]) for key in BROKER_DEFAULTS} == {
-        k: repr(v) for k, v in BROKER_DEFAULTS.items()
-    }
-
-
-def test_keys_of_the_api_are_documented_with_their_defaults() -> None:
-    rows = rows_by_code(REFERENCE / "settings.md")
-    assert {key: code_of(rows[key][0][1]) for key in API_DEFAULTS} == {key: repr(v) for key, v in API_DEFAULTS.items()}
 
 
 def test_options_of_the_brokers_transport_are_documented_with_their_defaults() -> None:
     rows = rows_by_code(REFERENCE / "settings.md")
     parameters = inspect.signature(BrokerTransport).parameters.values()
     options = {each.name: repr(each.default) for each in parameters if each.kind is each.KEYWORD_ONLY}
-    assert options.keys() == BROKER_OPTIONS
     assert {name: code_of(rows[name][-1][1]) for name in options} == options
 
 
 def test_every_check_is_documented_once() -> None:
-    modules = (backend_checks, checks, api_checks, deploy_checks, store_checks, subscriber_checks)
+    modules = (backend_checks, checks, conf, api_checks, deploy_checks, store_checks, subscriber_checks)
     ids = re.findall(r'id="(enode_django\.[EW]\d{3})"', "".join(map(inspect.getsource, modules)))
     rows = rows_by_code(REFERENCE / "checks.md")
     assert len(ids) == len(set(ids)) > 0

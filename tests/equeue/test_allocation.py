@@ -152,22 +152,22 @@ def test_evenly_is_the_default() -> None:
 
 
 def test_the_setting_reaches_the_broker_and_the_transports_that_divide() -> None:
-    enode = {"ALLOCATION": f"{PATH}.all_to_the_first", "QUEUE": {"BACKEND": MEMORY}}
+    enode = {"QUEUE": {"ALLOCATION": f"{PATH}.all_to_the_first", "BACKEND": MEMORY}}
     with override_settings(ENODE=enode):
         assert broker_options(conf()).allocate is all_to_the_first
         transport = make_transport()
         transport.create_topic("t", 4)
         assert owned(transport, "a", "b") == [frozenset(range(4)), frozenset()]
         assert check_settings(None) == []
-    with override_settings(ENODE={"ALLOCATION": f"{PATH}.all_to_the_first"}):
+    with override_settings(ENODE={"QUEUE": {"ALLOCATION": f"{PATH}.all_to_the_first"}}):
         make_transport().close()  # the client of a broker divides nothing
 
 
 @pytest.mark.parametrize("path", ["no.such.thing", "nothing", f"{PATH}.missing", f"{PATH}.NO_FUNCTION", "", 5])
 def test_what_is_no_function_is_found_by_the_check_and_refused(path: object) -> None:
-    with override_settings(ENODE={"ALLOCATION": path, "QUEUE": {"BACKEND": MEMORY}}):
+    with override_settings(ENODE={"QUEUE": {"ALLOCATION": path, "BACKEND": MEMORY}}):
         (message,) = check_settings(None)
-        assert (message.id, f"ENODE['ALLOCATION'] is {path!r}" in message.msg) == ("enode_django.E039", True)
+        assert (message.id, f"ENODE['QUEUE']['ALLOCATION'] is {path!r}" in message.msg) == ("enode_django.E039", True)
         for use in (lambda: chosen_allocation(conf()), make_transport, lambda: broker_options(conf())):
-            with pytest.raises(ConfigurationError, match=r"ENODE\['ALLOCATION'\]"):
+            with pytest.raises(ConfigurationError, match=r"ENODE\['QUEUE'\]\['ALLOCATION'\]"):
                 use()

@@ -42,7 +42,7 @@ def queue(memory: MemoryTransport) -> Iterator[MemoryTransport]:
     """What the settings of the test name."""
     global _memory
     _memory = memory
-    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.shared_memory"}, "QUEUES_PER_TOPIC": 3}):
+    with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.shared_memory", "QUEUES_PER_TOPIC": 3}}):
         yield memory
     _memory = None
 

@@ -34,7 +34,7 @@ def queue(memory: MemoryTransport) -> Iterator[MemoryTransport]:
     _memory = memory
     memory.create_topic("commands", 1)
     with override_settings(
-        ENODE={**REAL_QUEUE, "QUEUE": {"BACKEND": f"{__name__}.shared_memory"}, "QUEUES_PER_TOPIC": 1}
+        ENODE={**REAL_QUEUE, "QUEUE": {"BACKEND": f"{__name__}.shared_memory", "QUEUES_PER_TOPIC": 1}}
     ):
         yield memory
     _memory = None

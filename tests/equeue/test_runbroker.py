@@ -17,7 +17,7 @@ from django.test import override_settings
 
 from enode_django import checks
 from enode_django.broker_settings import broker_options
-from enode_django.conf import BROKER_DEFAULTS, conf
+from enode_django.conf import conf
 from enode_django.equeue.broker.access import Role, Secret
 from enode_django.equeue.broker.options import BrokerOptions, Tls
 from enode_django.equeue.broker.retention import Retention
@@ -95,9 +95,7 @@ def test_address_for_others_is_refused(tmp_path: Path) -> None:
 @override_settings(ENODE={}, BASE_DIR=Path("base"))
 def test_defaults_of_the_settings_are_those_of_the_broker() -> None:
     options = broker_options(conf())
-    assert options == BrokerOptions(
-        directory=Path("base/broker"), retention=Retention(max_age=BROKER_DEFAULTS["RETENTION_AGE"])
-    )
+    assert options == BrokerOptions(directory=Path("base/broker"), retention=Retention(max_age=3 * 86_400.0))
     assert (options.chosen_reserve, options.chosen_low_space) == (64 << 20, 256 << 20)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.conf import Conf
+from enode_django.conf import make_conf
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.processors import housekeeping
@@ -18,13 +18,13 @@ def test_command_workers_cut_events_that_nobody_consumes(
 ) -> None:
     monkeypatch.setattr(housekeeping, "TRIM_INTERVAL", 0.05)
     monkeypatch.setattr(redis_queue._trimmer, "_max_length", 200)
-    conf = Conf(COMMAND_MAILBOXES=1)
-    redis_queue.create_topic(conf.COMMAND_TOPIC, 1)
+    conf = make_conf({"COMMANDS": {"MAILBOXES": 1}})
+    redis_queue.create_topic(conf.COMMANDS.TOPIC, 1)
     pipeline = Pipeline(conf, redis_queue, MemoryEventStore(), owner="w", notes=[[0]], statistics=Statistics())
     pipeline.start()
     eventually(lambda: pipeline.consumer.owned)  # and goes on while there is no topic of events
-    redis_queue.create_topic(conf.EVENT_TOPIC, 1)
-    redis_queue.send(conf.EVENT_TOPIC, {0: texts(*range(1_000))})
-    eventually(lambda: redis_queue.queues(conf.EVENT_TOPIC)[0].first >= 500)
-    assert redis_queue.queues(conf.EVENT_TOPIC)[0].end == 1_000
+    redis_queue.create_topic(conf.SUBSCRIBERS.TOPIC, 1)
+    redis_queue.send(conf.SUBSCRIBERS.TOPIC, {0: texts(*range(1_000))})
+    eventually(lambda: redis_queue.queues(conf.SUBSCRIBERS.TOPIC)[0].first >= 500)
+    assert redis_queue.queues(conf.SUBSCRIBERS.TOPIC)[0].end == 1_000
     assert pipeline.drain(60)

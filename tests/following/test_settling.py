@@ -166,7 +166,7 @@ def test_a_removed_subscriber_is_forgotten_with_its_group(parked: Harness, redis
     from enode_django.models import Checkpoint
     from enode_django.runtime import make_transport
 
-    topic, name = conf().EVENT_TOPIC, "following.removed"
+    topic, name = conf().SUBSCRIBERS.TOPIC, "following.removed"
     Checkpoint.objects.filter(subscriber=NAME).update(subscriber=name)
     ParkedEvent.objects.update(subscriber=name)
     transport = make_transport()

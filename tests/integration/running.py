@@ -17,6 +17,7 @@ from enode_django.models import DeadLetter
 from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
 from enode_django.runtime import make_store, make_transport
+from sample_project.layers import merged
 
 SECONDS = 120.0
 
@@ -34,8 +35,8 @@ class Processors:
 
     def __init__(self) -> None:
         self.transport = make_transport()
-        self.transport.create_topic(conf().EVENT_TOPIC, conf().QUEUES_PER_TOPIC)
-        self.queues = self.transport.create_topic(conf().COMMAND_TOPIC, conf().QUEUES_PER_TOPIC)
+        self.transport.create_topic(conf().SUBSCRIBERS.TOPIC, conf().QUEUE.QUEUES_PER_TOPIC)
+        self.queues = self.transport.create_topic(conf().COMMANDS.TOPIC, conf().QUEUE.QUEUES_PER_TOPIC)
         self._pipeline: Pipeline | None = None
 
     def start(self) -> None:
@@ -45,7 +46,7 @@ class Processors:
             make_transport(),
             make_store(),
             owner=f"test-{uuid.uuid4().hex}",
-            notes=[[0] for _ in range(current.COMMAND_MAILBOXES)],
+            notes=[[0] for _ in range(current.COMMANDS.MAILBOXES)],
             statistics=Statistics(),
         )
         self._pipeline.start()
@@ -66,10 +67,10 @@ class Processors:
         return [body for batch in pulled for body in batch.bodies]
 
     def published(self) -> list[bytes]:
-        return self.messages(conf().EVENT_TOPIC)
+        return self.messages(conf().SUBSCRIBERS.TOPIC)
 
     def dead_letters(self) -> list[DeadLetter]:
-        return list(DeadLetter.objects.filter(topic=conf().COMMAND_TOPIC))
+        return list(DeadLetter.objects.filter(topic=conf().COMMANDS.TOPIC))
 
 
 @contextlib.contextmanager
@@ -77,8 +78,12 @@ def processors(**settings: Any) -> Iterator[Processors]:
     from django.conf import settings as current
 
     name = uuid.uuid4().hex
-    topics = {"COMMAND_TOPIC": f"commands-{name}", "EVENT_TOPIC": f"events-{name}", "QUEUES_PER_TOPIC": 4}
-    with override_settings(ENODE={**current.ENODE, **topics, **settings}):
+    topics = {
+        "COMMANDS": {"TOPIC": f"commands-{name}"},
+        "SUBSCRIBERS": {"TOPIC": f"events-{name}"},
+        "QUEUE": {"QUEUES_PER_TOPIC": 4},
+    }
+    with override_settings(ENODE=merged(current.ENODE, topics, settings)):
         running = Processors()
         running.start()
         try:

@@ -21,7 +21,9 @@ BOUND, PULLED, QUEUES, SENT = 20, 5, 4, 500
 
 def test_a_worker_stops_pulling_above_its_bound_of_unfinished_commands(redis_url: str) -> None:
     note = str(uuid.uuid4())
-    with processors(MAX_UNFINISHED=BOUND, PULL_MAX_BATCH=PULLED, COMMIT_INTERVAL=0.05) as running:
+    with processors(
+        COMMANDS={"MAX_UNFINISHED": BOUND, "PULL_MAX_BATCH": PULLED}, WORKERS={"COMMIT_INTERVAL": 0.05}
+    ) as running:
         execute_command(CreateNote(aggregate_root_id=note), timeout=240)
         pipeline = running._pipeline
         assert pipeline is not None
@@ -40,9 +42,9 @@ def test_a_worker_stops_pulling_above_its_bound_of_unfinished_commands(redis_url
 
 def test_offsets_are_committed_on_a_timer_while_the_worker_runs(redis_url: str) -> None:
     note = str(uuid.uuid4())
-    with processors(COMMIT_INTERVAL=0.05) as running:
+    with processors(WORKERS={"COMMIT_INTERVAL": 0.05}) as running:
         execute_command(CreateNote(aggregate_root_id=note), timeout=240)
-        group, topic = conf().CONSUMER_GROUP, conf().COMMAND_TOPIC
+        group, topic = conf().COMMANDS.CONSUMER_GROUP, conf().COMMANDS.TOPIC
         ends = {queue: end for queue, end in running.transport.end_offsets(topic).items() if end}
         assert sum(ends.values()) == 1
         wait_for(lambda: ends.items() <= running.transport.committed(group, topic).items())

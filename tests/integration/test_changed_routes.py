@@ -36,7 +36,7 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processo
 
 
 def test_a_copy_of_a_failed_command_fails_as_before_though_its_aggregate_has_another_queue(running: Processors) -> None:
-    topic = conf().COMMAND_TOPIC
+    topic = conf().COMMANDS.TOPIC
     commands = [Count(aggregate_root_id=str(uuid.uuid4())) for _ in range(8)]
     failed = [try_command(command, timeout=240) for command in commands]
     assert {answer.status for answer in failed} == {CommandStatus.FAILED}

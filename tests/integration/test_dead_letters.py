@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def running(redis_url: str) -> Iterator[Processors]:
-    with processors(UNKNOWN_TYPE_DELAYS=()) as running:
+    with processors(WORKERS={"UNKNOWN_TYPE_DELAYS": ()}) as running:
         yield running
 
 
@@ -49,11 +49,11 @@ def test_command_that_raises_while_nobody_waits_is_kept_with_type_message_and_tr
     send_command(command)
     letter = letter_of(command.id)
     assert (letter.aggregate_root_id, letter.command_type) == (note, "notebook.RaiseInHandler")
-    assert (letter.topic, letter.attempts, letter.is_answered) == (conf().COMMAND_TOPIC, 1, False)
+    assert (letter.topic, letter.attempts, letter.is_answered) == (conf().COMMANDS.TOPIC, 1, False)
     assert letter.error_type == "RuntimeError"
     assert "Traceback" in letter.error
     assert "notebook.py" in letter.error
-    assert bytes(letter.body) in running.messages(conf().COMMAND_TOPIC)
+    assert bytes(letter.body) in running.messages(conf().COMMANDS.TOPIC)
 
 
 def test_command_that_raises_while_somebody_waits_is_answered_and_not_kept(running: Processors, note: str) -> None:
@@ -169,7 +169,7 @@ def test_command_whose_sender_was_told_that_it_failed_is_sent_again_under_anothe
 def send_as_unknown_type(command: Count, address: str) -> None:
     body = pack((1, "notebook.NotYet", command.id, command.aggregate_root_id, {}, b"", address))
     transport = make_transport()
-    make_producer(transport).send_all(conf().COMMAND_TOPIC, [(command.aggregate_root_id, body)])
+    make_producer(transport).send_all(conf().COMMANDS.TOPIC, [(command.aggregate_root_id, body)])
     transport.close()
 
 

@@ -68,9 +68,9 @@ def test_a_deadlock_or_a_lost_connection_does_not_fail_the_command(
         worker.processor._handlers = add_with(execute)
         worker.send(Add(aggregate_root_id="x", id="a"))
         worker.settle()
-        assert worker.processor.pause == pytest.approx(conf().HANDLER_RETRY_DELAY)
+        assert worker.processor.pause == pytest.approx(conf().WORKERS.RETRY_DELAY)
         heal_connections()
-        worker.clock.now += 2 * conf().HANDLER_RETRY_DELAY
+        worker.clock.now += 2 * conf().WORKERS.RETRY_DELAY
         worker.settle()
     answer = worker.answers["a"]
     assert (answer.status, answer.version) == (CommandStatus.SUCCESS, 2)

@@ -59,7 +59,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def running(redis_url: str) -> Iterator[Processors]:
-    with processors(UNKNOWN_TYPE_DELAYS=(0.05, 0.1), EVENTS_MAX_BYTES=50_000) as running:
+    with processors(WORKERS={"UNKNOWN_TYPE_DELAYS": (0.05, 0.1)}, COMMANDS={"EVENTS_MAX_BYTES": 50_000}) as running:
         yield running
 
 
@@ -237,7 +237,7 @@ def send_bytes(key: str, *bodies: bytes) -> None:
     from enode_django.runtime import make_producer, make_transport
 
     transport = make_transport()
-    make_producer(transport).send_batch(conf().COMMAND_TOPIC, [(key, body) for body in bodies])
+    make_producer(transport).send_batch(conf().COMMANDS.TOPIC, [(key, body) for body in bodies])
     transport.close()
 
 

@@ -27,7 +27,7 @@ def test_a_forgotten_projection_leaves_no_schema_behind(postings: Harness, redis
     Target.of(Postings.name).begin()
     assert len(schemas()) == 2
     with closing(make_transport()) as transport:
-        transport.create_topic(conf().EVENT_TOPIC, 1)
+        transport.create_topic(conf().SUBSCRIBERS.TOPIC, 1)
     with subscribers.only(Balances):
         call_command("forgetsubscriber", Postings.name, verbosity=0)
     assert schemas() == [Target.of(Balances.name).shadow(0).schema]

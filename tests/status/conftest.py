@@ -13,6 +13,8 @@ from django.conf import settings
 from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
+from sample_project.layers import merged
+
 BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
 Configure = Callable[..., Mapping[str, Any]]
 
@@ -25,12 +27,11 @@ def configure(redis_url: str) -> Iterator[Configure]:
         def change(**given: Any) -> Mapping[str, Any]:
             name = uuid.uuid4().hex
             own: dict[str, Any] = {
-                "COMMAND_TOPIC": f"commands-{name}",
-                "EVENT_TOPIC": f"events-{name}",
-                "QUEUES_PER_TOPIC": 2,
+                "COMMANDS": {"TOPIC": f"commands-{name}"},
+                "SUBSCRIBERS": {"TOPIC": f"events-{name}"},
+                "QUEUE": {"QUEUES_PER_TOPIC": 2, "OPTIONS": {"prefix": name}},
             }
-            own["QUEUE"] = {**settings.ENODE["QUEUE"], "OPTIONS": {"prefix": name}}
-            changed = {**settings.ENODE, **own, **given}
+            changed = merged(settings.ENODE, own, given)
             stack.enter_context(override_settings(ENODE=changed))
             return changed
 
@@ -38,7 +39,7 @@ def configure(redis_url: str) -> Iterator[Configure]:
 
 
 def broker_at(port: int) -> Mapping[str, Any]:
-    return {"BACKEND": BROKER, "LOCATION": f"tcp://127.0.0.1:{port}"}
+    return {"BACKEND": BROKER, "LOCATION": f"tcp://127.0.0.1:{port}", "OPTIONS": {}}
 
 
 @pytest.fixture

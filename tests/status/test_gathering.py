@@ -62,7 +62,7 @@ def test_a_project_that_runs_is_well_in_every_part(configure: Configure, landed:
 
 
 def test_a_broker_tells_of_itself(configure: Configure, private_broker: Broker) -> None:
-    configure(QUEUE={"BACKEND": BROKER, "LOCATION": private_broker.url})
+    configure(QUEUE={"BACKEND": BROKER, "LOCATION": private_broker.url, "OPTIONS": {}})
     (row,) = ask_queue().rows
     assert (row.kind, row.address) == ("Broker", private_broker.url)
     assert row.figures["damaged_batches"] == 0
@@ -230,7 +230,7 @@ def test_that_nothing_is_reported_on_purpose_is_no_failure(configure: Configure)
 
 @pytest.mark.django_db
 def test_mailboxes_that_are_full_are_told(configure: Configure) -> None:
-    configure(COMMAND_MAILBOXES=3, MAX_UNFINISHED=100)
+    configure(COMMANDS={"MAILBOXES": 3, "MAX_UNFINISHED": 100})
     mailboxes = {"commands-0": {"max_offset": 9, "consume_offset": 7}, "events-0": {}}
     write_report("a", 1, figures(1, unfinished=200, mailboxes=mailboxes), lived=10)
     finding = ask_mailboxes()
@@ -243,7 +243,7 @@ def test_mailboxes_that_are_full_are_told(configure: Configure) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_a_backlog_that_nobody_works_off_is_bad(configure: Configure, landed: None) -> None:
     configure()
-    topic = conf().COMMAND_TOPIC
+    topic = conf().COMMANDS.TOPIC
     with closing(make_transport()) as transport:
         transport.create_topic(topic, 2)
         epoch = transport.acquire("processors", topic, 0, "me", 30.0).epoch

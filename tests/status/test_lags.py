@@ -40,7 +40,7 @@ def one_subscriber() -> Iterator[None]:
 @pytest.fixture
 def transport() -> MemoryTransport:
     made = MemoryTransport()
-    made.create_topic(conf().EVENT_TOPIC, 2)
+    made.create_topic(conf().SUBSCRIBERS.TOPIC, 2)
     return made
 
 
@@ -64,7 +64,7 @@ def lag_of(transport: MemoryTransport) -> Lag:
 
 def send(transport: MemoryTransport, *records: StreamRecord, handled: int = 0) -> None:
     """To the first queue; the subscriber has committed so many of them."""
-    topic = conf().EVENT_TOPIC
+    topic = conf().SUBSCRIBERS.TOPIC
     epoch = transport.acquire(NAME, topic, 0, "me", 1e6).epoch
     transport.acquire(NAME, topic, 1, "me", 1e6)
     transport.send(topic, {0: [encode_published(record) for record in records]})
@@ -93,7 +93,7 @@ def test_who_has_handled_everything_is_not_behind(transport: MemoryTransport) ->
 def test_messages_that_the_queue_has_lost_are_not_waited_for(transport: MemoryTransport) -> None:
     begin()
     send(transport, stream(1, ago=300), handled=0)
-    transport._queues[conf().EVENT_TOPIC][0].trim(1)
+    transport._queues[conf().SUBSCRIBERS.TOPIC][0].trim(1)
     assert lag_of(transport)[:4] == (NAME, 0, 0.0, 0)
 
 

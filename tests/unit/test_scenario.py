@@ -107,7 +107,7 @@ def test_errors_that_pass_are_tried_again_at_once_and_as_often_as_in_a_worker() 
     with inline(MemoryEventStore()):
         result = try_command(Refresh(aggregate_root_id="x"))
         assert (result.status, len(attempts)) == (CommandStatus.NOTHING_CHANGED, 4)
-        with override_settings(ENODE={"HANDLER_ATTEMPTS": 2}):
+        with override_settings(ENODE={"WORKERS": {"ATTEMPTS": 2}}):
             attempts[:] = range(6)
             result = try_command(Refresh(aggregate_root_id="x"))
         assert (result.status, result.error_type, len(attempts)) == (CommandStatus.FAILED, "Retry", 8)

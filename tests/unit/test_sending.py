@@ -130,7 +130,7 @@ def test_a_reply_channel_is_opened_once_and_only_for_who_waits() -> None:
 
 def test_the_settings_say_how_long_an_execution_waits() -> None:
     with (
-        override_settings(ENODE={"EXECUTE_TIMEOUT": 0.03}),
+        override_settings(ENODE={"COMMANDS": {"EXECUTE_TIMEOUT": 0.03}}),
         use_bus(bus_on(Shaky())),
         pytest.raises(CommandTimeout, match=r"within 0\.03 s"),
     ):

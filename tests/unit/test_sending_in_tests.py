@@ -32,7 +32,7 @@ from enode_django.testing import inline
 from tests.races.counting import Add
 
 queue = MemoryTransport()
-MEMORY = {"QUEUE": {"BACKEND": f"{__name__}.the_queue"}, "QUEUES_PER_TOPIC": 1}
+MEMORY = {"QUEUE": {"BACKEND": f"{__name__}.the_queue", "QUEUES_PER_TOPIC": 1}}
 WAYS: dict[str, Callable[[Command], object]] = {
     "send_command": send_command,
     "send_commands": lambda command: send_commands([command]),

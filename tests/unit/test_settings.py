@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from django.db import connections
 from django.test import override_settings
 
 from enode_django.checks import check_definitions, check_settings
-from enode_django.conf import Conf, conf
+from enode_django.conf import MOVED, REDIS_STREAMS, Conf, conf, make_conf
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
 from enode_django.equeue.transports.base import ROOM_AROUND
@@ -24,17 +25,17 @@ from tests.services import REAL_QUEUE
 
 
 def test_settings_are_read_at_use() -> None:
-    assert conf().COMMAND_MAILBOXES == 1
-    with override_settings(ENODE={"COMMAND_MAILBOXES": 5, "AGGREGATE_CACHE": {"MAX_AGGREGATES": 7}}):
-        assert (conf().COMMAND_MAILBOXES, conf().max_aggregates) == (5, 7)
-    assert conf().COMMAND_MAILBOXES == 1
+    assert conf().COMMANDS.MAILBOXES == 1
+    with override_settings(ENODE={"COMMANDS": {"MAILBOXES": 5}, "AGGREGATE_CACHE": {"MAX_AGGREGATES": 7}}):
+        assert (conf().COMMANDS.MAILBOXES, conf().AGGREGATE_CACHE.MAX_AGGREGATES) == (5, 7)
+    assert conf().COMMANDS.MAILBOXES == 1
 
 
 def test_every_key_has_a_default() -> None:
     current = Conf()
-    assert current.queue_backend.endswith("BrokerTransport")
-    assert current.queue_location == "tcp://127.0.0.1:7625"
-    assert (current.event_databases, current.max_aggregates) == (["default"], 100_000)
+    assert current.QUEUE.BACKEND.endswith("BrokerTransport")
+    assert current.QUEUE.LOCATION == "tcp://127.0.0.1:7625"
+    assert (current.EVENT_STORE.DATABASES, current.AGGREGATE_CACHE.MAX_AGGREGATES) == (["default"], 100_000)
 
 
 def test_backends_are_made_by_their_dotted_paths() -> None:
@@ -93,13 +94,16 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
     with override_settings(ENODE=memory):
         bus = current_bus()
         assert current_bus() is bus
-        with override_settings(ENODE={**memory, "COMMAND_TOPIC": "others"}):
+        with override_settings(ENODE={**memory, "COMMANDS": {"TOPIC": "others"}}):
             assert current_bus() is not bus
     with inline(followed_by=[]) as own, override_settings(ENODE=memory):
         assert current_bus() is own
         with use_bus(bus):
             assert current_bus() is bus
         assert current_bus() is own
+
+
+NUMBERS = ["enode_django.E003", *["enode_django.E007"] * 2]
 
 
 @pytest.mark.parametrize(
@@ -110,52 +114,62 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({1: 2}, ["enode_django.E002"]),
         ({"QUEUE": {"LOCATON": "redis://elsewhere"}}, ["enode_django.E002"]),
         ({"EVENT_STORE": {"DATABASE": "default"}, "AGGREGATE_CACHE": {"MAX": 1}}, ["enode_django.E002"] * 2),
-        ({"PROCESSES": 0, "MAX_ABNORMAL_ENDS": 0}, ["enode_django.E003"] * 2),
-        ({"PROCESSES": None}, []),
+        ({"WORKERS": {"PROCESSES": 0, "MAX_ABNORMAL_ENDS": 0}}, ["enode_django.E003"] * 2),
+        ({"WORKERS": {"PROCESSES": None}}, []),
         ({"JOBS": {"LEASE": 30, "TIME_LIMIT": 600.5, "ATTEMPTS": 1}}, []),
         (
             {"JOBS": {"LEASE": 0, "TIME_LIMIT": None, "ATTEMPTS": 0.5}},
-            ["enode_django.E003", *["enode_django.E007"] * 2],
+            [*["enode_django.E007"] * 2, "enode_django.E003"],
         ),
         ({"JOBS": {"TIMEOUT": 3}}, ["enode_django.E002"]),
         ({"REPORTS": {"INTERVAL": None, "RETENTION": 60}}, []),
+        ({"API": {"MAX_BODY": 1.5, "MAX_TIMEOUT": "60", "STREAM_SECONDS": float("nan")}}, NUMBERS),
+        ({"WORKERS": {"PRELOAD": "no"}, "SEND_IN_TESTS": 1}, ["enode_django.E084"] * 2),
+        ({"SNAPSHOTS": {"ENABLED": "False"}}, ["enode_django.E084"]),
+        ({"COMMANDS": {"TOPIC": "", "CONSUMER_GROUP": None}, "SUBSCRIBERS": {"TOPIC": 5}}, ["enode_django.E083"] * 3),
+        *(({"AUTODISCOVER_MODULES": modules}, ["enode_django.E085"]) for modules in ("domain", 5, ["domain", 5], None)),
+        ({"WORKERS": {"LEASE": timedelta(0), "GRACE": timedelta(minutes=2)}}, ["enode_django.E007"]),
+        ({"WORKERS": {"UNKNOWN_TYPE_DELAYS": [timedelta(0), 2]}}, []),
         ({"REPORTS": {"INTERVAL": 0, "RETENTION": "1 h"}}, ["enode_django.E007", "enode_django.E007"]),
         ({"REPORTS": {"EVERY": 3}}, ["enode_django.E002"]),
         ({"EVENT_STORE": {"DATABASES": ["elsewhere"]}}, ["enode_django.E004"]),
-        ({"COMMAND_MAILBOXES": 0}, ["enode_django.E003"]),
-        ({"COPY_MAX_BATCH": "5", "MAX_UNFINISHED": True}, ["enode_django.E003", "enode_django.E003"]),
-        ({"RECENT_COMMANDS": 0, "EVENTS_MAX_BYTES": 1.5}, ["enode_django.E003"] * 2),
-        ({"EVENTS_MAX_BYTES": BrokerTransport.max_send - ROOM_AROUND}, []),
-        ({"EVENTS_MAX_BYTES": BrokerTransport.max_send - ROOM_AROUND + 1}, ["enode_django.E062"]),
-        ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": f"{__name__}.Tolerant"}}, ["enode_django.E062"]),
-        ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": "no.such.queue"}}, []),
-        ({"EVENTS_MAX_BYTES": 1 << 40, "QUEUE": {"BACKEND": ".."}}, []),
-        ({"REMEMBERED_ANSWERS": -1}, ["enode_django.E009"]),
-        ({"REMEMBERED_ANSWERS": None}, ["enode_django.E009"]),
-        ({"REMEMBERED_ANSWERS": 0}, []),
+        ({"COMMANDS": {"MAILBOXES": 0}}, ["enode_django.E003"]),
+        ({"COMMANDS": {"COPY_MAX_BATCH": "5", "MAX_UNFINISHED": True}}, ["enode_django.E003", "enode_django.E003"]),
+        ({"COMMANDS": {"RECENT_COMMANDS": 0, "EVENTS_MAX_BYTES": 1.5}}, ["enode_django.E003"] * 2),
+        ({"COMMANDS": {"EVENTS_MAX_BYTES": BrokerTransport.max_send - ROOM_AROUND}}, []),
+        ({"COMMANDS": {"EVENTS_MAX_BYTES": BrokerTransport.max_send - ROOM_AROUND + 1}}, ["enode_django.E062"]),
+        (
+            {"COMMANDS": {"EVENTS_MAX_BYTES": 1 << 40}, "QUEUE": {"BACKEND": f"{__name__}.Tolerant"}},
+            ["enode_django.E062"],
+        ),
+        ({"COMMANDS": {"EVENTS_MAX_BYTES": 1 << 40}, "QUEUE": {"BACKEND": "no.such.queue"}}, []),
+        ({"COMMANDS": {"EVENTS_MAX_BYTES": 1 << 40}, "QUEUE": {"BACKEND": ".."}}, []),
+        ({"COMMANDS": {"REMEMBERED_ANSWERS": -1}}, ["enode_django.E009"]),
+        ({"COMMANDS": {"REMEMBERED_ANSWERS": None}}, ["enode_django.E009"]),
+        ({"COMMANDS": {"REMEMBERED_ANSWERS": 0}}, []),
         ({"AGGREGATE_CACHE": {"MAX_AGGREGATES": "many"}}, ["enode_django.E003"]),
         ({"AGGREGATE_CACHE": {"MAX_AGGREGATES": None}}, ["enode_django.E003"]),
         ({"AGGREGATE_CACHE": {"MAX_BYTES": 0}}, ["enode_django.E003"]),
-        ({"COPY_MAX_BYTES": 0, "MAX_UNFINISHED_BYTES": "1 GB"}, ["enode_django.E003"] * 2),
-        ({"LEASE": "10", "COMMIT_INTERVAL": 0, "GRACE": -1.0}, ["enode_django.E007"] * 3),
-        ({"HANDLER_TIME_LIMIT": None, "EXECUTE_TIMEOUT": float("nan")}, ["enode_django.E007"] * 2),
-        ({"REFUSAL_RETENTION_DAYS": 0}, ["enode_django.E007"]),
-        ({"REFUSAL_RETENTION_DAYS": None, "LEASE": 3}, []),
-        ({"UNKNOWN_TYPE_DELAYS": 5}, ["enode_django.E008"]),
-        ({"UNKNOWN_TYPE_DELAYS": [1, "2"]}, ["enode_django.E008"]),
-        ({"UNKNOWN_TYPE_DELAYS": [-1]}, ["enode_django.E008"]),
-        ({"UNKNOWN_TYPE_DELAYS": [0, 0.5]}, []),
+        ({"COMMANDS": {"COPY_MAX_BYTES": 0, "MAX_UNFINISHED_BYTES": "1 GB"}}, ["enode_django.E003"] * 2),
+        ({"WORKERS": {"LEASE": "10", "COMMIT_INTERVAL": 0, "GRACE": -1.0}}, ["enode_django.E007"] * 3),
+        ({"COMMANDS": {"TIME_LIMIT": None, "EXECUTE_TIMEOUT": float("nan")}}, ["enode_django.E007"] * 2),
+        ({"COMMANDS": {"REFUSAL_RETENTION": 0}}, ["enode_django.E007"]),
+        ({"COMMANDS": {"REFUSAL_RETENTION": None}, "WORKERS": {"LEASE": 3}}, []),
+        ({"WORKERS": {"UNKNOWN_TYPE_DELAYS": 5}}, ["enode_django.E008"]),
+        ({"WORKERS": {"UNKNOWN_TYPE_DELAYS": [1, "2"]}}, ["enode_django.E008"]),
+        ({"WORKERS": {"UNKNOWN_TYPE_DELAYS": [-1]}}, ["enode_django.E008"]),
+        ({"WORKERS": {"UNKNOWN_TYPE_DELAYS": [0, 0.5]}}, []),
         ({"EVENT_STORE": {"DATABASES": []}}, ["enode_django.E004"]),
         ({"EVENT_STORE": {"DATABASES": "default"}}, ["enode_django.E004"]),
         ({"EVENT_STORE": {"DATABASES": ["default", "default"]}}, ["enode_django.E004"]),
         ({"EVENT_STORE": {"DATABASES": [["default"]]}}, ["enode_django.E004"]),
-        ({"COMMAND_TOPIC": "x", "EVENT_TOPIC": "x"}, ["enode_django.E005"]),
-        ({"HANDLER_RETRY_ON": ()}, []),
-        ({"HANDLER_RETRY_ON": ["builtins.OSError"]}, []),
-        ({"HANDLER_RETRY_ON": "builtins.OSError"}, ["enode_django.E036"]),
-        ({"HANDLER_RETRY_ON": [OSError]}, ["enode_django.E036"]),
-        ({"HANDLER_RETRY_ON": ["no.Such"]}, ["enode_django.E036"]),
-        ({"HANDLER_RETRY_ON": ["builtins.dict"]}, ["enode_django.E036"]),
+        ({"COMMANDS": {"TOPIC": "x"}, "SUBSCRIBERS": {"TOPIC": "x"}}, ["enode_django.E005"]),
+        ({"WORKERS": {"RETRY_ON": ()}}, []),
+        ({"WORKERS": {"RETRY_ON": ["builtins.OSError"]}}, []),
+        ({"WORKERS": {"RETRY_ON": "builtins.OSError"}}, ["enode_django.E036"]),
+        ({"WORKERS": {"RETRY_ON": [OSError]}}, ["enode_django.E036"]),
+        ({"WORKERS": {"RETRY_ON": ["no.Such"]}}, ["enode_django.E036"]),
+        ({"WORKERS": {"RETRY_ON": ["builtins.dict"]}}, ["enode_django.E036"]),
         ({"AGGREGATE_CACHE": {"LOCATION": "redis://localhost/1", "TTL": 60, "WRITE_INTERVAL": 0.5}}, []),
         ({"AGGREGATE_CACHE": {"TTL": 0.5, "WRITE_INTERVAL": 0}}, ["enode_django.E003", "enode_django.E007"]),
         ({"AGGREGATE_CACHE": {"TTL": "long", "WRITE_INTERVAL": None}}, ["enode_django.E003", "enode_django.E007"]),
@@ -163,16 +177,22 @@ def test_bus_is_made_anew_when_the_settings_change_but_a_tests_own_stays() -> No
         ({"AGGREGATE_CACHE": {"LOCATION": 6379}}, ["enode_django.E023"]),
         ({"AGGREGATE_CACHE": {"PREFIX": None}}, ["enode_django.E023"]),
         ({"SPARK": {"MASTERS": "local"}}, ["enode_django.E002"]),
-        ({"SPARK": {"MASTER": ""}}, ["enode_django.E024"]),
+        ({"SPARK": {"MASTER": ""}}, ["enode_django.E083"]),
         ({"SPARK": {"CONFIG": {"driver.memory": "1g"}}}, ["enode_django.E024"]),
         ({"SPARK": {"REPLICAS": {"default": "nowhere"}}}, ["enode_django.E024"]),
-        ({"SPARK": {"REPLICAS": ["default"], "DATABASE_TASKS": 0}}, ["enode_django.E024"] * 2),
+        ({"SPARK": {"REPLICAS": ["default"], "DATABASE_TASKS": 0}}, ["enode_django.E003", "enode_django.E024"]),
         ({"SPARK": {"REPLICAS": {"default": "default"}, "DATABASE_TASKS": 3}}, []),
-        ({"SPARK": {"CONFIG": ["spark.driver.memory"], "PY_FILES": "a.zip"}}, ["enode_django.E024"] * 2),
+        (
+            {"SPARK": {"CONFIG": ["spark.driver.memory"], "PY_FILES": "a.zip"}},
+            ["enode_django.E085", "enode_django.E024"],
+        ),
         ({"REBUILDS": {"ENGINE": "processes", "PROCESSES": 2, "SPARK_FROM": 1}}, []),
-        ({"JOBS": {"EXPORT_DIRECTORIES": "/archive"}}, ["enode_django.E092"]),
-        ({"JOBS": {"EXPORT_DIRECTORIES": ["/archive", ""]}}, ["enode_django.E092"]),
-        ({"REBUILDS": {"ENGINE": "ray", "PROCESSES": 0, "SPARK_FROM": 0}}, ["enode_django.E067"] * 3),
+        ({"JOBS": {"EXPORT_DIRECTORIES": "/archive"}}, ["enode_django.E085"]),
+        ({"JOBS": {"EXPORT_DIRECTORIES": ["/archive", ""]}}, ["enode_django.E085"]),
+        (
+            {"REBUILDS": {"ENGINE": "ray", "PROCESSES": 0, "SPARK_FROM": 0}},
+            ["enode_django.E067", *["enode_django.E003"] * 2],
+        ),
     ],
 )
 def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], expected: list[str]) -> None:
@@ -180,8 +200,53 @@ def test_settings_that_cannot_be_used_are_reported(settings: dict[Any, Any], exp
         assert [message.id for message in [*check_settings(None), *check_store(None)]] == expected
 
 
+@pytest.mark.parametrize("key", sorted(MOVED))
+def test_an_old_key_is_refused_with_its_new_spelling(key: str) -> None:
+    group, name = MOVED[key]
+    value = 30 if key.endswith("_DAYS") else getattr(getattr(Conf(), group), name)
+    with override_settings(ENODE={key: value}):
+        (message,) = check_settings(None)
+    assert (message.id, message.msg) == ("enode_django.E220", f"ENODE[{key!r}] is now ENODE[{group!r}][{name!r}].")
+    assert message.hint is not None
+    written: dict[str, Any] = {"timedelta": timedelta}
+    exec(message.hint.removeprefix("Write ").removesuffix("."), written)
+    with override_settings(ENODE=written["ENODE"]):
+        assert check_settings(None) == []
+        read = getattr(getattr(conf(), group), name)
+    assert read == (30 * 86_400 if key.endswith("_DAYS") else value)
+
+
+def test_the_old_key_of_the_api_is_refused_with_its_new_spelling() -> None:
+    with override_settings(ENODE={"API": {"KEY_RETENTION_DAYS": 3}}):
+        (message,) = check_settings(None)
+    assert message.msg == "ENODE['API']['KEY_RETENTION_DAYS'] is now ENODE['API']['KEY_RETENTION']."
+    assert message.hint == 'Write ENODE = {"API": {"KEY_RETENTION": timedelta(days=3)}}.'
+
+
+def test_times_are_seconds_or_durations() -> None:
+    given = {"COMMANDS": {"REFUSAL_RETENTION": timedelta(days=3), "TIME_LIMIT": 5}}
+    given["WORKERS"] = {"RETRY_DELAY": timedelta(milliseconds=250), "UNKNOWN_TYPE_DELAYS": [timedelta(minutes=1), 2.5]}
+    given["AGGREGATE_CACHE"] = {"TTL": timedelta(hours=1)}
+    current = make_conf(given)
+    assert (current.COMMANDS.REFUSAL_RETENTION, current.COMMANDS.TIME_LIMIT) == (259_200, 5)
+    assert (current.WORKERS.RETRY_DELAY, current.WORKERS.UNKNOWN_TYPE_DELAYS) == (0.25, [60, 2.5])
+    assert current.AGGREGATE_CACHE.TTL == 3_600
+
+
+def test_the_location_of_the_queue_follows_its_backend() -> None:
+    assert make_conf({"QUEUE": {"BACKEND": REDIS_STREAMS}}).QUEUE.LOCATION == "redis://127.0.0.1:6379/0"
+    assert make_conf({"QUEUE": {"BACKEND": "a.queue.of.ones.own"}}).QUEUE.LOCATION == ""
+    assert make_conf({"QUEUE": {"LOCATION": "tcp://queue:1"}}).QUEUE.LOCATION == "tcp://queue:1"
+
+
+def test_settings_show_no_secrets() -> None:
+    shown = repr(make_conf({"QUEUE": {"OPTIONS": {"secret": "hidden"}}, "BROKER": {"SECRET": "hidden"}}))
+    assert "hidden" not in shown
+
+
 @pytest.mark.parametrize(
-    "settings", [["COMMAND_TOPIC"], {"QUEUE": "redis://127.0.0.1:6379/0"}, {"QUEUE": {"OPTIONS": "prefix=mine"}}]
+    "settings",
+    [["COMMANDS"], {"WORKERS": 4}, {"QUEUE": "redis://127.0.0.1:6379/0"}, {"QUEUE": {"OPTIONS": "prefix=mine"}}],
 )
 def test_settings_that_are_no_dictionary_are_reported(settings: object) -> None:
     with override_settings(ENODE=settings):

@@ -51,7 +51,7 @@ class Command(BaseCommand):
             Plan("web", [*head, "runserver", *([addrport] if addrport else []), *common]),
         ]
         if needs_broker:
-            plans.insert(0, Plan("broker", [*head, "runbroker", quieter, *common], current.GRACE + WORKERS_END))
+            plans.insert(0, Plan("broker", [*head, "runbroker", quieter, *common], current.WORKERS.GRACE + WORKERS_END))
         status = self._run(plans, current, lambda: not needs_broker or _answers(transport))
         transport.close()
         if status:
@@ -63,7 +63,7 @@ class Command(BaseCommand):
                 plans,
                 steps=steps,
                 environment={ADDRESS: steps.getsockname()},
-                grace=current.GRACE,
+                grace=current.WORKERS.GRACE,
                 lines=Lines(coloured=self.style.SUCCESS("x") != "x"),
                 write=self._write,
             )
@@ -111,16 +111,16 @@ class Command(BaseCommand):
 
     def _needs_broker(self, current: Conf, transport: Transport) -> bool:
         """Raises `CommandError` if nothing answers where a broker that is started here would not listen either."""
-        if current.queue_backend != BROKER or _answers(transport):
+        if current.QUEUE.BACKEND != BROKER or _answers(transport):
             return False
         try:
             listen = broker_options(current).listen
-            ours = _would_answer(listen, current.queue_location)
+            ours = _would_answer(listen, current.QUEUE.LOCATION)
         except ConfigurationError as error:
             raise CommandError(f"{error}\nsee ENODE['BROKER'] and ENODE['QUEUE'] in the settings") from error
         if not ours:
             raise CommandError(
-                f"no broker answers at {current.queue_location} (ENODE['QUEUE']), and one that is started here would "
+                f"no broker answers at {current.QUEUE.LOCATION} (ENODE['QUEUE']), and one that is started here would "
                 f"listen on {listen} (ENODE['BROKER']); start that one, or let both name the same port"
             )
         return True

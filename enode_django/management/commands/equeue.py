@@ -137,7 +137,7 @@ def _add_topic_actions(actions: Any) -> None:
     mending.add_argument("topics", nargs="*", metavar="topic")
     creating = actions.add_parser("create", help="create a topic")
     creating.add_argument("topic")
-    creating.add_argument("--queues", type=_above_0, default=conf().QUEUES_PER_TOPIC, help="how many")
+    creating.add_argument("--queues", type=_above_0, default=conf().QUEUE.QUEUES_PER_TOPIC, help="how many")
     retaining = actions.add_parser("retention", help="show or set how long a topic keeps what is consumed")
     retaining.add_argument("topic")
     retaining.add_argument("seconds", nargs="?", type=_age, help="or 'default': as long as the queue keeps all others")

@@ -42,7 +42,7 @@ class Command(PrintableCommand):
         alias = database or checkpoint_database()
         try:
             with closing(make_transport()) as transport:
-                transport.retire_group(name, conf().EVENT_TOPIC)
+                transport.retire_group(name, conf().SUBSCRIBERS.TOPIC)
             known = subscribed(alias)
             forget_rebuilds(alias, name)
             deleted = forget_subscriber(alias, name)

@@ -125,7 +125,7 @@ class Command(PrintableCommand):
         **options: Any,
     ) -> None:
         current = conf()
-        count = (current.PROCESSES or usable_cores()) if processes is None else processes
+        count = (current.WORKERS.PROCESSES or usable_cores()) if processes is None else processes
         if count < 1:
             raise CommandError(f"--processes must be at least 1, got {count}")
         transport = self._make_transport()
@@ -157,7 +157,7 @@ class Command(PrintableCommand):
     def _observed(
         self, current: Conf, name: str, transport: Transport, options: dict[str, Any], *, has_broker: bool
     ) -> Iterator[Callable[[dict[str, Any]], None]]:
-        topics = [current.COMMAND_TOPIC, current.EVENT_TOPIC]
+        topics = [current.COMMANDS.TOPIC, current.SUBSCRIBERS.TOPIC]
         with ExitStack() as stack:
             try:
                 look = stack.enter_context(
@@ -195,7 +195,7 @@ class Command(PrintableCommand):
         the next one's status would tell of processors that have fallen silent."""
         if self._supervisor is not None:
             self._supervisor.stop()
-            self._has_supervised.wait(conf().GRACE + BEYOND_GRACE + STOP_SECONDS)
+            self._has_supervised.wait(conf().WORKERS.GRACE + BEYOND_GRACE + STOP_SECONDS)
 
     def _make_transport(self) -> Transport:
         try:
@@ -205,14 +205,14 @@ class Command(PrintableCommand):
             raise CommandError(f"{error}\nsee ENODE in the settings") from error
 
     def _prepare_topics(self, current: Conf, transport: Transport, roles: Sequence[Role], processes: int) -> list[Plan]:
-        topics = {Role.COMMAND: current.COMMAND_TOPIC, Role.EVENT: current.EVENT_TOPIC}
+        topics = {Role.COMMAND: current.COMMANDS.TOPIC, Role.EVENT: current.SUBSCRIBERS.TOPIC}
         try:
-            queues = {topic: transport.create_topic(topic, current.QUEUES_PER_TOPIC) for topic in topics.values()}
+            queues = {topic: transport.create_topic(topic, current.QUEUE.QUEUES_PER_TOPIC) for topic in topics.values()}
         except (QueueError, ConfigurationError) as error:
             hint = "" if "ENODE['QUEUE']" in str(error) else "\nsee ENODE['QUEUE'] in the settings"
             raise CommandError(f"{error}{hint}") from error
         limits = time_limits(current)
-        groups = {Role.COMMAND: [current.CONSUMER_GROUP], Role.EVENT: [*limits]}
+        groups = {Role.COMMAND: [current.COMMANDS.CONSUMER_GROUP], Role.EVENT: [*limits]}
         seconds = {Role.COMMAND: [], Role.EVENT: [*limits.values()]}
         return [
             Plan(role, processes, topics[role], queues[topics[role]], groups[role], seconds[role]) for role in roles
@@ -242,7 +242,7 @@ class Command(PrintableCommand):
 
     def _check_shards(self, current: Conf) -> None:
         """One of several may be away: its aggregates wait, and the others go on."""
-        aliases = current.event_databases
+        aliases = current.EVENT_STORE.DATABASES
         for alias in aliases:
             try:
                 for model in (EventStream, EventCorrection, Shard):
@@ -251,7 +251,7 @@ class Command(PrintableCommand):
                 if len(aliases) == 1:
                     raise
                 self.stdout.write(str(error), self.style.WARNING)
-        if current.event_store_backend == POSTGRES:
+        if current.EVENT_STORE.BACKEND == POSTGRES:
             try:
                 ShardMap(aliases).load()
             except (ShardMismatch, StoreUnavailable) as error:

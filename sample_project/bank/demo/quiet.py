@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from enode_django.conf import conf
 from enode_django.equeue.transports.base import Transport
-from enode_django.eventing.registry import subscribers
+from enode_django.runtime import subscribers
 
 Place = tuple[str, str]
 """A consumer group and its topic."""
@@ -36,9 +36,9 @@ class Lookout:
     def __init__(self, transport: Transport) -> None:
         current = conf()
         self._transport = transport
-        self._commands = current.COMMAND_TOPIC
-        self._events = current.EVENT_TOPIC
-        self._command_group = current.CONSUMER_GROUP
+        self._commands = current.COMMANDS.TOPIC
+        self._events = current.SUBSCRIBERS.TOPIC
+        self._command_group = current.COMMANDS.CONSUMER_GROUP
         self._followers = [subscriber.name for subscriber in subscribers.all()]
         self._began = time.monotonic()
         self._published_before = sum(self._ends(self._events).values())

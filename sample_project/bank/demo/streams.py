@@ -17,7 +17,7 @@ PORTION = 2_000
 
 def streams() -> Sequence[QuerySet[EventStream]]:
     """Those of each shard."""
-    return [EventStream.objects.using(alias) for alias in conf().event_databases]
+    return [EventStream.objects.using(alias) for alias in conf().EVENT_STORE.DATABASES]
 
 
 def stored_records(workload: Workload) -> Iterator[StreamRecord]:

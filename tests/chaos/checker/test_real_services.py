@@ -92,8 +92,8 @@ def running(queue: dict[str, Any]) -> Iterator[None]:
 
 def keep_events(transport: Transport) -> None:
     """Let a group that commits nothing keep all messages of the events topic, however long the run lasts."""
-    topic = conf().EVENT_TOPIC
-    for queue in range(transport.create_topic(topic, conf().QUEUES_PER_TOPIC)):
+    topic = conf().SUBSCRIBERS.TOPIC
+    for queue in range(transport.create_topic(topic, conf().QUEUE.QUEUES_PER_TOPIC)):
         transport.acquire(ONLOOKER, topic, queue, ONLOOKER, 1)
 
 
@@ -148,7 +148,7 @@ def finished_run(run: Path, queue: dict[str, Any], left: dict[str, Any]) -> Iter
     about = {"read_database": database, "shards": [database], "queue": left, "finished": True, "subscribers": []}
     client = Client(run / "clients" / "one.jsonl")
     with running(queue):
-        topics = {"command_topic": conf().COMMAND_TOPIC, "event_topic": conf().EVENT_TOPIC}
+        topics = {"command_topic": conf().COMMANDS.TOPIC, "event_topic": conf().SUBSCRIBERS.TOPIC}
         (run / "run.json").write_text(json.dumps({**about, **topics, "group": "processors"}))
         work(client)
         wait_until_settled(run)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from enode_django.concurrency.backoff import Persist
-from enode_django.conf import Conf
+from enode_django.conf import Conf, make_conf
 from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.messages import Membership
 from enode_django.equeue.offsets import OffsetWindow
@@ -24,7 +24,7 @@ from enode_django.processors.statistics import Statistics
 
 SOON = 60.0
 QUEUES = 2
-CONF = Conf(LEASE=1.2, COMMIT_INTERVAL=0.02)
+CONF = make_conf({"WORKERS": {"LEASE": 1.2, "COMMIT_INTERVAL": 0.02}})
 
 
 class DividedByHand(MemoryTransport):
@@ -143,7 +143,7 @@ class Worker:
 
 
 def prepared(transport: DividedByHand) -> DividedByHand:
-    transport.create_topic(CONF.EVENT_TOPIC, QUEUES)
+    transport.create_topic(CONF.SUBSCRIBERS.TOPIC, QUEUES)
     return transport
 
 
@@ -156,8 +156,8 @@ def running(worker: Worker, *queues: int) -> Iterator[Worker]:
 
 
 def send(transport: Transport, *bodies: bytes, queue: int = 0) -> None:
-    transport.send(CONF.EVENT_TOPIC, {queue: bodies})
+    transport.send(CONF.SUBSCRIBERS.TOPIC, {queue: bodies})
 
 
 def committed(transport: Transport, name: str) -> int:
-    return sum(transport.committed(name, CONF.EVENT_TOPIC).values())
+    return sum(transport.committed(name, CONF.SUBSCRIBERS.TOPIC).values())

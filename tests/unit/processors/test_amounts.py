@@ -10,7 +10,7 @@ import pytest
 
 import enode_django
 from enode_django import AggregateRoot, CommandContext, DomainEvent, applies, command_handler
-from enode_django.conf import Conf
+from enode_django.conf import Conf, make_conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.messages import decode_published
 from enode_django.eventstore.base import Appended, CommandKey, StreamRecord
@@ -23,7 +23,9 @@ from tests.acceptance.waiting import wait_until
 
 SOON = 60.0
 EVENT, COMMANDS = 100_000, 200
-CONF = Conf(COMMAND_MAILBOXES=1, MAX_UNFINISHED_BYTES=1_000_000, COPY_MAX_BYTES=300_000, RECENT_COMMANDS=10)
+CONF = make_conf(
+    {"COMMANDS": {"MAILBOXES": 1, "MAX_UNFINISHED_BYTES": 1_000_000, "COPY_MAX_BYTES": 300_000, "RECENT_COMMANDS": 10}}
+)
 
 
 class Swell(enode_django.Command):
@@ -90,18 +92,18 @@ def running(transport: MemoryTransport, store: MemoryEventStore, conf: Conf = CO
 @pytest.fixture
 def transport() -> MemoryTransport:
     transport = MemoryTransport()
-    transport.create_topic(CONF.COMMAND_TOPIC, 1)
-    transport.create_topic(CONF.EVENT_TOPIC, 1)
-    transport.acquire("onlooker", CONF.COMMAND_TOPIC, 0, "onlooker", 1)  # so that no command is deleted
+    transport.create_topic(CONF.COMMANDS.TOPIC, 1)
+    transport.create_topic(CONF.SUBSCRIBERS.TOPIC, 1)
+    transport.acquire("onlooker", CONF.COMMANDS.TOPIC, 0, "onlooker", 1)  # so that no command is deleted
     return transport
 
 
 def send(transport: MemoryTransport, commands: Sequence[Swell]) -> None:
-    transport.send(CONF.COMMAND_TOPIC, {0: [encode_command(command, b"") for command in commands]})
+    transport.send(CONF.COMMANDS.TOPIC, {0: [encode_command(command, b"") for command in commands]})
 
 
 def versions(transport: MemoryTransport) -> list[int | None]:
-    pulled = transport.pull(CONF.EVENT_TOPIC, {0: 0}, limit=10_000, wait=0)
+    pulled = transport.pull(CONF.SUBSCRIBERS.TOPIC, {0: 0}, limit=10_000, wait=0)
     return [decode_published(body).record.version for batch in pulled for body in batch.bodies]
 
 
@@ -111,13 +113,13 @@ def test_events_that_are_not_stored_are_no_more_than_their_limit(transport: Memo
     with running(transport, store) as pipeline:
         (room,) = pipeline._rooms
         wait_until(lambda: room.is_full, "events of so many bytes wait")
-        assert room.taken < CONF.MAX_UNFINISHED_BYTES + EVENT + 1_000
+        assert room.taken < CONF.COMMANDS.MAX_UNFINISHED_BYTES + EVENT + 1_000
         store.goes.set()
         wait_until(lambda: len(versions(transport)) == COMMANDS, "all are published")
         assert versions(transport) == list(range(1, COMMANDS + 1))
         wait_until(lambda: room.taken == 0, "all is given back")
-    assert max(store.given) <= CONF.COPY_MAX_BYTES
-    assert max(store.given) > CONF.COPY_MAX_BYTES // 2
+    assert max(store.given) <= CONF.COMMANDS.COPY_MAX_BYTES
+    assert max(store.given) > CONF.COMMANDS.COPY_MAX_BYTES // 2
 
 
 def test_a_backlog_of_large_streams_is_looked_up_bit_by_bit(transport: MemoryTransport) -> None:
@@ -126,7 +128,7 @@ def test_a_backlog_of_large_streams_is_looked_up_bit_by_bit(transport: MemoryTra
     send(transport, commands)
     with running(transport, store):
         wait_until(lambda: len(versions(transport)) == COMMANDS, "all are published")
-    transport.set_offset(CONF.CONSUMER_GROUP, CONF.COMMAND_TOPIC, 0, 0)  # as if nothing had been committed
+    transport.set_offset(CONF.COMMANDS.CONSUMER_GROUP, CONF.COMMANDS.TOPIC, 0, 0)  # as if nothing had been committed
     store.found.clear()
     with running(transport, store) as pipeline:
         wait_until(lambda: len(versions(transport)) == 2 * COMMANDS, "all are published again")
@@ -137,10 +139,14 @@ def test_a_backlog_of_large_streams_is_looked_up_bit_by_bit(transport: MemoryTra
 
 def test_large_commands_count_for_several(transport: MemoryTransport) -> None:
     store = Held()
-    conf = Conf(COMMAND_MAILBOXES=1, MAX_UNFINISHED=100, MAX_UNFINISHED_BYTES=1_000_000, PULL_MAX_BATCH=2)
+    conf = make_conf(
+        {"COMMANDS": {"MAILBOXES": 1, "MAX_UNFINISHED": 100, "MAX_UNFINISHED_BYTES": 1_000_000, "PULL_MAX_BATCH": 2}}
+    )
     send(transport, [Swell(aggregate_root_id="x", size=1, text="x" * EVENT) for _ in range(COMMANDS)])
     with running(transport, store, conf) as pipeline:
         wait_until(lambda: pipeline._paused() == {0}, "the queue pauses")
-        assert pipeline.consumer.unfinished <= conf.MAX_UNFINISHED_BYTES // EVENT + conf.PULL_MAX_BATCH
+        assert (
+            pipeline.consumer.unfinished <= conf.COMMANDS.MAX_UNFINISHED_BYTES // EVENT + conf.COMMANDS.PULL_MAX_BATCH
+        )
         store.goes.set()
         wait_until(lambda: len(versions(transport)) == COMMANDS, "all are published")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import enode_django
 from enode_django import CommandContext, command_handler
-from enode_django.conf import Conf
+from enode_django.conf import Conf, make_conf
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
@@ -52,14 +52,14 @@ class GivesOneMore(MemoryTransport):
 
 
 def started(conf: Conf, transport: MemoryTransport, queues: int = 1) -> Pipeline:
-    transport.create_topic(conf.COMMAND_TOPIC, queues)
+    transport.create_topic(conf.COMMANDS.TOPIC, queues)
     pipeline = Pipeline(conf, transport, MemoryEventStore(), owner="w", notes=[[0]], statistics=Statistics())
     pipeline.start()
     return pipeline
 
 
 def test_worker_that_cannot_give_its_queues_back_says_that_it_has_not_drained() -> None:
-    pipeline = started(Conf(COMMAND_MAILBOXES=1), CannotRelease())
+    pipeline = started(make_conf({"COMMANDS": {"MAILBOXES": 1}}), CannotRelease())
     assert pipeline.drain(1.0) is False
 
 
@@ -71,7 +71,7 @@ def test_queue_is_kept_until_what_the_last_pull_brought_is_finished() -> None:
     def dig(command: Dig, context: CommandContext) -> None:
         was_released.append(transport.released.wait(0.5))
 
-    pipeline = started(Conf(COMMAND_MAILBOXES=1), transport)
+    pipeline = started(make_conf({"COMMANDS": {"MAILBOXES": 1}}), transport)
     wait_until(lambda: pipeline.owned == {0}, "the worker has the queue")
     assert pipeline.drain(SOON)
     assert was_released == [False]
@@ -88,7 +88,7 @@ class Later(enode_django.Command):
 
 
 def test_command_is_handled_again_though_nothing_else_comes() -> None:
-    conf, transport = Conf(COMMAND_MAILBOXES=1, HANDLER_RETRY_DELAY=0.001), MemoryTransport()
+    conf, transport = make_conf({"COMMANDS": {"MAILBOXES": 1}, "WORKERS": {"RETRY_DELAY": 0.001}}), MemoryTransport()
     errors = [ConnectionError("reset"), TimeoutError("late")]
 
     @command_handler(Wait)
@@ -97,14 +97,14 @@ def test_command_is_handled_again_though_nothing_else_comes() -> None:
             raise errors.pop()
 
     pipeline = started(conf, transport)
-    transport.send(conf.COMMAND_TOPIC, {0: [encode_command(Wait(aggregate_root_id="x"), b"")]})
+    transport.send(conf.COMMANDS.TOPIC, {0: [encode_command(Wait(aggregate_root_id="x"), b"")]})
     wait_until(lambda: not errors and not pipeline.consumer.unfinished, "the command is handled")
     assert pipeline.drain(SOON)
     pipeline.close(SOON)
 
 
 def test_command_that_waits_for_its_next_attempt_keeps_no_queue_from_the_next_worker() -> None:
-    conf, transport = Conf(COMMAND_MAILBOXES=1), MemoryTransport()
+    conf, transport = make_conf({"COMMANDS": {"MAILBOXES": 1}}), MemoryTransport()
 
     @command_handler(Later)
     def later(command: Later, context: CommandContext) -> None:
@@ -113,9 +113,9 @@ def test_command_that_waits_for_its_next_attempt_keeps_no_queue_from_the_next_wo
     pipeline = started(conf, transport, queues=2)
     for at in range(2):
         commands = [encode_command(Later(aggregate_root_id=f"x{at}"), b"") for _ in range(2)]
-        transport.send(conf.COMMAND_TOPIC, {at: commands})
+        transport.send(conf.COMMANDS.TOPIC, {at: commands})
     wait_until(lambda: pipeline.consumer.unfinished == 4, "all commands wait")
-    (queue,) = transport.join(conf.CONSUMER_GROUP, conf.COMMAND_TOPIC, "next", 60).queues
+    (queue,) = transport.join(conf.COMMANDS.CONSUMER_GROUP, conf.COMMANDS.TOPIC, "next", 60).queues
     wait_until(lambda: is_free(conf, transport, queue), "the worker has given up the queue")
     assert pipeline.drain(SOON)
     pipeline.close(SOON)
@@ -123,7 +123,7 @@ def test_command_that_waits_for_its_next_attempt_keeps_no_queue_from_the_next_wo
 
 def is_free(conf: Conf, transport: MemoryTransport, queue: int) -> bool:
     try:
-        lease = transport.acquire(conf.CONSUMER_GROUP, conf.COMMAND_TOPIC, queue, "next", 60)
+        lease = transport.acquire(conf.COMMANDS.CONSUMER_GROUP, conf.COMMANDS.TOPIC, queue, "next", 60)
     except QueueHeld:
         return False
     assert (lease.committed, lease.previous_owner) == (0, None)
@@ -131,13 +131,13 @@ def is_free(conf: Conf, transport: MemoryTransport, queue: int) -> bool:
 
 
 def test_command_of_a_type_that_only_the_next_worker_knows_keeps_no_queue_from_it() -> None:
-    conf = Conf(COMMAND_MAILBOXES=1, UNKNOWN_TYPE_DELAYS=(1000.0,))
+    conf = make_conf({"COMMANDS": {"MAILBOXES": 1}, "WORKERS": {"UNKNOWN_TYPE_DELAYS": (1000.0,)}})
     transport = MemoryTransport()
     pipeline = started(conf, transport, queues=2)
     for at in range(2):
-        transport.send(conf.COMMAND_TOPIC, {at: [pack((1, "drain.NotYet", f"u{at}", f"x{at}", {}, b"", ""))]})
+        transport.send(conf.COMMANDS.TOPIC, {at: [pack((1, "drain.NotYet", f"u{at}", f"x{at}", {}, b"", ""))]})
     wait_until(lambda: pipeline.consumer.unfinished == 2, "both commands wait")
-    (queue,) = transport.join(conf.CONSUMER_GROUP, conf.COMMAND_TOPIC, "next", 60).queues
+    (queue,) = transport.join(conf.COMMANDS.CONSUMER_GROUP, conf.COMMANDS.TOPIC, "next", 60).queues
     wait_until(lambda: is_free(conf, transport, queue), "the worker has given up the queue")
     assert pipeline.drain(SOON)
     pipeline.close(SOON)

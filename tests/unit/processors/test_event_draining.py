@@ -29,7 +29,7 @@ from tests.unit.processors.event_workers import (
 
 
 def can_be_had(transport: Transport, name: str) -> bool:
-    leases = [transport.acquire(name, CONF.EVENT_TOPIC, queue, "test", 1) for queue in range(QUEUES)]
+    leases = [transport.acquire(name, CONF.SUBSCRIBERS.TOPIC, queue, "test", 1) for queue in range(QUEUES)]
     return all(lease.previous_owner is None for lease in leases)
 
 
@@ -187,7 +187,7 @@ def test_a_queue_that_is_assigned_no_more_is_released_between_portions_of_a_batc
 
 
 def test_a_follower_is_told_at_what_workers_died(transport: DividedByHand) -> None:
-    transport.bury("a", CONF.EVENT_TOPIC, "dead", [(1, 7)])
+    transport.bury("a", CONF.SUBSCRIBERS.TOPIC, "dead", [(1, 7)])
     with running(Worker(transport), 0, 1) as worker:
         wait_for(lambda: worker.pipeline.owned == {0, 1}, "the queues are owned")
         wait_for(lambda: worker.notebooks["a"].deaths == {0: {}, 1: {7: 1}}, "a knows of the death")
@@ -222,11 +222,11 @@ def test_a_queue_is_given_to_the_next_owner_with_what_is_to_be_tried_again(
 @pytest.mark.django_db(transaction=True)
 def test_who_takes_a_queue_over_does_not_wait_for_one_shard_of_several(transport: DividedByHand) -> None:
     send(transport, b"1")
-    transport.acquire("a", CONF.EVENT_TOPIC, 0, "dead", 60)
+    transport.acquire("a", CONF.SUBSCRIBERS.TOPIC, 0, "dead", 60)
     here, away = NotesSessions(), NotesSessions()
     here.failures, away.failures = 0, 1_000_000
     worker = Worker(transport, store=ShardedEventStore([here, away], ShardMap([])))
-    transport.bury("a", CONF.EVENT_TOPIC, "dead")
+    transport.bury("a", CONF.SUBSCRIBERS.TOPIC, "dead")
     worker.start(0, 1)
     worker.wait_bodies("a", b"1")
     assert (here.ended, away.ended) == (["dead"], [])
@@ -240,12 +240,12 @@ def test_who_takes_a_queue_over_ends_the_sessions_of_its_owner_before_it_handles
 ) -> None:
     send(transport, b"1")
     for queue in range(QUEUES):
-        transport.acquire("a", CONF.EVENT_TOPIC, queue, "dead", 60)
+        transport.acquire("a", CONF.SUBSCRIBERS.TOPIC, queue, "dead", 60)
     store = NotesSessions()
     worker = Worker(transport, store=store)
     ended_before: list[Sequence[str]] = []
     worker.notebooks["a"].before = lambda: ended_before.append(list(store.ended))
-    transport.bury("a", CONF.EVENT_TOPIC, "dead")
+    transport.bury("a", CONF.SUBSCRIBERS.TOPIC, "dead")
     worker.start(0, 1)
     worker.wait_bodies("a", b"1")
     assert ended_before == [["dead"]], "once for all queues"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from enode_django.conf import Conf
+from enode_django.conf import make_conf
 from enode_django.equeue.consumer import PulledMessages
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.offsets import OffsetWindow
@@ -153,7 +153,7 @@ def test_leases_of_one_subscriber_do_not_wait_for_the_answer_to_another() -> Non
 def test_a_subscriber_whose_handler_hangs_is_named_in_the_log(
     transport: DividedByHand, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = Worker(transport, conf=Conf(SUBSCRIBER_TIME_LIMIT=0.05))
+    worker = Worker(transport, conf=make_conf({"SUBSCRIBERS": {"TIME_LIMIT": 0.05}}))
     worker.notebooks["b"].before = lambda: wait_for(lambda: "does a handler hang?" in caplog.text, "the complaint")
     with running(worker, 0):
         send(transport, b"1")

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from enode_django.conf import Conf
+from enode_django.conf import make_conf
 from enode_django.equeue.messages import Membership
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
@@ -56,8 +56,8 @@ class PrunesForLong(MemoryEventStore):
 def test_leases_are_renewed_while_the_store_takes_long_to_prune(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "PRUNE_INTERVAL", 0.01)
     transport, store = Renewed(), PrunesForLong()
-    conf = Conf(COMMAND_MAILBOXES=1, LEASE=0.4)
-    transport.create_topic(conf.COMMAND_TOPIC, 1)
+    conf = make_conf({"COMMANDS": {"MAILBOXES": 1}, "WORKERS": {"LEASE": 0.4}})
+    transport.create_topic(conf.COMMANDS.TOPIC, 1)
     pipeline = Pipeline(conf, transport, store, owner="w", notes=[[0]], statistics=Statistics())
     pipeline.start()
     assert store.pruning.wait(SOON)
@@ -69,8 +69,8 @@ def test_leases_are_renewed_while_the_store_takes_long_to_prune(monkeypatch: pyt
 
 def test_leases_are_renewed_while_the_answer_to_a_heartbeat_is_late() -> None:
     transport = JoinsForLong()
-    conf = Conf(COMMAND_MAILBOXES=1, LEASE=0.4)
-    transport.create_topic(conf.COMMAND_TOPIC, 1)
+    conf = make_conf({"COMMANDS": {"MAILBOXES": 1}, "WORKERS": {"LEASE": 0.4}})
+    transport.create_topic(conf.COMMANDS.TOPIC, 1)
     pipeline = Pipeline(conf, transport, MemoryEventStore(), owner="w", notes=[[0]], statistics=Statistics())
     pipeline.start()
     assert transport.joining.wait(SOON)

@@ -8,7 +8,7 @@ import pytest
 
 import enode_django
 from enode_django import CommandContext, command_handler
-from enode_django.conf import Conf
+from enode_django.conf import make_conf
 from enode_django.equeue.portions import PORTION_BYTES
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -67,7 +67,7 @@ class Running:
         monkeypatch.setattr("enode_django.processors.pipeline.make_dead_letters", lambda store: self.letters)
         self.statistics = Statistics()
         store = ShardedEventStore([MemoryEventStore(), MemoryEventStore()], Halves())
-        conf = Conf(COMMIT_INTERVAL=0.05)
+        conf = make_conf({"WORKERS": {"COMMIT_INTERVAL": 0.05}})
         self.pipeline = Pipeline(conf, self.transport, store, owner="w", notes=[[0], [0]], statistics=self.statistics)
         self.pipeline.start()
 

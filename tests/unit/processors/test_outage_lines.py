@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from enode_django.commanding.entries import Note
-from enode_django.conf import Conf
+from enode_django.conf import make_conf
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
@@ -55,13 +55,19 @@ class Failing:
 
 def test_few_lines_are_logged_while_store_and_queue_are_away(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "enode_django")
-    conf = Conf(SNAPSHOTS={"ENABLED": False}, COMMAND_MAILBOXES=3, EVENT_MAILBOXES=2, COMMIT_INTERVAL=0.05, LEASE=600.0)
+    conf = make_conf(
+        {
+            "SNAPSHOTS": {"ENABLED": False},
+            "COMMANDS": {"MAILBOXES": 3, "EVENT_MAILBOXES": 2},
+            "WORKERS": {"COMMIT_INTERVAL": 0.05, "LEASE": 600.0},
+        }
+    )
     memory = MemoryTransport()
     store: Any = Failing(MemoryEventStore(), "append", "find", "load_ranges", "heads", "load")
     store.shards = [store]
     transport: Any = Failing(memory, "pull", "send", "join", "commit", "acquire")
-    memory.create_topic(conf.COMMAND_TOPIC, 2)
-    memory.create_topic(conf.EVENT_TOPIC, 2)
+    memory.create_topic(conf.COMMANDS.TOPIC, 2)
+    memory.create_topic(conf.SUBSCRIBERS.TOPIC, 2)
     statistics = Statistics()
     notes: list[Note] = [[0] for _ in range(3)]
     pipeline = Pipeline(conf, transport, store, owner="w", notes=notes, statistics=statistics)
@@ -69,7 +75,7 @@ def test_few_lines_are_logged_while_store_and_queue_are_away(caplog: pytest.LogC
     def send(count: int) -> None:
         ids = [f"bell {number}" for number in range(count)]
         messages = [(id, encode_command(Ring(aggregate_root_id=id), b"")) for id in ids]
-        Producer(memory).send_all(conf.COMMAND_TOPIC, messages)
+        Producer(memory).send_all(conf.COMMANDS.TOPIC, messages)
 
     def lines() -> list[str]:
         return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

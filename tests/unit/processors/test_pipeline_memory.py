@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import enode_django
 from enode_django import CommandContext, command_handler
-from enode_django.conf import Conf
+from enode_django.conf import make_conf
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
@@ -67,11 +67,11 @@ command_handler(Plant)(garden.plant)
 
 def test_finished_aggregates_leave_a_full_cache_though_many_commands_wait() -> None:
     transport = MemoryTransport()
-    conf = Conf(AGGREGATE_CACHE={"MAX_AGGREGATES": LIMIT}, PULL_MAX_BATCH=HANDLE_AT_ONCE)
-    transport.create_topic(conf.COMMAND_TOPIC, 1)
+    conf = make_conf({"AGGREGATE_CACHE": {"MAX_AGGREGATES": LIMIT}, "COMMANDS": {"PULL_MAX_BATCH": HANDLE_AT_ONCE}})
+    transport.create_topic(conf.COMMANDS.TOPIC, 1)
     ids = [f"tree {n}" for n in range(WAITING)]
     messages = [(id, encode_command(Plant(aggregate_root_id=id), b"")) for id in ids]
-    Producer(transport).send_all(conf.COMMAND_TOPIC, messages)
+    Producer(transport).send_all(conf.COMMANDS.TOPIC, messages)
     garden.pipeline = Pipeline(
         conf, transport, MemoryEventStore(), owner="w", notes=[[0]], statistics=garden.statistics
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from enode_django.commanding.entries import IDLE, position_of
-from enode_django.conf import Conf
+from enode_django.conf import make_conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.registry import subscribers
@@ -146,5 +146,5 @@ def test_subscribers_have_the_limit_of_the_settings_or_one_of_their_own() -> Non
     quick, usual = EventHandlerGroup("quick"), EventHandlerGroup("usual")
     quick.time_limit = 5.0
     with subscribers.only(quick, usual):
-        limits = time_limits(Conf(SUBSCRIBER_TIME_LIMIT=70.0))
+        limits = time_limits(make_conf({"SUBSCRIBERS": {"TIME_LIMIT": 70.0}}))
     assert (limits["quick"], limits["usual"]) == (5.0, 70.0)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from django.core.management import CommandError, call_command
 
-from enode_django.conf import Conf
+from enode_django.conf import make_conf
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.registry import subscribers
 from enode_django.management.commands.runprocessors import _roles
@@ -12,7 +12,7 @@ from enode_django.processors.control import Role
 from enode_django.processors.crew import Plan
 from enode_django.processors.worker import worker_name
 
-CONF = Conf(COMMAND_MAILBOXES=2, EVENT_MAILBOXES=1)
+CONF = make_conf({"COMMANDS": {"MAILBOXES": 2, "EVENT_MAILBOXES": 1}})
 COMMANDS = Plan(Role.COMMAND, 3, "commands", 8)
 EVENTS = Plan(Role.EVENT, 4, "events", 8)
 APPLICATION_NAME_BYTES = 63

@@ -10,7 +10,7 @@ import pytest
 
 import enode_django
 from enode_django import CommandContext, command_handler
-from enode_django.conf import Conf
+from enode_django.conf import make_conf
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -122,10 +122,12 @@ class Tower:
     """A worker over two shards and two queues, each of which has the commands of one shard."""
 
     def __init__(self, shard_map: ShardMap | None = None, **conf: Any) -> None:
-        self.conf = Conf(EVENT_STORE={"DATABASES": ["first", "second"]}, SNAPSHOTS={"ENABLED": False}, **conf)
+        self.conf = make_conf(
+            {"EVENT_STORE": {"DATABASES": ["first", "second"]}, "SNAPSHOTS": {"ENABLED": False}, **conf}
+        )
         self.shards = (Stallable(), Stallable())
         self.transport = MemoryTransport()
-        self.transport.create_topic(self.conf.COMMAND_TOPIC, 2)
+        self.transport.create_topic(self.conf.COMMANDS.TOPIC, 2)
         self.statistics = Statistics()
         self.pipeline = Pipeline(
             self.conf,
@@ -141,7 +143,7 @@ class Tower:
 
     def send_to(self, *ids: str) -> None:
         messages = [(id, encode_command(Ring(aggregate_root_id=id), b"")) for id in ids]
-        Producer(self.transport, selector=select_queue).send_all(self.conf.COMMAND_TOPIC, messages)
+        Producer(self.transport, selector=select_queue).send_all(self.conf.COMMANDS.TOPIC, messages)
 
     def start(self) -> None:
         self.pipeline.start()
@@ -207,7 +209,7 @@ def test_nothing_is_pulled_before_the_shards_are_known(towers: list[Tower]) -> N
 
 
 def test_queue_of_a_shard_whose_share_is_full_pauses_and_the_others_go_on(towers: list[Tower]) -> None:
-    tower = Tower(MAX_UNFINISHED=20, PULL_MAX_BATCH=5)
+    tower = Tower(COMMANDS={"MAX_UNFINISHED": 20, "PULL_MAX_BATCH": 5})
     towers.append(tower)
     tower.shards[0].goes_on.clear()
     tower.send(0)
@@ -227,7 +229,7 @@ def test_takeover_waits_for_the_sessions_of_each_shard_by_itself(towers: list[To
     tower = Tower()
     towers.append(tower)
     for queue in (0, 1):
-        tower.transport.acquire(tower.conf.CONSUMER_GROUP, tower.conf.COMMAND_TOPIC, queue, "old", 0.0)
+        tower.transport.acquire(tower.conf.COMMANDS.CONSUMER_GROUP, tower.conf.COMMANDS.TOPIC, queue, "old", 0.0)
     tower.shards[0].goes_on.clear()
     tower.send(0)
     tower.send(1)

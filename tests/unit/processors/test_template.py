@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from enode_django.conf import Conf
+from enode_django.conf import Conf, make_conf
 from enode_django.processors import template
 from enode_django.processors.children import STOP_SIGNALS, UNKNOWN_STATUS, ContextChildren, Job, Started
 from enode_django.processors.template import ForkedChild, TemplateChildren, make_children, why_not
@@ -254,7 +254,7 @@ def test_elsewhere_than_on_linux_nothing_is_forked(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_settings_may_say_that_nothing_is_forked() -> None:
-    assert isinstance(make_children(Conf(PRELOAD=False)), ContextChildren)
+    assert isinstance(make_children(make_conf({"WORKERS": {"PRELOAD": False}})), ContextChildren)
 
 
 def test_it_says_why_nothing_is_forked(caplog: pytest.LogCaptureFixture) -> None:

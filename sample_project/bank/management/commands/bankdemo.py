@@ -66,7 +66,7 @@ class Command(BaseCommand):
         no_processors: bool,
         **options: Any,
     ) -> None:
-        for alias in {DEFAULT_DB_ALIAS: None, **dict.fromkeys(conf().event_databases)}:
+        for alias in {DEFAULT_DB_ALIAS: None, **dict.fromkeys(conf().EVENT_STORE.DATABASES)}:
             call_command("migrate", database=alias, verbosity=0, interactive=False)
         counts = {"account": accounts, "command": commands, "transfer": transfers, "producer": producers}
         if not no_processors:
