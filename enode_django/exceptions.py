@@ -67,7 +67,7 @@ EnodeError
 │   │   ├── PartlyUnavailable        one of its servers cannot: it says what the others have done
 │   │   ├── QueueFull                it has no room for the moment (disk, memory, a watermark): nothing was stored
 │   │   ├── StorageFailed            its disk did not keep what was written: the broker ends, and has to be started anew
-│   │   └── ForeignEntries           somebody else has written into a queue: ``manage.py equeue mend`` deletes it
+│   │   └── ForeignEntries           somebody else has written into a queue: ``manage.py enode queue mend`` deletes it
 │   ├── UnknownTopic
 │   │   └── TopicDeleted             it was deleted, and nobody has created it anew
 │   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; it says what was stored

@@ -39,8 +39,8 @@ class ProtectHistory(Operation):
         schema_editor.execute(
             f"CREATE OR REPLACE FUNCTION {_FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
             "RAISE EXCEPTION 'rows of % are neither changed nor deleted', TG_TABLE_NAME USING "
-            "ERRCODE = 'restrict_violation', HINT = 'Correct events by manage.py parked edit, or by another event.'; "
-            "END $$",
+            "ERRCODE = 'restrict_violation', "
+            "HINT = 'Correct events by manage.py enode parked edit, or by another event.'; END $$",
             params=None,
         )
         for table, condition in tables.items():

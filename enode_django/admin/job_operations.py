@@ -99,7 +99,7 @@ class StartSnapshots(JobOperation):
 
     def command(self) -> list[str]:
         chosen: str = self.cleaned_data["type"]
-        return ["buildsnapshots", *(["--type", chosen] if chosen else [])]
+        return ["enode", "buildsnapshots", *(["--type", chosen] if chosen else [])]
 
     def said(self) -> str:
         return f"Snapshots are made of {self.cleaned_data['type'] or 'all'} aggregates, where they are due."
@@ -214,7 +214,7 @@ class StartExport(JobOperation):
         return {"path": self.name(), **{option: self.cleaned_data[option] for option in self.OPTIONS}}
 
     def command(self) -> list[str]:
-        return ["exportevents", self.name(), *(f"--{option}" for option in self._chosen())]
+        return ["enode", "exportevents", self.name(), *(f"--{option}" for option in self._chosen())]
 
     def said(self) -> str:
         added = f"What was stored since the last time is added to the archive at {self.name()}."

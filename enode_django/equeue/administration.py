@@ -376,7 +376,7 @@ def pause_group(transport: Transport, group: str, topics: Sequence[str] = (), *,
         raise QueueError(f"{type(transport).__name__} pauses no groups; it would have to be a PausesGroups")
     having = [info.topic for info in list_groups(transport, topics, group=group)]
     if not having:
-        raise QueueError(f"no topic has a group {group!r}; manage.py equeue groups shows all")
+        raise QueueError(f"no topic has a group {group!r}; manage.py enode queue groups shows all")
     for topic in having:
         transport.pause_group(group, topic, paused=paused)
     return having

@@ -302,7 +302,7 @@ class Follower:
             return False
         self.parked += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
-        told = "%s parked %s at %s: its later events wait; see manage.py parked%s"
+        told = "%s parked %s at %s: its later events wait; see manage.py enode parked%s"
         why = f" ({failure.text})" if failure.is_of_unknown_type else ""  # no try of it was logged
         logger.error(told, who, id, where, why, extra=_extra(who, id))
         return True

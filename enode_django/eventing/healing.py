@@ -34,7 +34,7 @@ ERASED = (
 )
 NOTHING_LEFT = (
     "%s has handled %d aggregates of which shard %s of the event store has none: nothing is taken back. Is this the "
-    "database of the events? If all of them are lost for good, forget the subscriber: manage.py forgetsubscriber"
+    "database of the events? If all of them are lost for good, forget the subscriber: manage.py enode forgetsubscriber"
 )
 
 

@@ -16,8 +16,8 @@ from enode_django.eventing.subscribers import checkpoint_database, key_of
 
 WAYS_OUT = """
 - it was renamed: give the class that it is now the name as an alias, aliases = ("{key}",), so that it goes on there
-- it was removed: manage.py forgetsubscriber {key}{option}
-- keep it for now, since the code comes back or other code owns it: manage.py keepsubscriber {key}{option}"""
+- it was removed: manage.py enode forgetsubscriber {key}{option}
+- keep it for now, since the code comes back or other code owns it: manage.py enode keepsubscriber {key}{option}"""
 
 
 class Unowned(NamedTuple):

@@ -40,7 +40,9 @@ def skip_parked(follower: Follower, aggregate_root_id: str) -> Parked | None:
 def _parked_rows(follower: Follower, aggregate_root_id: str) -> list[Parked]:
     rows = _rows(follower, aggregate_root_id)
     if not rows:
-        raise NotParked(f"{follower.subscriber.name} has not parked {aggregate_root_id!r}; see manage.py parked list")
+        raise NotParked(
+            f"{follower.subscriber.name} has not parked {aggregate_root_id!r}; see manage.py enode parked list"
+        )
     return rows
 
 

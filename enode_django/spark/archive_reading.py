@@ -113,7 +113,7 @@ def _manifest_before(files: ArchiveFiles, horizon: Positions) -> Manifest:
     """The newest one that has nothing beyond the horizon: an export may have gone on since that was taken."""
     newest = files.newest()
     if newest == EMPTY:
-        raise ArchiveError(f"there is no archive in {files.root}; make one with: manage.py exportevents PATH")
+        raise ArchiveError(f"there is no archive in {files.root}; make one with: manage.py enode exportevents PATH")
     for manifest in files.manifests():
         if all(number in horizon and position <= horizon[number] for number, position in manifest.horizon.items()):
             return manifest

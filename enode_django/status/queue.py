@@ -65,7 +65,9 @@ def _ours(topics: Sequence[str]) -> list[str]:
 def _left_alone(infos: Sequence[GroupInfo]) -> Iterator[Problem]:
     for one in infos:
         if one.paused:
-            yield degraded(f"group {one.group!r} of topic {one.topic!r} is paused; manage.py equeue resume {one.group}")
+            yield degraded(
+                f"group {one.group!r} of topic {one.topic!r} is paused; manage.py enode queue resume {one.group}"
+            )
         if one.backlog and not one.members and one.counts:
             yield bad(
                 f"{one.backlog:,} messages of topic {one.topic!r} wait for group {one.group!r}, which has no members"

@@ -49,7 +49,7 @@ class JobRow(NamedTuple):
 
 
 def ask_letters(alias: str) -> Finding:
-    """Report dead letters of commands. `manage.py equeue dead-letters` shows those of other consumers."""
+    """Report dead letters of commands. `manage.py enode queue dead-letters` shows those of other consumers."""
     if conf().EVENT_STORE.BACKEND != POSTGRES:
         return Finding()
     kinds = DeadLetter.objects.using(alias).values_list("command_type", "error_type")
@@ -57,7 +57,7 @@ def ask_letters(alias: str) -> Finding:
     rows = [LettersRow(alias, *row) for row in counted]
     many = sum(row.letters for row in rows)
     group = conf().COMMANDS.CONSUMER_GROUP
-    tell = f"see manage.py equeue dead-letters {group}, mend what is wrong, and requeue or discard them"
+    tell = f"see manage.py enode queue dead-letters {group}, mend what is wrong, and requeue or discard them"
     problems = [degraded(f"{many:,} dead letters of commands in {alias!r}: {tell}")] if many else []
     return Finding(rows, problems)
 
@@ -111,6 +111,6 @@ def _failures(jobs: Sequence[Any]) -> Iterator[Problem]:
     for job in jobs:
         if job.state == JobState.FAILED:
             # Not why: that may quote events, and whoever may see the status need not be allowed to.
-            yield degraded(f"job {job.pk} ({job.kind} of {job.name}) failed; manage.py jobs list says why")
+            yield degraded(f"job {job.pk} ({job.kind} of {job.name}) failed; manage.py enode jobs list says why")
         elif job.is_left:
             yield degraded(f"job {job.pk} ({job.kind} of {job.name}) was left by its process; start it again")

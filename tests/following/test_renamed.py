@@ -103,7 +103,7 @@ def test_what_was_parked_under_the_old_name_goes_on_under_the_new_one(
     assert [row.subscriber for row in harness.parked("", "c")] == [before.name]
     behaviour.failing["c"] = 0
     with subscribers.only(after):
-        assert before.name not in run("parked", "list", "--subscriber", before.name)
+        assert before.name not in run("enode", "parked", "list", "--subscriber", before.name)
         assert retry_parked(harness.follower(after), "c") is None
     assert harness.parked("", "c") == []
     assert behaviour.calls.count("c/2/0" if kind in ("entries", "group") else "c/1/0") == 1
@@ -224,8 +224,8 @@ def test_a_class_renamed_without_an_alias_is_refused_with_the_ways_out(stored: H
     text = str(refused.value)
     assert "no code owns the stored subscription 'following.entries' (in the database 'default'" in text
     assert 'aliases = ("following.entries",)' in text
-    assert "manage.py forgetsubscriber following.entries" in text
-    assert "manage.py keepsubscriber following.entries" in text
+    assert "manage.py enode forgetsubscriber following.entries" in text
+    assert "manage.py enode keepsubscriber following.entries" in text
 
 
 def test_with_the_alias_it_starts_and_writes_no_row_again(stored: Harness) -> None:
@@ -238,31 +238,31 @@ def test_with_the_alias_it_starts_and_writes_no_row_again(stored: Harness) -> No
 
 def test_a_kept_one_starts_until_it_is_kept_no_longer(stored: Harness) -> None:
     with subscribers.only(Kindness):
-        assert run("keepsubscriber", "following.entries") == "following.entries is kept\n"
+        assert run("enode", "keepsubscriber", "following.entries") == "following.entries is kept\n"
         check_owners()
-        run("keepsubscriber", "following.entries", "--no-longer")
+        run("enode", "keepsubscriber", "following.entries", "--no-longer")
         with pytest.raises(CommandError, match="no code owns"):
             check_owners()
 
 
 def test_one_that_the_code_still_has_can_be_kept_for_a_deploy_or_a_rollback(stored: Harness) -> None:
     with subscribers.only(renamed(Entries)):
-        run("keepsubscriber", "following.renamed")
+        run("enode", "keepsubscriber", "following.renamed")
     with subscribers.only(Kindness):
         check_owners()
 
 
 def test_one_that_is_not_stored_cannot_be_kept(stored: Harness) -> None:
     with pytest.raises(CommandError, match=r"has no subscription of 'following.gone'; it has those of following\."):
-        run("keepsubscriber", "following.gone")
+        run("enode", "keepsubscriber", "following.gone")
 
 
 def test_forgetting_is_refused_for_the_key_of_a_renamed_one(stored: Harness, memory_queue: None) -> None:
     declared = r"following\.entries is still declared as following\.renamed"
     with subscribers.only(renamed(Entries)), pytest.raises(CommandError, match=declared):
-        run("forgetsubscriber", "following.entries")
+        run("enode", "forgetsubscriber", "following.entries")
     with subscribers.only(Kindness):
-        run("forgetsubscriber", "following.entries")
+        run("enode", "forgetsubscriber", "following.entries")
         check_owners()
 
 
@@ -270,7 +270,7 @@ def test_forgetting_is_refused_for_the_key_of_a_renamed_one(stored: Harness, mem
 def memory_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = MemoryTransport()
     transport.create_topic("events", 1)
-    monkeypatch.setattr("enode_django.management.commands.forgetsubscriber.make_transport", lambda: transport)
+    monkeypatch.setattr("enode_django.management.subcommands.forgetsubscriber.make_transport", lambda: transport)
 
 
 def test_the_status_says_what_no_code_owns(stored: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def test_the_status_says_what_no_code_owns(stored: Harness, monkeypatch: pytest.
         assert [(one.health, one.reason.splitlines()[0]) for one in ask_lags().problems if "owns" in one.reason] == [
             (Health.DEGRADED, "no code owns the stored subscription following.entries:")
         ]
-        run("keepsubscriber", "following.entries")
+        run("enode", "keepsubscriber", "following.entries")
         assert [(one.health, one.reason) for one in ask_lags().problems if "owns" in one.reason] == [
             (Health.OK, "no code owns the stored subscription following.entries, which is kept")
         ]
@@ -295,5 +295,5 @@ def test_the_check_of_a_database_warns_before_anything_is_stopped(stored: Harnes
         (message,) = subscriber_checks.check_owners(None, databases=["default"])
         assert message.id == "enode_django.W170"
         assert "keepsubscriber following.entries" in (message.hint or "")
-        run("keepsubscriber", "following.entries")
+        run("enode", "keepsubscriber", "following.entries")
         assert subscriber_checks.check_owners(None, databases=["default"]) == []

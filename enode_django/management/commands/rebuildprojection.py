@@ -120,7 +120,7 @@ class Command(PrintableCommand):
         for line in figures["examples"]:
             self.stdout.write(f"  {line}")
         for id in figures["parked"]:
-            self.stderr.write(f"parked: {id}; see manage.py parked")
+            self.stderr.write(f"parked: {id}; see manage.py enode parked")
         uncompared = f", {figures['uncompared']} were not compared" if figures["uncompared"] else ""
         self.stdout.write(
             f"{name}: {figures['streams']} streams of {figures['aggregates']} aggregates in {figures['seconds']} s, "

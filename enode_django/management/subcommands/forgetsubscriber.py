@@ -1,4 +1,4 @@
-"""``manage.py forgetsubscriber``."""
+"""``manage.py enode forgetsubscriber``."""
 
 from __future__ import annotations
 

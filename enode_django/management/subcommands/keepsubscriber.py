@@ -1,4 +1,4 @@
-"""``manage.py keepsubscriber``."""
+"""``manage.py enode keepsubscriber``."""
 
 from __future__ import annotations
 

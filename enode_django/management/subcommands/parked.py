@@ -1,4 +1,4 @@
-"""``manage.py parked``."""
+"""``manage.py enode parked``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Command(PrintableCommand):
             elif aggregates or options.get("all"):
                 self._settle(rows, action, aggregates)
             else:
-                raise CommandError("name the aggregates to retry, or say --all; manage.py parked list shows them")
+                raise CommandError("name the aggregates to retry, or say --all; manage.py enode parked list shows them")
 
     def _list(self, rows: Sequence[Parked], as_json: bool) -> None:
         if as_json:
@@ -85,7 +85,9 @@ class Command(PrintableCommand):
     def _settle(self, rows: Sequence[Parked], action: str, aggregates: Sequence[str]) -> None:
         missing = sorted(set(aggregates) - {row.aggregate_root_id for row in rows})
         if missing:
-            raise CommandError(f"not parked: {', '.join(map(printable, missing))}; manage.py parked list shows what is")
+            raise CommandError(
+                f"not parked: {', '.join(map(printable, missing))}; manage.py enode parked list shows what is"
+            )
         keys = list(dict.fromkeys((row.subscriber, row.aggregate_root_id) for row in rows))
         still = sum(not self._settle_one(key, id, action) for key, id in keys)
         self.stdout.write(f"{len(keys) - still} go on, {still} parked")
@@ -103,7 +105,7 @@ class Command(PrintableCommand):
             if parked is not None:
                 why = f"is parked at {_place(parked)}: {parked.error_type}"
         except UnknownSubscriber:  # the others go on all the same
-            why = f"stays parked: the code has no such subscriber; manage.py forgetsubscriber {name} forgets it"
+            why = f"stays parked: the code has no such subscriber; manage.py enode forgetsubscriber {name} forgets it"
         except NotParked:  # a worker was faster
             pass
         if why:
@@ -154,7 +156,7 @@ def _read(path: str, id: str, version: int) -> tuple[int, Any]:
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error}") from error
     if type(given) is not dict or given.keys() != {"aggregate_root_id", "version", "correction", "events"}:
-        raise CommandError("give the JSON that manage.py parked show prints, with other fields of the events")
+        raise CommandError("give the JSON that manage.py enode parked show prints, with other fields of the events")
     if (given["aggregate_root_id"], given["version"]) != (id, version):
         raise CommandError(
             f"the JSON is that of version {given['version']!r} of {given['aggregate_root_id']!r}; "
