@@ -29,7 +29,7 @@ from enode_django.eventstore import statements
 from enode_django.eventstore.amounts import Amount, stored_since
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import MalformedMessage, QueueError, StoreUnavailable
-from enode_django.runtime import make_transport, running_subscribers
+from enode_django.runtime import make_transport_if_any, running_subscribers
 from enode_django.status.databases import subscriber_databases
 from enode_django.status.parts import Finding, Health, Problem, bad, degraded
 
@@ -64,7 +64,7 @@ class _Waiting(NamedTuple):
 def ask_lags() -> Finding:
     """Return the lags as a part of the status."""
     problems: list[Problem] = []
-    with closing(make_transport()) as transport:
+    with closing(make_transport_if_any()) as transport:
         try:
             groups = event_groups(transport)
             waiting = {name: _waiting(transport, group) for name, group in groups.items()}

@@ -274,7 +274,7 @@ def memory_queue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_status_says_what_no_code_owns(stored: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enode_django.status.lags.make_transport", MemoryTransport)
+    monkeypatch.setattr("enode_django.status.lags.make_transport_if_any", MemoryTransport)
     with subscribers.only(Kindness):
         assert [(one.health, one.reason.splitlines()[0]) for one in ask_lags().problems if "owns" in one.reason] == [
             (Health.DEGRADED, "no code owns the stored subscription following.entries:")
